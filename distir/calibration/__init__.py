@@ -1,10 +1,11 @@
 """
-Micro-benchmarks of the machine at hand, and the profile that explains their results.
+Micro-benchmarks of this machine, and the profile that is fitted to their results.
 
-`calibrate` lowers probes (`compute_probes.py`, `communication_probes.py`: programs of one
-op) like any program, times them in turn on all devices (`distir.launch.timing`), fits
-figures to what each op took (`samples.py`, `fit.py`) and returns a `MeasuredMachine`, which
-writes a profile and a cluster.
+`calibrate` works in four steps. It makes probes, which are programs of one op
+(`compute_probes.py`, `communication_probes.py`), and lowers them like any program. It
+times them in turn on all devices (`distir.launch.timing`). It fits figures to the time
+of each op (`samples.py`, `fit.py`). It returns a `MeasuredMachine`, which writes a
+profile and a cluster.
 """
 
 from distir.calibration.fit import Residual

@@ -1,11 +1,12 @@
 """
-The communication that `distir calibrate` measures between two devices: every collective,
-and sends.
+The communication that `distir calibrate` measures between two devices: every
+collective, and sends.
 
-Communication is measured between computations, as in a program. There it takes longer than by
-itself: no device arrives at the same moment as the other one, and threads that wait for
-messages have to be woken. So it takes turns with a product of matrices, and each program has
-a twin, the same without the communication; the difference of the two is what counts.
+Communication is measured between computations, as in a program. It takes longer there
+than alone: two devices never arrive at the same moment, and threads that wait for
+messages have to be woken. Therefore each probe alternates a matrix product and the
+communication. Each probe has a silent twin without the communication. The difference of
+their times is the measured time of the communication.
 """
 
 from __future__ import annotations
@@ -17,10 +18,16 @@ from distir.calibration.probe import CommunicationProbe, Probe, tensor
 
 ROWS = (8, 64, 256, 512, 1024, 2048, 8192)
 WIDTH = 256
-"""Rows and columns of buffers: 8 kB to 8 MB of f32."""
+"""
+The number of columns of buffers. With the numbers of rows in `ROWS`, buffers have 8 kB
+to 8 MB of f32.
+"""
 
 PRODUCT = (256, 512, 512)
-"""Rows, inputs and outputs of the product before each communication: a small layer's."""
+"""
+Rows, inputs and outputs of the matrix product before each communication: the sizes of a
+small layer.
+"""
 
 _CLUSTER = (
     "device.cluster @machine {",
@@ -39,8 +46,8 @@ _PAIR = (
 
 def communication_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
     """
-    Returns all communication probes for one element type, each with its twin (`silent`);
-    buffers, and the rows of products, are `scale` times as large as by default.
+    Returns all communication probes for one element type, each followed by its silent
+    twin. The rows of buffers and of matrix products are multiplied by `scale`.
     """
     return [
         probe
@@ -53,7 +60,10 @@ def communication_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
 
 
 def _on(type_: str, mesh: str, layout: str = "") -> str:
-    """Returns a tensor type with a layout on a mesh; without a mesh, the type itself."""
+    """
+    Returns tensor type `type_` with `layout` on `mesh`, or `type_` itself if `mesh` is
+    empty.
+    """
     if not mesh:
         return type_
     return f"{type_[:-1]}, #dist.layout<@{mesh}{', ' if layout else ''}{layout}>>"
@@ -69,7 +79,7 @@ def _bytes(rows: int, element: str) -> int:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product of matrices: the types of its operands and of its result."""
+    """A matrix product: the types of its operands and of its result, as text."""
 
     left: str
     right: str
@@ -77,13 +87,20 @@ class _Product:
 
     @staticmethod
     def on(mesh: str, element: str, scale: int) -> _Product:
-        """Returns the product on the devices of a mesh, or without one."""
+        """
+        Returns a product of the sizes in `PRODUCT`, with the rows multiplied by
+        `scale`. Its tensors are replicated on `mesh`; they have no layout if `mesh` is
+        empty.
+        """
         rows, inputs, outputs = PRODUCT
         shapes = ((rows * scale, inputs), (inputs, outputs), (rows * scale, outputs))
         return _Product(*(_on(tensor(*s, element=element), mesh) for s in shapes))
 
     def line(self, result: str, left: str, right: str) -> str:
-        """Returns the product of two values as a line of a program."""
+        """
+        Returns the line of a program that multiplies values `left` and `right` into
+        `result`.
+        """
         types = f"({self.left}, {self.right}) -> {self.result}"
         return f"%{result} = onnx.MatMul(%{left}, %{right}) : {types}"
 
@@ -131,9 +148,10 @@ def _collectives(rows: int, element: str, scale: int) -> Iterator[Probe]:
 
 def _round_trip(rows: int, element: str, scale: int) -> Iterator[Probe]:
     """
-    Yields a probe of a send there and back, with a product on each side, so that no device
-    has anything to do but wait while the other one computes. What arrived is used at once
-    (by a `Relu`), as nothing waits for messages before that.
+    Yields a probe that sends a buffer to the other device and back, and its silent
+    twin. Each device computes a product while the other one waits. A `Relu` uses each
+    message right after its arrival, because a program waits for a message only at its
+    first use.
     """
     for silent in (False, True):
         meshes = ("", "") if silent else ("a", "b")

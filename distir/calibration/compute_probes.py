@@ -1,10 +1,11 @@
 """
-The ops that `distir calibrate` measures on one device, at sizes below and above those of
-its caches.
+The ops that `distir calibrate` measures on one device, at sizes below and above those
+of its caches.
 
-Activations are [rows, width] or [batch, heads, rows, columns]. Probes that say `A of B`
-give their op an operand as a B returns it: a view that must be copied (Reshape and MatMul
-of Transpose), or a sum that is part of the product's own call (Add of MatMul).
+Activations are [rows, width] or [batch, heads, rows, columns]. A probe named `A of B`
+measures op A on an operand as op B returns it. For example, Reshape and MatMul of
+Transpose get a view that must be copied, and Add of MatMul is a sum that becomes part
+of the product's own call.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _SWAPPED = "perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]"
 
 def compute_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
     """
-    Returns all compute probes for one element type. Tensors are `scale` times as large as
-    by default: they have more rows or larger batches, parameters more rows.
+    Returns all compute probes for one element type. `scale` multiplies the rows or the
+    batch of tensors, and the rows of parameters.
     """
     return [
         probe
@@ -211,7 +212,10 @@ def _attention(e: str, scale: int) -> Iterator[Probe]:
 
 
 def _attention_steps(e: str, scale: int) -> Iterator[Probe]:
-    """Yields probes of the products and elementwise ops of attention that is written out."""
+    """
+    Yields probes of the products and elementwise ops that attention consists of when it
+    is not one op.
+    """
     for batch, heads, rows in SQUARES:
         batch *= scale
         for width in (32, 64):
@@ -254,7 +258,10 @@ def _attention_steps(e: str, scale: int) -> Iterator[Probe]:
 
 
 def _products(e: str, scale: int) -> Iterator[Probe]:
-    """Yields probes of what a linear layer computes: its outputs, and both gradients."""
+    """
+    Yields probes of a linear layer: of its output and of the gradients of its input and
+    weight.
+    """
     for rows, inputs, outputs in LAYERS:
         rows *= scale
         x = tensor(rows, inputs, element=e)
@@ -313,7 +320,9 @@ def _losses(e: str, scale: int) -> Iterator[Probe]:
 
 
 def _split_losses(e: str, scale: int) -> Iterator[Probe]:
-    """Yields probes of the steps of a cross-entropy whose classes are split."""
+    """
+    Yields probes of the steps of a cross-entropy whose classes are split over devices.
+    """
     for vocab in VOCABULARIES:
         for batch, rows, _ in LOOKUPS:
             batch *= scale

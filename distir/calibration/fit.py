@@ -1,4 +1,7 @@
-"""Fits figures of ops and links to measurements, and says how well they explain these."""
+"""
+Fits the figures of ops and links (overheads, and times per FLOP and per byte) to
+measurements, and reports the errors that remain.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,14 @@ from distir.interpreters.simulator.profiles.measured import OpFigures
 
 CACHES = (0.0, 2.0**17, 2.0**18, 2.0**19, 2.0**20, 2.0**21, 2.0**22)
 """
-The cache sizes in bytes that are tried; beyond it an op may be slower. 0: there is none.
+The cache sizes in bytes that the fit tries. An op may be slower on more bytes than fit
+into the cache. 0 means no cache.
 """
 
 SHORTEST = 1e-5
 """
-Shorter measurements count as this many seconds, as an error of 2 us in a view does not
-matter.
+The least number of seconds that relative errors are divided by: for shorter
+measurements, an error of a few microseconds does not matter.
 """
 
 Array = npt.NDArray[np.float64]
@@ -30,9 +34,11 @@ Array = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Sample:
     """
-    An op that computes `flops`, moves `moved` bytes and took `seconds` out of the `total`
-    that was measured (a program may contain other ops too); or communication, with a buffer
-    of `moved` bytes.
+    One measurement of an op or of a communication.
+
+    An op computes `flops`, moves `moved` bytes and takes `seconds` of the measured
+    `total`, which may contain other ops of the same program. For communication, `moved`
+    is the size of its buffer in bytes.
     """
 
     flops: float
@@ -44,8 +50,9 @@ class Sample:
 @dataclass(frozen=True)
 class Residual:
     """
-    The error that fitted figures leave: the mean and the largest error over so many
-    samples, relative to the measured time (but at least to `SHORTEST`).
+    The error of fitted figures over a number of `samples`: its `mean` and its `largest`
+    value. Errors are relative to the measured seconds, or to `SHORTEST` if that is
+    longer.
     """
 
     name: str
@@ -62,7 +69,10 @@ class Residual:
 
 @dataclass(frozen=True)
 class OpFit:
-    """The figures of an op, and the samples to which they were fitted."""
+    """
+    The figures of an op, with the samples to which they were fitted and the remaining
+    error.
+    """
 
     figures: OpFigures
     samples: Sequence[Sample]
@@ -71,8 +81,9 @@ class OpFit:
 
 def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
     """
-    Returns the figures of an op with the least squares of relative errors; none of them is
-    negative. Raises DistIRError if there are too few samples.
+    Returns the figures of an op: its overhead, and its times per FLOP and per byte.
+    They are fitted to `samples` by least squares of relative errors, and none is
+    negative. Raises DistIRError if there are fewer than three samples.
     """
     _check_count(name, samples)
     seconds = np.array([s.seconds for s in samples])
@@ -88,7 +99,7 @@ def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
         if cache:
             columns.append(np.maximum(0.0, moved - cache))
         found, error = _least_squares(np.stack(columns, 1), seconds, totals)
-        # A cache must explain something to be believed.
+        # A cache is assumed only if it reduces the error by a tenth.
         if best is None or error < 0.9 * best[0] - 1e-12:
             beyond = found[3] if cache else 0.0
             overhead, per_flop, per_byte = (float(x) for x in found[:3])
@@ -107,8 +118,8 @@ def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
 @dataclass(frozen=True)
 class LinkFit:
     """
-    The time of a kind of communication: `overhead` seconds, and `per_byte` seconds for each
-    byte of its buffer.
+    The time of one kind of communication: `overhead` seconds, plus `per_byte` seconds
+    for each byte of its buffer.
     """
 
     overhead: float
@@ -118,10 +129,10 @@ class LinkFit:
 
 def fit_communication(kind: str, samples: Sequence[Sample]) -> LinkFit:
     """
-    Fits the figures of a kind of communication to samples of it, with the least squares of
-    errors relative to all that was measured. If it took no longer for larger buffers, so that
-    no bandwidth can be told, the error is infinite. Raises DistIRError if there are too few
-    samples.
+    Returns the figures of one kind of communication, fitted to `samples` by least
+    squares. Errors are relative to the total measured time. The residual is infinite if
+    larger buffers did not take longer, because no bandwidth follows then. Raises
+    DistIRError if there are fewer than three samples.
     """
     _check_count(kind, samples)
     size, seconds, totals = np.array([(s.moved, s.seconds, s.total) for s in samples]).T
@@ -132,13 +143,15 @@ def fit_communication(kind: str, samples: Sequence[Sample]) -> LinkFit:
     ]
     found = residual(kind, pairs)
     if per_byte <= 0:
-        # Whatever explains the measurements, this is no link; they have to be repeated.
+        # No link has infinite bandwidth, so the measurements have to be repeated.
         found = replace(found, mean=inf, largest=inf)
     return LinkFit(float(overhead), float(per_byte), found)
 
 
 def residual(name: str, pairs: Sequence[tuple[float, float]]) -> Residual:
-    """Returns the residual of pairs of predicted and measured seconds."""
+    """
+    Returns the residual of `pairs` of predicted and measured seconds, under `name`.
+    """
     errors = [abs(p - took) / max(took, SHORTEST) for p, took in pairs]
     return Residual(name, len(errors), float(np.mean(errors)), max(errors))
 
@@ -155,9 +168,9 @@ def _least_squares(
     columns: Array, seconds: Array, totals: Array
 ) -> tuple[Array, float]:
     """
-    Returns the non-negative coefficients with the least squares of errors relative to
-    `totals`, and the sum of these squares. As there are few columns, every subset of them
-    is tried: the best one whose coefficients are all positive is the optimum.
+    Returns the non-negative coefficients that minimise the sum of squared errors
+    relative to `totals`, and this sum. Every subset of the few columns is tried: the
+    best subset with positive coefficients is the optimum.
     """
     weighted, target = columns / totals[:, None], seconds / totals
     best, least = np.zeros(columns.shape[1]), float(target @ target)

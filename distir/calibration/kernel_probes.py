@@ -1,6 +1,7 @@
 """
-Users' kernels as programs to measure: each alone, on the whole of its arguments and on parts
-as its rule allows them, so that figures can be fitted to several sizes.
+Users' kernels as programs to measure. Each kernel is measured alone, on its whole
+arguments and on the parts that its rule allows, so that figures can be fitted to
+several sizes.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from distir.sharding.kernel_parts import reference_part, rule_of
 from distir.sharding.kernel_rule import parse_rule
 
 LEAST = 3
-"""Sizes that figures can be fitted to."""
+"""The number of different sizes that a fit needs."""
 
 _PARTS = (2, 4, 8, 16)
 
 
 def kernel_probes(kernels: Sequence[KernelDefOp]) -> list[Probe]:
     """
-    Returns the programs of these kernels. Raises DistIRError for a kernel whose rule allows
-    fewer than `LEAST` sizes.
+    Returns the programs that measure `kernels`. Raises DistIRError for a kernel whose
+    rule allows fewer than `LEAST` sizes.
     """
     return [probe for kernel in kernels for probe in _probes(kernel)]
 
@@ -43,7 +44,9 @@ def _probes(kernel: KernelDefOp) -> list[Probe]:
 
 
 def _sizes(kernel: KernelDefOp) -> Iterator[KernelDefOp]:
-    """Yields the kernel with its own reference, and with those of its parts."""
+    """
+    Yields the kernel with its whole reference, then with the references of its parts.
+    """
     yield kernel.clone()
     rule, names = rule_of(kernel), parse_rule(kernel.rule.data)
     for factor, name in enumerate(names.names):

@@ -1,4 +1,4 @@
-"""A machine as it was measured, written as a profile and as a cluster."""
+"""A measured machine, which can be written as a profile and as a cluster."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ PASSING = {
     SEND: 1.0,
 }
 """
-By kind of communication, the fraction of a whole tensor that each of two devices sends: in
-a ring every part passes once, in an all-reduce twice; in an all-to-all half of each part
-stays.
+By kind of communication, the fraction of the whole tensor that each of two devices
+sends. In a ring, every part passes once, and in an all-reduce twice. In an all-to-all,
+half of each part stays.
 """
 SUM, PRODUCT = "onnx.Add", "onnx.MatMul"
 
@@ -36,9 +36,12 @@ SUM, PRODUCT = "onnx.Add", "onnx.MatMul"
 @dataclass(frozen=True)
 class MeasuredMachine:
     """
-    A machine of `devices` equal devices of kind `device`, as it was measured: `ops` by
-    element type and name, `links` by kind of communication between two devices (empty for a
-    single device), `memory` in bytes per device. `conditions` say how it was measured.
+    A measured machine of `devices` equal devices of kind `device`.
+
+    `ops` holds the fitted ops by element type and name. `links` holds the fits by kind
+    of communication between two devices, and is empty for a single device. `memory` is
+    in bytes per device. `conditions` is a text on the way that the machine was
+    measured.
     """
 
     name: str
@@ -52,21 +55,21 @@ class MeasuredMachine:
     @property
     def residuals(self) -> list[Residual]:
         """
-        Returns the part of the measured time that the fit does not explain, by op or kind
-        of communication.
+        The remaining error of each fit: of all ops, then of all kinds of communication.
         """
         fits = [fit for table in self.ops.values() for fit in table.values()]
         return [fit.residual for fit in (*fits, *self.links.values())]
 
     def disagreeing(self, tolerance: float) -> list[Residual]:
-        """Returns the residuals of the fits with a larger mean error than accepted."""
+        """Returns the residuals whose mean error is larger than `tolerance`."""
         return [r for r in self.residuals if not r.mean <= tolerance]
 
     def without(self, left_out: Sequence[Residual]) -> MeasuredMachine:
         """
-        Returns the machine without some fits: such ops follow the curve of their class, such
-        kinds of communication the figures of sends. Raises DistIRError if these are among
-        them themselves.
+        Returns the machine without the fits whose residuals are `left_out`. Ops without
+        a fit follow the curve of their class, and kinds of communication without a fit
+        follow the figures of sends. Raises DistIRError if `left_out` contains a fit
+        that others depend on: addition, matrix product or sends.
         """
         names = {residual.name for residual in left_out}
         needed = [r for r in left_out if r.name in (SUM, PRODUCT, SEND)]
@@ -87,13 +90,13 @@ class MeasuredMachine:
 
     @property
     def memory_bandwidth(self) -> float:
-        """The bytes/s of the fastest addition."""
+        """The bytes per second of the fastest measured addition."""
         fits = [f for t in self.ops.values() for n, f in t.items() if n == SUM]
         return max(s.moved / s.seconds for fit in fits for s in fit.samples)
 
     @property
     def peak_flops(self) -> dict[str, float]:
-        """Returns the FLOP/s of the fastest matrix product, by element type."""
+        """The FLOP/s of the fastest measured matrix product, by element type."""
         return {
             element: max(s.flops / s.seconds for s in table[PRODUCT].samples)
             for element, table in self.ops.items()
@@ -101,9 +104,7 @@ class MeasuredMachine:
         }
 
     def cluster(self) -> ClusterOp:
-        """
-        Returns the machine as a `device.cluster`, with the best rates that were measured.
-        """
+        """Returns the machine as a `device.cluster` with the best measured rates."""
         peaks = self.peak_flops
         kind = KindOp(
             self.device,
@@ -128,7 +129,7 @@ class MeasuredMachine:
 
     @property
     def link_bandwidth(self) -> float:
-        """The bytes/s of large messages."""
+        """The bytes per second of large messages between two devices."""
         return 1 / self.links[SEND].per_byte
 
     def cluster_text(self) -> str:
@@ -158,13 +159,14 @@ class MeasuredMachine:
         }
 
     def profile(self) -> Profile:
-        """Returns the profile."""
+        """Returns the machine as a profile."""
         return Profile.parse(self.name, json.loads(json.dumps(self.profile_json())))
 
     def _classes(self, element: str) -> dict[str, Any]:
         """
-        Returns curves for ops that were not measured: those of the plainest op of their
-        class.
+        Returns the curves for ops of one element type that were not measured, by class:
+        an elementwise op has the overhead of an addition, a contraction that of a
+        matrix product.
         """
         table = self.ops[element]
         moving = {"bandwidth": 1.0, "overhead": table[SUM].figures.overhead}
@@ -180,8 +182,8 @@ class MeasuredMachine:
 
     def _link(self) -> dict[str, Any]:
         """
-        Returns the figures by kind of communication; their bandwidth is that of the bytes
-        that pass the link (`PASSING`).
+        Returns the figures by kind of communication. Bandwidths count the bytes that
+        pass the link (`PASSING`), not those of the buffer.
         """
         kinds = {
             kind: {

@@ -30,10 +30,13 @@ from distir.lowering.torch_package import write_package
 Log = Callable[[str], None]
 
 GPU_SCALE = 16
-"""By which factor the tensors are larger with which GPUs are measured."""
+"""The factor by which tensors are larger when GPUs are measured."""
 
 Timer = Callable[[Sequence[Probe]], tuple[list[float], str, int]]
-"""Returns the seconds of each probe, the name of the device, and its memory in bytes."""
+"""
+A function from probes to the seconds of each probe, the name of the device and its
+memory in bytes.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,15 @@ class Settings:
     """
     Settings for the measurement of a machine.
 
-    - `backend`: `gloo` measures CPUs, with one core as a device, `nccl` GPUs;
-    - `devices`: how many work at the same time, as in a distributed program; with one,
-      there is no communication to measure;
+    - `backend`: `gloo` measures CPUs, with one core as a device; `nccl` measures GPUs;
+    - `devices`: the number of devices that work at the same time, as in a distributed
+      program; with one device, no communication is measured;
     - `element`: the element type of all tensors;
-    - `rounds`: how often everything is measured;
-    - `tolerance`: the largest mean error of a fit that is accepted: where it is larger, the
-      measurements are made again, up to `repeats` times;
-    - `kernels`: users' kernels that are measured too, and `files`, which have them.
+    - `rounds`: the number of times that each probe is measured;
+    - `tolerance`: the largest accepted mean error of a fit; probes of a fit with a
+      larger error are measured again, up to `repeats` times;
+    - `kernels`: users' kernels that are measured too; `files`: the files that contain
+      them.
     """
 
     backend: str = "gloo"
@@ -62,15 +66,15 @@ class Settings:
 
     @property
     def kind(self) -> str:
-        """The name of the kind of devices."""
+        """The name of the kind of devices: `core` or `gpu`."""
         return "core" if self.backend == "gloo" else "gpu"
 
     @property
     def timing(self) -> TimingSettings:
         """
-        The timing of probes. On CPUs they take turns, so that data is as far away as in
-        a program. A GPU runs many calls in a row: it works while the host issues the
-        next ones.
+        The timing of probes. On CPUs, probes take turns, so that their data is as far
+        away from the core as in a program. On GPUs, many calls of a probe are timed in
+        a row, because the GPU works while the host issues the next calls.
         """
         if self.backend == "gloo":
             return TimingSettings(rounds=self.rounds, warm_up=1, samples=8, in_turn=2)
@@ -81,8 +85,9 @@ def calibrate(
     settings: Settings, log: Log, timer: Timer | None = None
 ) -> MeasuredMachine:
     """
-    Measures the machine at hand and fits a profile to the measurements. `timer` replaces
-    the timing of probes on the machine. Raises DistIRError.
+    Measures this machine and fits a profile to the measurements. `timer`, if given,
+    replaces the timing of probes on this machine. Raises DistIRError if settings are
+    invalid, if a probe fails, or if there are too few measurements to fit.
     """
     one_of("backend", settings.backend, BACKENDS)
     if settings.devices not in (1, 2):
@@ -110,7 +115,7 @@ def calibrate(
         if not again:
             break
         log(f"measuring again what does not fit: {', '.join(sorted(names))}")
-        # Whatever disturbs a measurement makes it longer.
+        # Disturbances only make a measurement longer.
         for i, took in zip(again, measured([probes[i] for i in again])[0], strict=True):
             seconds[i] = min(seconds[i], took)
         machine = _fitted(probes, seconds, device, memory, settings)
@@ -124,7 +129,9 @@ def _fitted(
     memory: int,
     settings: Settings,
 ) -> MeasuredMachine:
-    """Returns the machine whose figures explain the seconds of the probes best."""
+    """
+    Returns the machine with the figures that explain the seconds of the probes best.
+    """
     local = [
         (p, s)
         for p, s in zip(probes, seconds, strict=True)
@@ -146,7 +153,9 @@ def _fitted(
 
 
 def _mixed(first: Sequence[Probe], second: Sequence[Probe]) -> list[Probe]:
-    """Returns both lists in one, with the second probes spread evenly over the first."""
+    """
+    Returns one list of both kinds of probes, with `second` spread evenly over `first`.
+    """
     places = [(i / len(first), p) for i, p in enumerate(first)]
     places += [((i + 0.5) / len(second), p) for i, p in enumerate(second)]
     return [probe for _, probe in sorted(places, key=lambda place: place[0])]
@@ -177,21 +186,21 @@ def _timed(
                 progress=log,
             )
 
-        # Missing devices are detected before all the work.
+        # Detects missing devices before all packages are written.
         timed(probes[:1], TimingSettings(rounds=1, warm_up=0, samples=1))
         timings = timed(probes, settings.timing)
     return [typical(t) for t in timings.times], timings.device, timings.memory
 
 
 def _filed(probe: Probe) -> str:
-    """Returns the name that a probe's fit has in a profile."""
+    """Returns the name of a probe's fit in a profile."""
     return probe.kind if isinstance(probe, CommunicationProbe) else probe.name
 
 
 def _links(probes: Sequence[Probe], seconds: Sequence[float]) -> dict[str, LinkFit]:
     """
-    Returns the figures of each kind of communication, fitted to what its probes take longer
-    than their silent twins.
+    Returns the figures of each kind of communication. They are fitted to the
+    differences between the times of probes and of their silent twins.
     """
     talking = [
         (p, s)

@@ -1,6 +1,6 @@
 """
-Micro-benchmarks: programs of one op, lowered like any other, so that what is timed is what
-generated programs run.
+Micro-benchmarks: programs of one op. They are lowered like any program, so that the
+timed code is the code of generated programs.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ def tensor(*shape: int, element: str = "f32") -> str:
 @dataclass(frozen=True)
 class Probe:
     """
-      A program whose last op is the one to measure.
+    A program whose last op is measured.
 
-      - `name`: what the measurement is filed under: an op's name, or `A of B` for an A whose
-        operand comes from a B, where that makes a difference;
-      - `arguments`: types by SSA name; `body`: the ops, one per line; `results`: SSA names
-        and types of the results;
-      - `parameters`: the arguments that are parameters or states, which were not just computed
-    (see `TimingSettings.in_turn`);
-      - `below`: the exclusive upper bound of integer arguments; `prologue`: the meshes of
-        layouts.
+    - `name`: the name of the measurement: the op's name, or `A of B` for an op A whose
+      operand comes from an op B, where that makes a difference;
+    - `arguments`: the types of arguments by SSA name; `body`: the ops, one per line;
+      `results`: the types of results by SSA name;
+    - `parameters`: the arguments that are parameters or states, which a program would
+      not have computed just before (see `TimingSettings.in_turn`);
+    - `below`: the exclusive upper bound of integer arguments; `prologue`: the lines
+      that declare the meshes of layouts.
     """
 
     name: str
@@ -65,8 +65,9 @@ class Probe:
 @dataclass(frozen=True)
 class CommunicationProbe(Probe):
     """
-    A probe of communication: of which kind, with a buffer of `size` bytes. If it is `silent`,
-    it is the twin of such a probe: the same computations, without the communication.
+    A probe of communication of a `kind`, with a buffer of `size` bytes. A `silent`
+    probe is the twin of another probe: it has the same computations, without the
+    communication.
     """
 
     _: KW_ONLY
@@ -76,7 +77,7 @@ class CommunicationProbe(Probe):
 
 
 class Prober:
-    """Parses the programs of probes."""
+    """Parses and verifies the programs of probes."""
 
     def __init__(self) -> None:
         self._context = new_context()
@@ -101,9 +102,9 @@ def onnx(
     parameters: Sequence[int] = (),
 ) -> Probe:
     """
-    Returns a probe of one operator of ONNX: `operands` and `results` are types, `constants`
-    the operands that are constants, as `dense` attributes, and `parameters` those that are
-    parameters.
+    Returns a probe of the ONNX operator `name`. `operands` and `results` are types.
+    `constants` gives the values of constant operands by index, as `dense` attributes.
+    `parameters` are the indices of operands that are parameters.
     """
     constants = constants or {}
     body = [
@@ -136,9 +137,10 @@ def written(
     parameters: Sequence[str] = (),
 ) -> Probe:
     """
-    Returns a probe of ops in text without their types; `types` has the type of every value.
-    Values that no op computes are arguments, of which some are parameters; values that no op
-    uses are results.
+    Returns a probe of the ops in `lines`, which are written without types; `types`
+    gives the type of every value. A value that no op computes is an argument, and
+    `parameters` names the arguments that are parameters. A computed value that no op
+    uses is a result.
     """
     body: list[str] = []
     uses: list[str] = []

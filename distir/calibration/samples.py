@@ -1,6 +1,6 @@
 """
-Samples for the fit of figures: what the simulator says that the ops of a probe compute and
-move, with the time that they took.
+Samples for the fit of figures: the FLOPs and bytes of the ops of a probe, as the
+simulator counts them, with the measured time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _NOWHERE = DeviceKind("none", 0, 1.0, {"default": 1.0}, 0.0)
 @dataclass(frozen=True)
 class _CostRecorder(CostContext):
     """
-    Records what a cost function says that an op computes and moves, whatever cost it
-    returns.
+    Records the FLOPs and bytes that a cost function reports for an op, and ignores the
+    cost that it returns.
     """
 
     seen: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
@@ -59,8 +59,8 @@ class _CostRecorder(CostContext):
 @dataclass(frozen=True)
 class Described:
     """
-    An op of a probe: its element type, and the operations and bytes that it computes and
-    moves.
+    An op of a probe, with its element type, the FLOPs that it computes and the bytes
+    that it moves.
     """
 
     op: Operation
@@ -71,8 +71,8 @@ class Described:
 
 def described(op: Operation, meshes: Mapping[str, Mesh]) -> Described:
     """
-    Returns the operations and bytes of an op, by the simulator's cost functions, on one
-    device.
+    Returns an op with the FLOPs and bytes that the simulator's cost functions give it
+    on one device.
     """
     layouts = [layout_of(value) for value in (*op.operands, *op.results)]
     mesh = next((meshes[layout.mesh] for layout in layouts if layout), None)
@@ -98,14 +98,14 @@ def described(op: Operation, meshes: Mapping[str, Mesh]) -> Described:
 
 
 OpFits = dict[str, dict[str, OpFit]]
-"""The fitted ops by element type and name."""
+"""The fitted ops, by element type and then by name."""
 
 
 def fit_ops(probes: Sequence[Probe], seconds: Sequence[float]) -> OpFits:
     """
-    Returns the figures of all ops that were measured; `seconds` are those of each probe. If
-    a probe contains other ops besides the one it is for, the time that these take by
-    themselves is subtracted. Raises DistIRError.
+    Returns the figures of all measured ops, given the `seconds` of each probe. If a
+    probe contains other ops besides the measured one, their own fitted time is
+    subtracted. Raises DistIRError if an op has too few measurements.
     """
     prober = Prober()
     measured: dict[tuple[str, str], list[tuple[list[Described], float]]] = {}

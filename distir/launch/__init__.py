@@ -1,1 +1,1 @@
-"""Processes that run a package: their start, their results, their times and their memory."""
+"""Processes that run a package: their start, results, times and memory."""

@@ -1,6 +1,6 @@
 """
-The peak memory of the processes of a package, counted from their requests to PyTorch.
-No values are computed and nothing is sent, so one process of this machine does it for
+The peak memory of the processes of a package, counted from the tensors that they ask
+PyTorch for. Nothing is computed or sent, so one process of this machine can count for
 packages of any size.
 """
 
@@ -19,9 +19,11 @@ from distir.launch.packages import Spawner, read_manifest, run_script
 @dataclass(frozen=True)
 class CountedMemory:
     """
-    The memory of `ranks`, processes that run the same class of `program.py`: `peak` bytes at
-    most, of which each line of that file made so many that are `held` then (0: arguments and
-    constants, which are there throughout).
+    The memory of the processes `ranks`, which run the same class of `program.py`.
+
+    `peak` is the largest number of bytes held at one time. `held` gives the part of the
+    peak that each line of `program.py` allocated; line 0 stands for arguments and
+    constants, which are held all the time.
     """
 
     ranks: tuple[int, ...]
@@ -33,10 +35,10 @@ def count_memory(
     package: str | Path, *, spawner: Spawner | None = None, timeout_s: float = 600.0
 ) -> list[CountedMemory]:
     """
-    The memory that each kind of process of a package needs for one call: tensors that are
-    held, but not what kernels take for themselves while they run, nor what an allocator adds.
-    `spawner` is reused if given. Raises DistIRError where it depends on values, or takes
-    longer than `timeout_s` seconds.
+    Returns the memory that one call needs, for each class of processes of a package.
+    Tensors count. The working memory of kernels and the overhead of allocators do not.
+    `spawner`, if given, is used and left running. Raises DistIRError if the memory
+    depends on computed values, or if the count takes longer than `timeout_s` seconds.
     """
     package = Path(package).resolve()
     classes = [tuple(map(int, ranks)) for ranks in read_manifest(package)["classes"]]

@@ -1,10 +1,10 @@
 """
-Counts the memory of a package's ranks (`distir.launch.memory`) without needing it: tensors
-have shapes and no values, and what processes send goes nowhere.
+Counts the memory of a package's ranks (`distir.launch.memory`) without using that
+memory. Tensors have shapes and no values, and sends do nothing.
 
-A storage counts from the operator that makes it until nothing holds it, in the bytes that are
-asked for. What a kernel takes for itself while it runs is not seen. Arguments are held
-throughout, as those do who call a program.
+A storage counts from the operator that makes it until nothing refers to it, with the
+number of bytes that the operator asks for. The working memory of a running kernel is
+not seen. Arguments are held all the time, as the caller of a program holds them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ from distir.system.output_files import write_text
 
 class LiveStorages(TorchDispatchMode):
     """
-    Counts the bytes of all storages that operators make inside a `with`: `live` now, `peak`
-    at most, and `at_peak` by the line of `file` that made them (0: tensors that were there
-    before). While it is not `on_device`, new tensors are elsewhere, and never count.
+    Counts the bytes of all storages that operators make inside a `with` block.
+
+    `live` is the number of bytes now, and `peak` the largest number so far. `at_peak`
+    divides the peak by the line of `file` that made the storages; line 0 stands for
+    tensors that existed before. While `on_device` is false, new tensors are on another
+    device, and never count.
     """
 
     def __init__(self, file: str) -> None:
@@ -51,8 +54,9 @@ class LiveStorages(TorchDispatchMode):
 
     def note(self, value: object, line: int = 0, *, counts: bool = True) -> None:
         """
-        Counts the storages of all tensors in a value that are not known yet; without `counts`
-        they are elsewhere, and never count.
+        Counts the storages of all tensors in `value` that were not counted before, for
+        line `line` of the file. Without `counts`, these storages are on another device,
+        and never count.
         """
         for leaf in tree_leaves(value):
             if not isinstance(leaf, torch.Tensor):
@@ -90,7 +94,10 @@ class LiveStorages(TorchDispatchMode):
 
 
 def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
-    """One call of a rank's program, on tensors without values."""
+    """
+    Makes one call of a rank's program on tensors without values, and returns the
+    counted storages.
+    """
     program, runtime, collectives = package
     collectives.start_send = _send
     own = program.RANKS[rank].program
@@ -99,7 +106,7 @@ def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
     )
     try:
         body = runtime.body_of(program, rank, torch.device("cpu"))
-        # Constants of a program have values: they are made before this.
+        # Constants have values, so they are made before the mode without values.
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with torch.no_grad(), mode:
             _keep_numbers(body, mode)
@@ -120,8 +127,8 @@ def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
 
 def _keep_numbers(body: torch.nn.Module, mode: FakeTensorMode) -> None:
     """
-    Lets constants that are one integer keep their value, as programs index by them: by the
-    number of a micro-batch, for instance.
+    Lets constants that are one integer keep their value, because programs index by
+    them, for instance by the index of a micro-batch.
     """
     for part in body.modules():
         for name, value in list(vars(part).items()):
@@ -136,15 +143,16 @@ def _keep_numbers(body: torch.nn.Module, mode: FakeTensorMode) -> None:
 
 def _send(x: torch.Tensor, peer: int) -> None:
     """
-    A send that is done at once. NCCL says when a tensor is with its receiver, so that it is
-    freed; gloo does not before the end of the step.
+    Does nothing, like a send that is finished at once. The count is thus as with NCCL,
+    where a sent tensor can be freed when the receiver has it; gloo keeps the tensor
+    until the end of the step.
     """
 
 
 def _separate_host(offload: Any, storages: LiveStorages) -> None:
     """
-    Lets the helper `offload` of a package copy between host and device as it does on devices
-    with memory of their own, though the tensors here are all on the CPU.
+    Makes the package's helper module `offload` copy between host and device as if the
+    device had memory of its own, although all tensors are on the CPU here.
     """
 
     def away(x: torch.Tensor) -> Any:
@@ -160,7 +168,7 @@ def _separate_host(offload: Any, storages: LiveStorages) -> None:
         return [torch.empty_like(state) for state in states]
 
     def store(values: object, states: object) -> None:
-        """The states are on the host throughout."""
+        """Does nothing, because states stay on the host."""
 
     offload.offload, offload.fetch, offload.load, offload.store = (
         away,
@@ -171,7 +179,7 @@ def _separate_host(offload: Any, storages: LiveStorages) -> None:
 
 
 def _argument(program: Any, runtime: Any, index: int) -> object:
-    """An argument of a program, of the shape of this process's part."""
+    """Returns an argument of a program, with the shape of this process's part."""
     spec = program.ARGUMENTS[index]
     if spec.default is not None:
         return spec.default

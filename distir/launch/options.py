@@ -1,4 +1,6 @@
-"""The options of processes that run programs or measure them, which several commands take."""
+"""
+The options, shared by several commands, of processes that run or measure programs.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from dataclasses import dataclass
 from distir.options import option
 
 BACKENDS = ("gloo", "nccl")
-"""What processes communicate with: gloo on CPUs, nccl on GPUs."""
+"""The libraries by which processes communicate: gloo on CPUs, nccl on GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessOptions:
-    """The options of processes on this machine."""
+    """The options of processes that run on this machine."""
 
     backend: str = option(
         "gloo",

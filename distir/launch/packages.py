@@ -35,15 +35,18 @@ _START_S = 120.0
 _CANCEL_S = 5.0
 _HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 """
-The environment variable with which PyTorch asks for huge pages for large tensors on the CPU:
-zeroing the small pages of a new tensor takes as long as computing with it.
+The environment variable that makes PyTorch ask for huge pages for large CPU tensors.
+With small pages, zeroing a new tensor takes as long as computing with it.
 """
 _FAILURE_S = 10.0
-"""The seconds to wait for the rank that the others say they lost."""
+"""
+The seconds to wait for the failed rank to end, after other ranks lost their connection
+to it.
+"""
 
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|\bMemoryError\b")
-"""Matches what PyTorch and Python say when a device has no memory left."""
+"""Matches the messages of PyTorch and Python when a device has no memory left."""
 
 
 class OutOfMemory(DistIRError):
@@ -52,10 +55,11 @@ class OutOfMemory(DistIRError):
 
 class Spawner:
     """
-    A process that has PyTorch loaded and forks ranks (`distir.launch.spawner`), in a
-    session of its own, so that everything it started can be killed at once. As a context
-    manager it runs several packages with one start-up. `environment` adds to the
-    environment variables of its processes.
+    A process that has loaded PyTorch and forks ranks (`distir.launch.spawner`).
+
+    It has a session of its own, so that it can be killed together with everything that
+    it started. As a context manager, it runs several packages with one start-up.
+    `environment` adds variables to the environment of its processes.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -74,7 +78,10 @@ class Spawner:
         self.kill()
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Returns the running process, starting it if needed."""
+        """
+        Returns the running process. Starts the process if it does not run yet. Raises
+        DistIRError if PyTorch cannot be loaded.
+        """
         if self._process is None:
             environment = {
                 **_HUGE_PAGES,
@@ -105,14 +112,17 @@ class Spawner:
         return self._process
 
     def submit(self, job: Mapping[str, Any]) -> None:
-        """Starts a job; its ranks are reported by `read_event`."""
+        """Starts a job. `read_event` reports the end of each of its ranks."""
         process = self.start()
         assert process.stdin is not None
         process.stdin.write(json.dumps(job).encode() + b"\n")
         process.stdin.flush()
 
     def read_event(self, deadline: float) -> dict[str, Any] | None:
-        """Returns the next event; None at the deadline or when the process has ended."""
+        """
+        Returns the next event, or None if there is none before `deadline` or the
+        process has ended.
+        """
         assert self._process is not None and self._process.stdout is not None
         stdout = self._process.stdout
         wait = max(0.0, deadline - time.monotonic())
@@ -123,7 +133,8 @@ class Spawner:
 
     def cancel(self) -> None:
         """
-        Ends the running ranks; the process itself stays, unless it does not answer in time.
+        Kills the running ranks. The spawner process stays, unless it does not answer in
+        time.
         """
         process = self._process
         if process is None or process.poll() is not None:
@@ -141,11 +152,11 @@ class Spawner:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the spawner process runs."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """Ends the process and every rank that it started."""
+        """Kills the spawner process and every rank that it started."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -165,8 +176,8 @@ class Spawner:
 
 def _last(text: str) -> str:
     """
-    Returns the last lines of a log as one paragraph. A traceback is reduced to its error
-    and the place where that was raised.
+    Returns the last lines of a log in one line. Of each traceback, only the error and
+    the place that raised it are kept.
     """
     lines: list[str] = []
     place: str | None = None
@@ -188,9 +199,10 @@ class LearningRate:
     """
     The schedule of the learning rate.
 
-    - `warmup`: the number of first steps in which it grows to its full value;
-    - `decay`: from then on it falls, `linear` or as a `cosine`, or stays: `none`;
-    - `least`: what it falls to, by the step `until` (None: the last one).
+    - `warmup`: the number of first steps in which the rate grows to its full value;
+    - `decay`: the way that the rate falls after the warm-up: `linear`, as a `cosine`,
+      or `none`;
+    - `least`: the rate at the end of the decay, in step `until` (None: the last step).
     """
 
     warmup: int = 0
@@ -200,7 +212,7 @@ class LearningRate:
 
     @property
     def arguments(self) -> list[str]:
-        """Returns the arguments of the package's `main.py`."""
+        """The arguments of the package's `main.py` that set this schedule."""
         found = ["--warmup", str(self.warmup), "--decay", self.decay]
         found += ["--min-lr", repr(self.least)]
         return found + (["--decay-until", str(self.until)] if self.until else [])
@@ -209,19 +221,21 @@ class LearningRate:
 @dataclass(frozen=True)
 class Training:
     """
-    Settings of a training with a package that holds a training step.
+    Settings of a training run with a package that contains a training step.
 
-    - `steps`: the number of the last step; the first one is 1.
-    - `seed`: of parameters that no file holds.
-    - `checkpoints`: the folder of checkpoints; `save_every`: number of steps between two
-      (0: only one, after the last step); `resume`: continue from the checkpoint of that
-      step, from the `latest` one, or from the latest one if there is one (`if-any`).
-    - `learning_rate`: how it changes; `settings`: instead of that, the values of all steps
-      by name (`learning_rate`, `weight_decay`).
-    - `data`: where inputs and labels come from if not from the inputs, `FILE.py:FUNCTION`
-      or `NAME=FILE.npy` for each, with absolute paths, and `data_workers` processes that load;
-      `eval_data`: the same for an evaluation after every `eval_every` steps (0: none).
-    - `log`, `tensorboard`: a file of JSON lines, and a folder, to which losses are written.
+    - `steps`: the last step; the first step is 1.
+    - `seed`: the seed of parameters that no file contains.
+    - `checkpoints`: the folder of checkpoints; `save_every`: the number of steps
+      between two checkpoints (0: only one, after the last step); `resume`: the step
+      whose checkpoint the run continues from, `latest` for the latest checkpoint, or
+      `if-any` for the latest one if there is one.
+    - `learning_rate`: the schedule of the learning rate; `settings`: instead of a
+      schedule, the values for all steps by name (`learning_rate`, `weight_decay`).
+    - `data`: the source of inputs and labels, if they are not among the inputs of the
+      run: `FILE.py:FUNCTION`, or `NAME=FILE.npy` for each, with absolute paths;
+      `data_workers`: the number of processes that load data; `eval_data`: the same for
+      an evaluation after every `eval_every` steps (0: no evaluation).
+    - `log`: a file of JSON lines for losses; `tensorboard`: a folder for losses.
     """
 
     steps: int
@@ -242,8 +256,8 @@ class Training:
 
     def arguments(self, folder: Path) -> list[str]:
         """
-        Returns the arguments of the package's `main.py`; files that they need are written
-        to `folder`.
+        Returns the arguments of the package's `main.py`. Writes the files that they
+        name to `folder`.
         """
         found = ["--steps", str(self.steps), "--seed", str(self.seed)]
         found += self.learning_rate.arguments
@@ -272,7 +286,7 @@ class Training:
 
 
 class _Logs:
-    """The ranks' logs; what rank 0 prints is passed on as progress."""
+    """The logs of the ranks. The output of rank 0 is passed on as progress."""
 
     def __init__(self, folder: Path, progress: Progress | None):
         self.folder = folder
@@ -284,7 +298,9 @@ class _Logs:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def pass_on(self) -> bool:
-        """Reports new whole lines of rank 0; returns whether there were any."""
+        """
+        Reports the new complete lines of rank 0, and returns whether there were any.
+        """
         path = self.folder / "0.log"
         if not path.exists():
             return False
@@ -311,21 +327,23 @@ def run_package(
     training: Training | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Runs the package in `directory` (written by `write_package`), with one process per rank
-    on this machine, and returns the whole results by name.
+    Runs the package in `directory` (written by `write_package`) with one process per
+    rank on this machine, and returns the whole results by name.
 
-    `inputs` are whole arrays by argument name and take precedence over `weights`: a
-    safetensors file, a folder of such files or a checkpoint of PyTorch (DCP), or several of
-    these, of which the first that has a tensor gives it. `ranks`, if given, must be the number that the package needs. `progress` is
-    called with lines of text. A given `spawner` is reused.
+    `inputs` are whole arrays by argument name, and take precedence over `weights`.
+    `weights` is a safetensors file, a folder of such files or a checkpoint of PyTorch
+    (DCP), or a list of these; the first one that contains a tensor is used for it.
+    `ranks`, if given, must be the number of processes that the package needs.
+    `progress` is called with lines of text. A given `spawner` is used and left running.
 
-    With `training` the results are those that update nothing (scalars: one number per step)
-    and the final parameters; inputs and labels may have one more dimension in front, of
-    steps. Parameters may be left out: they are initialised.
+    With `training`, the results are those that update no argument, and the final
+    parameters. A scalar result has one number per step. Inputs and labels may have an
+    additional first dimension of steps. Parameters may be missing, and are then
+    initialised.
 
-    Raises DistIRError when a rank fails, is killed or is not done after `timeout_s` seconds
-    (in a training: has not done its next step); no process is left behind, whatever
-    happens.
+    Raises DistIRError if a rank fails, is killed or is not done after `timeout_s`
+    seconds (in a training: if the next step takes longer than that). No process is left
+    running in any case.
     """
     directory = Path(directory).resolve()
     manifest = read_manifest(directory)
@@ -342,7 +360,7 @@ def run_package(
     own = spawner is None
     spawner = spawner or Spawner()
     if not sys.dont_write_bytecode:
-        # Once; each rank would do it by itself. A folder that cannot be written to stays.
+        # Compiles once for all ranks. Nothing happens in a read-only folder.
         compile_dir(directory, maxlevels=0, quiet=2)
     try:
         with tempfile.TemporaryDirectory(prefix="distir-") as name:
@@ -376,7 +394,7 @@ def run_package(
             if not manifest["results"]:
                 return {}
             found = load_weights(outputs)
-            # A training gives what updates nothing, then every final parameter.
+            # A training returns results that update nothing, then all final parameters.
             names = manifest["results"] if training is None else found
             return {name: np.array(found[name]) for name in names}
     finally:
@@ -398,11 +416,13 @@ def run_script(
     imports: Sequence[str] = (),
 ) -> None:
     """
-    Runs a script on every rank, with its arguments and those by which the ranks find each
-    other: `--backend`, `--timeout`, `--init-method`. `folder` gets the ranks' logs. The
-    modules that `imports` names are loaded once for all ranks and later scripts. With
-    `renews`, each line of progress gives the ranks `timeout_s` seconds again. Raises
-    DistIRError.
+    Runs a script on every rank.
+
+    The script gets `arguments`, and the options by which ranks find each other:
+    `--backend`, `--timeout`, `--init-method`. The ranks' logs are written to `folder`.
+    The modules in `imports` are loaded once, for all ranks and for later scripts. With
+    `renews`, each line of progress restarts the time limit of `timeout_s` seconds.
+    Raises DistIRError if a rank fails or exceeds the limit.
     """
     environment = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     meeting = f"file://{folder / 'rendezvous'}"
@@ -420,7 +440,8 @@ def run_script(
 
 def read_manifest(directory: Path) -> dict[str, Any]:
     """
-    Returns the manifest of a package. Raises DistIRError for folders that hold none.
+    Returns the manifest of the package in `directory`. Raises DistIRError if the folder
+    contains no readable manifest.
     """
     path = directory / "manifest.json"
     try:
@@ -441,9 +462,9 @@ def _supervise(
     renews: bool,
 ) -> None:
     """
-    Waits until every rank has ended successfully; on anything else ends all ranks and
-    raises DistIRError. With `renews`, each report of progress gives the ranks the full time
-    again.
+    Waits until every rank has ended successfully. If a rank fails or `timeout_s`
+    seconds pass, ends all ranks and raises DistIRError. With `renews`, each report of
+    progress restarts the time limit.
     """
     done = False
     try:
@@ -475,8 +496,8 @@ def _failure(
     spawner: Spawner, event: Mapping[str, Any], ranks: int, logs: _Logs
 ) -> DistIRError:
     """
-    Returns the error for a rank that failed. Ranks that only lost the connection to it may
-    be reported first, so those that failed by themselves are preferred.
+    Returns the error for a failed rank. Ranks that merely lost the connection to the
+    failed rank may be reported first, so a rank that failed by itself is preferred.
     """
     failed = {event["rank"]: event["code"]}
 
@@ -485,7 +506,7 @@ def _failure(
 
     start = time.monotonic()
     while len(failed) < ranks:
-        # The one that they lost may take a while to end.
+        # The rank whose connection they lost may take a while to end.
         wait = _FAILURE_S if all(map(lost, failed)) else 0.5
         more = spawner.read_event(start + wait)
         if more is None:

@@ -1,12 +1,13 @@
 """
 The process that starts ranks: it imports PyTorch once and forks a process per rank.
 
-Run as a script, it reads one job per line of JSON on its standard input (`ranks`, `script`,
-`arguments`, `imports`: modules that all ranks use, `environment` for all ranks, `logs`: a folder) and writes one line per rank
-that ends (`{"rank": 1, "code": 0}`, a negative code for a signal). Each rank runs the
-script as `__main__`, as torchrun would start it, with its output in `logs/<rank>.log`. A
-line `{"cancel": true}` kills the ranks that still run and is answered by the same line; at
-the end of its input the process kills them and ends.
+The script reads one job per line of its standard input, as JSON: `ranks` (their
+number), `script`, `arguments`, `imports` (modules that all ranks use), `environment`
+(for all ranks) and `logs` (a folder). For each rank that ends, it writes one line, such
+as `{"rank": 1, "code": 0}`; a negative code is a signal. Each rank runs the script as
+`__main__`, as torchrun would start it, and writes its output to `logs/<rank>.log`. A
+line `{"cancel": true}` kills the running ranks and is answered by the same line. At the
+end of its input, the process kills the running ranks and ends.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CANCEL = {"cancel": True}
 
 
 def _run_rank(job: dict[str, Any], rank: int, parent: int) -> NoReturn:
-    """Runs a rank in a forked child; never returns."""
+    """Runs a rank in a forked child process, and ends the process; never returns."""
     code = 1
     try:
         if sys.platform == "linux":
@@ -74,7 +75,8 @@ def _answer(line: object) -> None:
 
 def _run_job(job: dict[str, Any], commands: BinaryIO) -> None:
     """
-    Forks the ranks and reports how each ends, or kills all of them when it is told to.
+    Forks the ranks of a job and reports the end of each. A line on `commands`, or its
+    end, kills the ranks that still run.
     """
     for name in job["imports"]:  # once for all ranks, as they take long to load
         import_module(name)
@@ -104,7 +106,7 @@ def _run_job(job: dict[str, Any], commands: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Serves jobs until the input ends."""
+    """Serves jobs until the standard input ends."""
     import torch.distributed.device_mesh  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
     gc.freeze()  # modules stay loaded, so that ranks need not search them for garbage

@@ -1,4 +1,4 @@
-"""Times steps of distributed programs on processes of this machine."""
+"""Times the steps of distributed programs, with processes on this machine."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from distir.transforms.projection.program import devices_of
 @dataclass(frozen=True)
 class StepTiming:
     """
-    The timing of steps: in each of several `launches` of the processes a step is taken
-    `warm_up` times, then timed `samples` times. `backend` is `gloo` for the cores of
-    the CPU or `nccl` for GPUs; a launch fails after `timeout_s` seconds without a
+    Settings for timing steps. The processes are launched `launches` times. Each launch
+    takes `warm_up` steps, then times `samples` steps. `backend` is `gloo` for the cores
+    of the CPU or `nccl` for GPUs. A launch fails after `timeout_s` seconds without a
     result.
     """
 
@@ -43,9 +43,9 @@ class StepTiming:
 
 class StepTimer:
     """
-    Times steps of distributed programs on processes of this machine, one for each device,
-    with random parameters and inputs. It is a context manager: the process that starts the
-    others stays between calls of `seconds`.
+    Times steps of distributed programs with one process of this machine for each
+    device. Parameters and inputs are random. As a context manager, it keeps the process
+    that starts the others between calls of `seconds`.
     """
 
     def __init__(self, timing: StepTiming | None = None):
@@ -67,10 +67,11 @@ class StepTimer:
 
     def seconds(self, modules: Sequence[ModuleOp]) -> list[float | None]:
         """
-        Returns the seconds of a step of each of these programs: the least over the launches
-        of the median step; None for one that runs out of memory. Programs for equally many
-        devices are timed in the same processes, in turn, so that a disturbance affects all
-        of them. Raises DistIRError.
+        Returns the seconds of one step of each program in `modules`, or None for a
+        program that runs out of memory. The time is the median over the steps of a
+        launch, and the minimum over launches. Programs with the same number of devices
+        are timed in turn in the same processes, so that a disturbance affects all of
+        them. Raises DistIRError if a program cannot be lowered or a process fails.
         """
         with tempfile.TemporaryDirectory(prefix="distir-") as name:
             packages = [Path(name) / str(i) for i in range(len(modules))]
@@ -85,8 +86,9 @@ class StepTimer:
 
     def _timed(self, folders: Sequence[Path], ranks: int) -> dict[Path, float | None]:
         """
-        Returns the seconds of packages for so many ranks, timed together if memory allows
-        that.
+        Returns the seconds of packages for `ranks` processes. The packages are timed
+        together, or one by one if memory does not suffice; a package that runs out of
+        memory alone gets None.
         """
         try:
             return dict(zip(folders, self._together(folders, ranks), strict=True))

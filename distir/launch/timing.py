@@ -1,5 +1,5 @@
 """
-Times packages on this machine: every rank is a process, and calls are timed on all of them
+Times packages on this machine: every rank is a process, and all ranks time each call
 together.
 """
 
@@ -22,21 +22,24 @@ STEADY_MEMORY = {
 }
 """
 Environment variables that make processes with glibc keep the memory that they free.
-Otherwise it depends on what else was freed before whether a tensor costs page faults.
+Without them, earlier frees decide whether a new tensor costs page faults.
 """
 
 
 def timing_spawner() -> Spawner:
-    """Returns a spawner in which all packages are timed under the same conditions."""
+    """
+    Returns a spawner whose processes time all packages under the same memory settings.
+    """
     return Spawner(STEADY_MEMORY)
 
 
 @dataclass(frozen=True)
 class TimedPackage:
     """
-    A package written by `write_package`, and the random arguments for it: integers are less
-    than `below`; calls use several sets of arguments in turn, of `footprint` bytes
-    together, so that they do not stay in a cache that is smaller.
+    A package written by `write_package`, and the random arguments for it. Integer
+    arguments are less than `below`. Calls use several sets of arguments in turn, of at
+    least `footprint` bytes together, so that the arguments do not stay in a smaller
+    cache.
     """
 
     folder: Path
@@ -47,12 +50,16 @@ class TimedPackage:
 @dataclass(frozen=True)
 class TimingSettings:
     """
-    Settings for timing packages. Every package has its turn in each of `rounds`, so
-    that a disturbance affects all of them and not one. In a turn it is called `warm_up`
-    times, then timed `samples` times, each time for so many calls in a row that they
-    take about `least_s` seconds. With `in_turn`, packages alternate as the ops of a
-    program do: in a turn, that many calls are timed after one that is not, each with
-    other arguments, of which inputs were just written: so code and activations are in
+    Settings for timing packages.
+
+    Every package has a turn in each of `rounds` rounds, so that a disturbance affects
+    all packages. In a turn, a package is called `warm_up` times and timed `samples`
+    times. Each timing covers a number of calls in a row that takes about `least_s`
+    seconds.
+
+    With `in_turn` above 0, packages alternate as the ops of a program do. In a turn,
+    one call is not timed, and the next `in_turn` calls are. Each call has other
+    arguments, and its inputs have just been written. Code and activations are thus in
     the caches, and parameters are not.
     """
 
@@ -64,15 +71,15 @@ class TimingSettings:
 
 
 Timing = list[list[float]]
-"""Seconds per call of one package: for each round, the samples."""
+"""Seconds per call of one package: for each round, a list of samples."""
 
 
 @dataclass(frozen=True)
 class Timings:
     """
-    The timings of packages, with the name of the device and its memory in bytes. `peaks` are
-    the bytes that each package is given at most, on the process with the most; 0 where none
-    are counted, on the CPU.
+    The `times` of packages, with the name of the device and its memory in bytes.
+    `peaks` has, for each package, the peak of allocated bytes on the process with the
+    largest peak; 0 on CPUs, where the peak is not counted.
     """
 
     times: list[Timing]
@@ -83,9 +90,9 @@ class Timings:
 
 def typical(rounds: Timing) -> float:
     """
-    Returns the least of the rounds' medians. A disturbance makes a round slower, never
-    faster; what varies within a round, such as the time to wake a thread, varies in
-    programs too.
+    Returns the smallest of the rounds' medians. A disturbance makes a round slower,
+    never faster. Variation within a round, such as the time to wake a thread, also
+    occurs in programs.
     """
     return min(median(samples) for samples in rounds)
 
@@ -101,9 +108,9 @@ def time_packages(
     progress: Progress | None = None,
 ) -> Timings:
     """
-    Times packages in the same `ranks` processes. A package needs that many processes, or
-    one: then every rank runs it by itself. On the CPU each process has one thread. Raises
-    DistIRError.
+    Times packages in the same `ranks` processes. A package must need `ranks` processes,
+    or one; every rank runs a package of one process by itself. On the CPU, each process
+    has one thread. Raises DistIRError if there are no packages, or a process fails.
     """
     if not packages:
         raise DistIRError("there is no package to time")

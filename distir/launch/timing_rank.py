@@ -1,13 +1,15 @@
 """
-The program of each rank in a timing (`distir.launch.timing`): it loads the packages that
-a job names, one after the other, with random arguments, and times calls of their `main`.
+The program of each rank in a timing (`distir.launch.timing`): it loads the packages of
+a job one after the other, makes random arguments, and times calls of their `main`.
 
-A call starts on all ranks at the same moment of the machine's clock, and lasts until the
-last rank has its results. If it is short, several calls in a row are timed together.
+A call starts on all ranks at the same moment of the machine's clock, and lasts until
+the last rank has its results. If a call is short, several calls in a row are timed
+together.
 
-Alternatively the packages take turns, call by call, as the ops of a program do: each finds
-in the caches what the others left there, and the arguments that the op before it would have
-computed. Packages of one process are run by every rank independently, all at the same time.
+Alternatively, the packages take turns, call by call, as the ops of a program do. Each
+call then finds in the caches the data that the other packages left there, and its
+inputs, as if an op before it had just computed them. Every rank runs packages of one
+process independently, at the same time as the other ranks.
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ import torch.distributed as dist
 from distir.system.output_files import write_text
 
 AHEAD_S = 3e-4
-"""How many seconds before the start of a call the ranks agree on it."""
+"""
+The time in seconds from the ranks' agreement on the start of a call to this start.
+"""
 
 
 def load_package(folder: str, name: str) -> tuple[Any, Any, Any]:
     """
-    Returns the modules `program`, `runtime` and `collectives` of the package in a folder,
-    imported under `name`, also where another package had that name before.
+    Returns the modules `program`, `runtime` and `collectives` of the package in
+    `folder`. The package is imported under `name`, and replaces an earlier package of
+    that name.
     """
     for known in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
         del sys.modules[known]
@@ -52,9 +57,10 @@ def load_package(folder: str, name: str) -> tuple[Any, Any, Any]:
 
 def random_tensor(spec: Any, shape: tuple[int, ...], below: int) -> torch.Tensor:
     """
-    Returns a random tensor: integers in [0, below); states in [0, 1), as second moments
-    must be; others normal, scaled so that products with a matrix stay about as large as
-    they are.
+    Returns a random tensor for an argument: integers in [0, `below`), or true for
+    booleans; states in [0, 1), because second moments must not be negative; other
+    values from a normal distribution. Matrices that are parameters are scaled, so that
+    products with them keep the magnitude of their operand.
     """
     if spec.dtype == torch.bool:
         return torch.ones(shape, dtype=torch.bool)
@@ -67,11 +73,14 @@ def random_tensor(spec: Any, shape: tuple[int, ...], below: int) -> torch.Tensor
 
 
 Argument = torch.Tensor | float
-"""A part of a tensor, or a setting of the optimizer."""
+"""A process's part of a tensor, or a setting of the optimizer."""
 
 
 class TimedBody:
-    """This rank's part of a program, with sets of arguments that calls use in turn."""
+    """
+    This rank's part of a program, with the sets of arguments that its calls use in
+    turn.
+    """
 
     def __init__(self, job: dict[str, Any], number: int, rank: int, device: Any):
         loaded = load_package(job["folder"], f"timed{number}")
@@ -83,7 +92,10 @@ class TimedBody:
         self.calls = 1
 
     def connect(self, known: dict[str, Any]) -> None:
-        """Makes the process groups, or takes those of a program with the same meshes."""
+        """
+        Makes the process groups of the program's meshes. `known` holds the groups of
+        earlier programs, which are used again for equal meshes.
+        """
         for name, spec in self.program.MESHES.items():
             key = f"{name} {spec.axes} {spec.ranks} {spec.groups}"
             if self.is_alone:
@@ -96,8 +108,8 @@ class TimedBody:
 
     def arguments(self, least: int = 1) -> list[list[Argument]]:
         """
-        Returns several sets of arguments: at least so many, and as many as the footprint
-        needs.
+        Returns sets of random arguments: at least `least` of them, and as many as the
+        footprint of the package needs, up to 64.
         """
         own = self.program.RANKS[self.rank].program
         specs = [self.program.ARGUMENTS[i] for i in own.arguments]
@@ -124,9 +136,9 @@ class TimedBody:
 
     def write(self, arguments: list[Argument]) -> None:
         """
-        Writes the inputs among some arguments, those that are floats, each with its own value.
-        In a program the op before would just have computed them, so that as much
-        of them as fits is in the caches.
+        Writes each floating-point input among `arguments` with its own value. In a
+        program, the op before would just have computed it, so that the caches contain
+        as much of it as fits.
         """
         own = self.program.RANKS[self.rank].program
         specs = [self.program.ARGUMENTS[i] for i in own.arguments]
@@ -140,18 +152,20 @@ class TimedBody:
 
 
 class Ranks:
-    """The other ranks, and a clock that all of them can read."""
+    """All ranks of a timing, and a common clock."""
 
     def __init__(self, rank: int, size: int, device: torch.device):
         self.rank, self.size, self.device = rank, size, device
 
     def synchronise(self) -> None:
-        """Waits for the device to finish what it was given."""
+        """Waits until the device has finished its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def start(self) -> float:
-        """Waits for the moment at which all ranks start together, and returns it."""
+        """
+        Waits for a moment at which all ranks start together, and returns this moment.
+        """
         self.synchronise()
         if self.size == 1:
             return time.perf_counter()
@@ -165,7 +179,7 @@ class Ranks:
         return moment
 
     def largest(self, values: list[float]) -> list[float]:
-        """Returns the maximum over all ranks of each of these values."""
+        """Returns, for each of `values`, its maximum over all ranks."""
         if self.size == 1:
             return values
         found = torch.tensor(values, dtype=torch.float64).to(self.device)
@@ -175,8 +189,9 @@ class Ranks:
 
 def peak_memory(body: TimedBody, ranks: Ranks) -> int:
     """
-    The bytes that PyTorch's allocator gives out at most for the arguments of a program and a
-    call of it, on the rank where that is most; 0 on the CPU, where none counts them.
+    Returns the largest number of bytes at one time that PyTorch's allocator gives out
+    for the arguments and one call of a program. The result is that of the rank with the
+    most, or 0 on the CPU, where the bytes are not counted.
     """
     if ranks.device.type != "cuda":
         return 0
@@ -195,7 +210,7 @@ def peak_memory(body: TimedBody, ranks: Ranks) -> int:
 
 
 def timed_calls(body: TimedBody, sets: list[list[Argument]], ranks: Ranks) -> float:
-    """Returns the seconds per call, for `body.calls` calls in a row."""
+    """Returns the seconds per call, averaged over `body.calls` calls in a row."""
     main, finish = body.body.main, body.collectives.finish_sends
     count, different = body.calls, len(sets)
     start = ranks.start()
@@ -207,7 +222,10 @@ def timed_calls(body: TimedBody, sets: list[list[Argument]], ranks: Ranks) -> fl
 
 
 def time_body(body: TimedBody, ranks: Ranks, settings: dict[str, Any]) -> list[float]:
-    """Returns several samples of the seconds per call, after calls that warm up."""
+    """
+    Returns `settings["samples"]` samples of the seconds per call, taken after warm-up
+    calls.
+    """
     sets = body.arguments()
     for _ in range(settings["warm_up"]):
         timed_calls(body, sets, ranks)
@@ -224,10 +242,12 @@ def time_in_turn(
     bodies: list[TimedBody], ranks: Ranks, settings: dict[str, Any]
 ) -> list[list[float]]:
     """
-    Returns samples of the seconds per call of each program. They take turns: in each, after
-    a call that is not timed, come a few with other arguments, of which activations were just
-    written. So code, and what an op before would have computed, are in the caches, and
-    parameters are not, as for ops that recur in a program.
+    Returns samples of the seconds per call of each program.
+
+    The programs take turns. A turn begins with a call that is not timed, and continues
+    with a few timed calls on other arguments, whose inputs have just been written.
+    Code, and the results of an op before, are thus in the caches, and parameters are
+    not, as for ops that recur in a program.
     """
     calls = settings["in_turn"]
     arguments = [body.arguments(calls + 1)[: calls + 1] for body in bodies]
@@ -263,7 +283,10 @@ def time_in_turn(
 
 
 def described(device: torch.device, ranks: int) -> dict[str, Any]:
-    """Returns the name and the memory in bytes of the device that a rank runs on."""
+    """
+    Returns the name and the memory in bytes of this rank's device. A CPU's memory is
+    divided by the number of `ranks`.
+    """
     if device.type == "cuda":
         memory = torch.cuda.mem_get_info(device)[1]
         return {"name": torch.cuda.get_device_name(device), "memory": memory}
@@ -272,7 +295,10 @@ def described(device: torch.device, ranks: int) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """Returns the name that the processor reports."""
+    """
+    Returns the name that the processor reports, or Python's name for it if there is
+    none.
+    """
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
     names = [line.split(":")[1].strip() for line in lines if "model name" in line]

@@ -1,7 +1,4 @@
-"""
-Lowers distributed programs to code that runs: PyTorch packages, and the processes that run
-them.
-"""
+"""Lowers distributed programs to PyTorch packages."""
 
 from collections.abc import Callable
 
@@ -9,7 +6,10 @@ from xdsl.utils.target import Target
 
 
 def get_all_targets() -> dict[str, Callable[[], type[Target]]]:
-    """Returns every target by name; each is imported when it is used."""
+    """
+    Returns the targets by name. Each value is a function that imports its target when
+    called.
+    """
 
     def torch() -> type[Target]:
         from distir.lowering.program_source import TorchTarget

@@ -1,5 +1,6 @@
 """
-The registry of emitters: the PyTorch expression for one op of a per-rank program.
+The registry of emitters. An emitter gives the PyTorch expression for one op of a
+per-rank program.
 
 ```python
 @torch_emitter("toy.scale")
@@ -9,12 +10,14 @@ def scale(call: Call) -> str:
 torch_templates({"scale": "{0} * {factor}"}, "toy")  # the same
 ```
 
-An op class that derives from `OpFacts` needs neither: it has its template as `TORCH`.
+An op class that derives from `OpFacts` needs no registration: its template is its class
+variable `TORCH`.
 
 An emitter returns one Python expression: a tensor, or a tuple of tensors for an op with
-several results (a list of such expressions is one line each). What the expression may
-mention: `torch`, `F` (torch.nn.functional), `self`, and helper modules asked for by
-`call.helper`. Text from the IR must go through `repr`, as `Call.write` does it.
+several results. It may also return a list with one expression per result, each on a
+line of its own. The expression may mention `torch`, `F` (torch.nn.functional), `self`,
+and the helper modules that `call.helper` returns. Text from the IR must go through
+`repr`, as in `Call.write`.
 """
 
 from __future__ import annotations
@@ -80,16 +83,17 @@ NARROW: dict[str, tuple[int, int]] = {
     "INT2": (-2, 1),
     "UINT2": (0, 3),
 }
-"""The least and the largest value of integer types of less than a byte."""
+"""The least and the largest value of each integer type of less than a byte."""
 
 
 class NoLowering(DistIRError):
-    """Raised for an op, or a form of it, that has no torch lowering."""
+    """Raised for an op, or a variant of an op, without a torch lowering."""
 
 
 def torch_dtype(onnx_type: int, what: str) -> str:
     """
-    Returns the torch dtype, as source text, of a `TensorProto.DataType`. Raises NoLowering.
+    Returns the torch dtype, as source text, of the `TensorProto.DataType` `onnx_type`.
+    Raises NoLowering, with a message about `what`, if PyTorch has no such type.
     """
     from onnx import TensorProto
 
@@ -102,14 +106,20 @@ def torch_dtype(onnx_type: int, what: str) -> str:
 
 
 class ValueNames(Protocol):
-    """The names of a program's values, groups and functions in the generated source."""
+    """
+    The names of a program's values, process groups and functions in the generated
+    source.
+    """
 
     def name(self, value: SSAValue) -> str:
         """Returns the Python variable (or attribute) that holds a value."""
         ...
 
     def helper(self, module: str) -> str:
-        """Imports a helper module of the package; returns the name to use."""
+        """
+        Imports the helper module `module` into the generated source, and returns its
+        name there.
+        """
         ...
 
     def group(self, op: Operation) -> str:
@@ -117,19 +127,22 @@ class ValueNames(Protocol):
         ...
 
     def number(self, value: int) -> str:
-        """Returns an expression for an integer that may differ between ranks."""
+        """
+        Returns an expression for the integer `value`, which may differ between ranks.
+        """
         ...
 
     def listed(self, values: Sequence[SSAValue]) -> list[str]:
         """
-        Returns the items of a list of values; there may be fewer items than values if these
-        repeat.
+        Returns the items of a Python list of `values`, as source text. Values that
+        follow a pattern can share one item, a generator, so there may be fewer items
+        than values.
         """
         ...
 
 
 def known_constant(value: SSAValue | None) -> npt.NDArray[Any] | None:
-    """Returns the array of a value made by `onnx.Constant`; None for any other value."""
+    """Returns the array of `value` if an `onnx.Constant` makes it, else None."""
     if value is None:
         return None
     owner = value.owner
@@ -142,8 +155,8 @@ def known_constant(value: SSAValue | None) -> npt.NDArray[Any] | None:
 
 _DECODED: dict[int, tuple[Attribute, npt.NDArray[Any]]] = {}
 """
-The most recent constants by the identity of their attributes, which ranks share; the
-attributes are kept alive with them.
+The most recent constants, by the identity of their attributes. The attributes, which
+ranks share, are kept alive so that their identities stay valid.
 """
 
 
@@ -166,7 +179,7 @@ class Call:
     names: ValueNames
 
     def value(self, index: int) -> SSAValue | None:
-        """Returns the operand at that position; None if it is omitted."""
+        """Returns operand `index`, or None if it is omitted."""
         if isinstance(self.op, OnnxOp):
             return self.op.input(index)
         return self.op.operands[index] if index < len(self.op.operands) else None
@@ -179,11 +192,13 @@ class Call:
         return len(self.op.operands)
 
     def has(self, index: int) -> bool:
-        """Whether the operand is given."""
+        """Whether operand `index` is not omitted."""
         return self.value(index) is not None
 
     def operand(self, index: int) -> str:
-        """Returns the variable of an operand; `None` (as text) for an omitted one."""
+        """
+        Returns the variable of operand `index`, or the text `None` if it is omitted.
+        """
         value = self.value(index)
         return "None" if value is None else self.names.name(value)
 
@@ -192,48 +207,56 @@ class Call:
         return [self.operand(i) for i in range(self.count)]
 
     def helper(self, module: str) -> str:
-        """Returns the name of a helper module, which the package then contains."""
+        """
+        Returns the name of helper module `module` in the source, and adds the module to
+        the package.
+        """
         return self.names.helper(module)
 
     def write(self, template: str, module: str = "", **texts: str) -> str:
         """
-        Returns an expression: the template with its fields filled in. With `module`, it is
-        a call of a function of that helper module. Fields are:
+        Returns an expression: `template` with its fields filled in. With `module`, the
+        expression is a call of a function of that helper module. Fields are:
 
-        - `{0}`: an operand; `{0:integers}`: what the method `integers` returns for it;
-          `{*}`: all operands;
-        - `{axis}`: the value of an attribute; `{axis:flag}`: what the method `flag` (True
-          or False), or another one of this class, returns for it;
-        - `{result:dtype}`: what `result_dtype` returns;
-        - `{op}`: the name of the op, without its dialect; `{op.dimension}`: a property of
-          its class;
-        - the texts given here, by name.
+        - `{0}`: operand 0; `{0:integers}`: the result of the method `integers` for it;
+          `{*}`: all operands, separated by commas;
+        - `{axis}`: the value of the attribute `axis`; `{axis:flag}`: the result of the
+          method `flag` (True or False), or of another method of this class, for it;
+        - `{result:dtype}`: the result of the method `result_dtype`;
+        - `{op}`: the name of the op without its dialect; `{op.dimension}`: the property
+          `dimension` of its class;
+        - `{name}`: the text in `texts` under that name.
         """
         written = _Fields(self).vformat(template, (), texts)
         return f"{self.helper(module)}.{written}" if module else written
 
     def like_op(self, module: str, arguments: Sequence[str]) -> str:
-        """Returns a call of the function of a helper module that is named like the op."""
+        """
+        Returns a call of the function in helper module `module` that has the name of
+        the op.
+        """
         written = self.write("{op}({arguments})", arguments=", ".join(arguments))
         return f"{self.helper(module)}.{written}"
 
     def first(self, written: str) -> str:
         """
-        Returns the expression of a helper that returns every result the op may have,
-        reduced to those that the op has.
+        Returns an expression for the results that the op has, given the expression
+        `written` for all results that such an op can have. The results that the op has
+        are the first ones.
         """
         count = len(self.op.results)
         return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
 
     def fail(self, why: str) -> NoLowering:
-        """Returns the error for a form of the op that is not supported."""
+        """Returns an error that says that the op has no lowering because of `why`."""
         return NoLowering(f"{describe(self.op)} has no torch lowering: {why}")
 
     # Attributes and types
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """
-        Returns the value of an attribute, or the default of an ONNX operator's schema.
+        Returns the value of attribute `name`. If it is absent, returns the default of
+        the operator's schema for an ONNX operator, else `default`.
         """
         if isinstance(self.op, OnnxOp):
             return self.op.attribute(name, default)
@@ -249,7 +272,8 @@ class Call:
 
     def decimal(self, name: str) -> str:
         """
-        Returns a float attribute (stored in single precision) as its shortest decimals.
+        Returns float attribute `name` with the fewest decimals that give the same
+        number: in double precision if operand 0 has it, else in single precision.
         """
         value = self.attribute(name)
         exact = "DOUBLE" in (self.element(0) if self.has(0) else "")
@@ -263,7 +287,10 @@ class Call:
         return name in self.op.properties
 
     def type_of(self, index: int) -> TensorType[Any]:
-        """Returns the tensor type of an operand. Raises NoLowering for other types."""
+        """
+        Returns the tensor type of operand `index`. Raises NoLowering if it is omitted
+        or has no known rank.
+        """
         value = self.value(index)
         if value is None or not isinstance(value.type, TensorType):
             raise self.fail(f"operand {index} is not a tensor of known rank")
@@ -274,16 +301,19 @@ class Call:
         return self.type_of(index).get_num_dims()
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
-        """Returns the local shape of an operand, with -1 for unknown sizes."""
+        """Returns the local shape of operand `index`, with -1 for unknown sizes."""
         return self.type_of(index).get_shape()
 
     def is_ranked(self, index: int) -> bool:
-        """Whether the number of dimensions of an operand is known."""
+        """Whether operand `index` is given and its number of dimensions is known."""
         value = self.value(index)
         return value is not None and isinstance(value.type, TensorType)
 
     def element(self, index: int = 0) -> str:
-        """Returns the ONNX name of an operand's element type, such as `FLOAT16`."""
+        """
+        Returns the ONNX name of an operand's element type, such as `FLOAT16`. Raises
+        NoLowering if the operand is omitted or no tensor.
+        """
         value = self.value(index)
         if value is None:
             raise self.fail(f"operand {index} is missing")
@@ -293,14 +323,17 @@ class Call:
             raise self.fail(f"operand {index} is not a tensor") from error
 
     def result_type(self, index: int = 0) -> TensorType[Any]:
-        """Returns the tensor type of a result. Raises NoLowering for other types."""
+        """
+        Returns the tensor type of result `index`. Raises NoLowering if its rank is not
+        known.
+        """
         type_ = self.op.results[index].type
         if not isinstance(type_, TensorType):
             raise self.fail(f"result {index} is not a tensor of known rank")
         return type_
 
     def result_shape(self, index: int = 0) -> tuple[int, ...] | None:
-        """Returns the local shape of a result; None unless every dimension is known."""
+        """Returns the local shape of result `index`, or None if any size is unknown."""
         type_ = self.op.results[index].type
         if not isinstance(type_, TensorType) or min(type_.get_shape(), default=0) < 0:
             return None
@@ -315,19 +348,22 @@ class Call:
         return element_name(element_of(self.op.results[0].type))
 
     def dtype(self, onnx_type: int) -> str:
-        """Returns the torch dtype for an ONNX element type number, as source text."""
+        """
+        Returns the torch dtype, as source text, of the ONNX element type with code
+        `onnx_type`. Raises NoLowering if PyTorch has no such type.
+        """
         return torch_dtype(onnx_type, describe(self.op))
 
     # Known values
 
     def constant(self, index: int) -> npt.NDArray[Any] | None:
-        """Returns the array of an operand that is a constant; None for others."""
+        """Returns the array of operand `index` if it is a constant, else None."""
         return known_constant(self.value(index))
 
     def integers(self, index: int) -> str:
         """
-        Returns an expression for the list of Python integers that an operand holds: a
-        literal if the values are known.
+        Returns an expression for the list of Python integers in operand `index`. For a
+        constant, the expression is a literal; for an omitted operand, it is `None`.
         """
         known = self.constant(index)
         if known is not None:
@@ -338,8 +374,8 @@ class Call:
 
     def integer(self, index: int) -> str:
         """
-        Returns an expression for the one Python integer that an operand holds, or `None` if
-        it is omitted.
+        Returns an expression for the single integer in operand `index`. For a constant,
+        the expression is a literal; for an omitted operand, it is `None`.
         """
         known = self.constant(index)
         if known is not None:
@@ -347,7 +383,10 @@ class Call:
         return f"int({self.operand(index)})" if self.has(index) else "None"
 
     def number(self, index: int) -> str:
-        """Returns an expression for the one Python number that an operand holds."""
+        """
+        Returns an expression for the single Python number in operand `index`. For a
+        constant, the expression is a literal.
+        """
         known = self.constant(index)
         if known is not None:
             return literal(known)
@@ -355,8 +394,9 @@ class Call:
 
     def scalar(self, index: int) -> str:
         """
-        Returns an operand of an elementwise op: as a Python number if it is a known scalar
-        that the other operand's shape absorbs, else as its variable.
+        Returns operand `index` of an elementwise op: a Python number if it is a
+        constant of one element that broadcasts to another operand without adding
+        dimensions, else its variable.
         """
         known = self.constant(index)
         if known is None or known.size != 1 or known.dtype.kind not in "fiu":
@@ -374,7 +414,10 @@ class Call:
 
 
 def element_of(type_: Attribute) -> Attribute:
-    """Returns the element type of a tensor type, ranked or not."""
+    """
+    Returns the element type of a tensor type, ranked or unranked. Returns any other
+    type as it is.
+    """
     return getattr(type_, "element_type", type_)
 
 
@@ -386,7 +429,10 @@ def element_name(type_: Attribute) -> str:
 
 
 def literal(array: npt.NDArray[Any]) -> str:
-    """Returns a one-element array as a Python number that has the same value."""
+    """
+    Returns the first element of `array` as the text of a Python number of the same
+    value.
+    """
     value = array.reshape(-1)[0]
     if array.dtype.kind == "b":
         return repr(bool(value))
@@ -402,13 +448,13 @@ EmitFunction = Callable[[Call], "str | Sequence[str]"]
 
 torch_emitter = Registry[EmitFunction]("distir.lowering.emitters")
 """
-Registers the emitter of the ops with these names: a function from a `Call` to the Python
-expression of the result, or to one expression for each result.
+Registers an emitter for the ops with the given names. An emitter is a function from a
+`Call` to the Python expression of the result, or to one expression per result.
 """
 
 
 class _Fields(Formatter):
-    """Fills in the fields that `Call.write` documents."""
+    """Fills in the fields of a template, as `Call.write` documents them."""
 
     def __init__(self, call: Call):
         self._call = call
@@ -446,8 +492,8 @@ def torch_templates(
     templates: Mapping[str, str], dialect: str = "onnx", module: str = ""
 ) -> None:
     """
-    Registers emitters that are one template of `Call.write` each; with `module`, they are
-    calls of functions of that helper module.
+    Registers one emitter per template of `Call.write`, for the ops of `dialect` by
+    name. With `module`, the templates are calls of functions of that helper module.
     """
     for name, template in templates.items():
         torch_emitter(f"{dialect}.{name}")(
@@ -460,7 +506,10 @@ for _module, _templates in CALLS.items():
 
 
 _SIGNED = {f"torch.uint{n}": f"torch.int{n}" for n in (16, 32, 64)}
-"""Types that PyTorch stores and hardly computes with, and those of the same bits."""
+"""
+The unsigned types on which PyTorch supports few operators, with the signed types of the
+same width.
+"""
 
 
 def _holds_wide_unsigned(op: Operation) -> bool:
@@ -473,7 +522,7 @@ def _holds_wide_unsigned(op: Operation) -> bool:
 
 @dataclass
 class _SignedCall(Call):
-    """An op on unsigned integers as one on signed integers of the same bits."""
+    """An op on unsigned integers, emitted for signed integers of the same width."""
 
     def operand(self, index: int) -> str:
         written = super().operand(index)
@@ -486,7 +535,11 @@ class _SignedCall(Call):
 
 
 def _signed_again(written: str | Sequence[str], call: Call) -> str | Sequence[str]:
-    """Results of unsigned integers in their own type again."""
+    """
+    Returns the expression `written` on signed integers, viewed as the unsigned type of
+    the result. Raises NoLowering if the op has several results, or takes extremes of
+    scattered values.
+    """
     op = call.op
     reduction = op.properties.get("reduction")
     if isinstance(reduction, StringAttr) and reduction.data in ("max", "min"):
@@ -504,8 +557,8 @@ def _template_on_class(call: Call) -> str:
 
 def emitter_for(op: Operation) -> EmitFunction:
     """
-    Returns the emitter of an op: the one that is registered for it, else the template on its
-    class. Raises NoLowering if there is neither.
+    Returns the emitter of an op: its registered emitter, or else the template of its
+    class. Raises NoLowering if the op has neither.
     """
     function = torch_emitter.get(op.name)
     if function is None and isinstance(op, OpFacts) and op.TORCH:

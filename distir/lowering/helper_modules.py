@@ -1,9 +1,9 @@
 """
-The helper modules of generated packages, and which of them import which.
+The helper modules of generated packages, and the imports between them.
 
-They are the modules of `distir.runtime`, which has a folder for each subject. A package has
-all of them in one folder, so that their imports of each other become `from .NAME import` in
-the copies.
+They are copies of the modules of `distir.runtime`, which has one folder per subject. A
+package has all of them in one folder, so their imports of each other become `from .NAME
+import` in the copies.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 RUNTIME = "distir.runtime"
-"""The package whose modules are copied."""
+"""The package whose modules are copied into generated packages."""
 
 _SHARED = {"output_files": files("distir.system") / "output_files.py"}
-"""Helper modules that are modules of DistIR itself; the folder has what stands for them."""
+"""
+Helper modules whose text is that of a module elsewhere in DistIR, by name.
+`distir.runtime` contains a stand-in for each.
+"""
 
 
 @cache
 def _modules() -> dict[str, tuple[str, Traversable]]:
-    """Each helper module by name: the package that it is in, and its file."""
+    """Returns, by name, the package and the file of each helper module."""
     root = files(RUNTIME)
     rooms = {RUNTIME: root} | {
         f"{RUNTIME}.{room.name}": room
@@ -45,14 +48,19 @@ def helper_modules() -> frozenset[str]:
 
 
 def imported_as(name: str) -> str:
-    """Returns the full name under which DistIR itself imports a helper module."""
+    """
+    Returns the full name under which DistIR itself imports the helper module `name`.
+    """
     package, _ = _modules()[name]
     return f"{package}.{name}"
 
 
 @cache
 def helper_text(name: str) -> str:
-    """Returns the source text of the helper module of that name, as packages have it."""
+    """
+    Returns the source text of the helper module `name`, as generated packages contain
+    it.
+    """
     if name in _SHARED:
         return _SHARED[name].read_text(encoding="utf-8")
     if name == "__init__":
@@ -63,9 +71,10 @@ def helper_text(name: str) -> str:
 
 def _in_one_folder(text: str) -> str:
     """
-    Returns the text of a module of `distir.runtime` with imports as in a package, where all
-    helper modules are in one folder: modules first, in one statement, then names of modules,
-    as isort orders them.
+    Returns the text of a module of `distir.runtime` with its imports rewritten for a
+    package, where all helper modules are in one folder. Each block of imports begins
+    with one statement for whole modules; imports of names follow, in the order of
+    isort.
     """
     lines = text.splitlines(keepends=True)
     for block in reversed(_import_blocks(ast.parse(text))):
@@ -92,7 +101,9 @@ def _in_one_folder(text: str) -> str:
 
 
 def _import_blocks(tree: ast.Module) -> list[list[ast.ImportFrom]]:
-    """Returns the relative imports of a module, those on lines in a row together."""
+    """
+    Returns the relative imports of a module, grouped into blocks of consecutive lines.
+    """
     found: list[list[ast.ImportFrom]] = []
     nodes = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level]
     for node in sorted(nodes, key=lambda n: n.lineno):
@@ -104,7 +115,10 @@ def _import_blocks(tree: ast.Module) -> list[list[ast.ImportFrom]]:
 
 
 def with_imports(names: Iterable[str]) -> set[str]:
-    """Returns these modules and all that they import, directly or not."""
+    """
+    Returns the helper modules in `names`, and all helper modules that they import,
+    directly or indirectly.
+    """
     found: set[str] = set()
     pending = list(names)
     while pending:
@@ -117,7 +131,7 @@ def with_imports(names: Iterable[str]) -> set[str]:
 
 @cache
 def _imports(name: str) -> frozenset[str]:
-    """Returns the helper modules that the one of that name imports."""
+    """Returns the helper modules that the helper module `name` imports directly."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(helper_text(name))):
         if isinstance(node, ast.ImportFrom) and node.level == 1:

@@ -1,10 +1,10 @@
 """
 The files of users' kernels.
 
-A program names functions as text, `module:function`, which loads nothing: a module is taken
-from a file that the user gives, from what an installed package publishes under the entry
-point `distir.kernels`, or from DistIR's own kernels. These files are read and copied, not
-imported.
+A program names functions as text, `module:function`, and this text loads no code. The
+file of a module is given by the user, published by an installed package under the entry
+point `distir.kernels`, or one of DistIR's own kernel files. Files are read and copied,
+not imported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from distir.errors import DistIRError, listed
 
 GROUP = "distir.kernels"
 """
-The group of entry points: the name is that of a module in programs, the value a module.
+The group of entry points that publish kernels. The name of an entry point is the
+module's name in programs; its value is the Python module.
 """
 
 OWN = Path(__file__).parent.parent / "scheduling" / "kernels"
@@ -32,21 +33,21 @@ OWN = Path(__file__).parent.parent / "scheduling" / "kernels"
 
 @dataclass(frozen=True)
 class KernelFile:
-    """The file of a module of kernels, with its content."""
+    """The file of a module of kernels, with its content in bytes."""
 
     path: Path
     text: bytes
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the file."""
+        """The SHA-256 digest of the file's content, in hexadecimal."""
         return hashlib.sha256(self.text).hexdigest()
 
 
 def needed_modules(module: ModuleOp) -> dict[str, KernelDefOp]:
     """
-    Returns the modules of functions that the kernels of a program name, each with one of
-    these kernels.
+    Returns the names of the modules that a program's kernels take functions from, each
+    with one of the kernels that name it.
     """
     found: dict[str, KernelDefOp] = {}
     for kernel in kernels(module).values():
@@ -60,8 +61,10 @@ def needed_modules(module: ModuleOp) -> dict[str, KernelDefOp]:
 
 def kernel_files(module: ModuleOp, given: Sequence[Path]) -> Mapping[str, KernelFile]:
     """
-    Returns the files of the modules that the kernels of a program name. Raises DistIRError
-    for a module for which the user has given no file.
+    Returns, by module name, the files of the modules that a program's kernels name. A
+    file in `given` comes before a published one. Raises DistIRError if a module has no
+    file, a file cannot be read, or `given` has two files of one name or a name that is
+    not that of a Python module.
     """
     by_name: dict[str, Path] = {}
     for path in given:
@@ -91,7 +94,8 @@ def kernel_files(module: ModuleOp, given: Sequence[Path]) -> Mapping[str, Kernel
 
 def _published(name: str) -> Path | None:
     """
-    Returns the file of a module that an installed package publishes; it is not imported.
+    Returns the file of module `name` if an installed package publishes it, else None.
+    The module is not imported.
     """
     for entry in entry_points(group=GROUP, name=name):
         spec = find_spec(entry.module)

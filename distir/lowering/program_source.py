@@ -1,6 +1,6 @@
 """
-Writes `program.py`, with a class per distinct rank and the classes that it uses, and
-`tables.py`, which describes arguments and results.
+Writes `program.py`, which has a class for each distinct rank and the classes of its
+parts, and `tables.py`, which describes arguments and results.
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ _TEXTS = {
     "setting": SETTING,
     "loss_scale": LOSS_SCALE,
 }
-"""Fields of arguments and results, with the attributes that hold their text."""
+"""
+The text fields of arguments and results in `tables.py`, with the attributes that hold
+them.
+"""
 
 
 _BEFORE = (fuse, outline)
@@ -116,10 +119,11 @@ _AFTER = (reuse_operands, pack_saved_tensors, release_saved_tensors, choose_grap
 
 def steps(compiled: bool) -> tuple[Callable[[ModuleOp], None], ...]:
     """
-    Returns what is done to the program of a rank before it is printed as Python, in this
-    order. Each step is a pass: `fuse-operators`, `outline-text`, `outline-between-calls` if the
-    program is to be `compiled`, `reuse-operands`, `pack-saved-tensors`,
-    `release-saved-tensors`, `choose-graphs`; `compile-leaves` follows for `lower --compile`.
+    Returns the rewrites of a rank's program that precede its printing as Python, in
+    order. Each step is a pass: `fuse-operators`, `outline-text`,
+    `outline-between-calls` if `compiled`, `reuse-operands`, `pack-saved-tensors`,
+    `release-saved-tensors`, `choose-graphs`. `lower --compile` runs `compile-leaves`
+    after them.
     """
     return (*_BEFORE, *([outline_between_calls] if compiled else []), *_AFTER)
 
@@ -127,9 +131,12 @@ def steps(compiled: bool) -> tuple[Callable[[ModuleOp], None], ...]:
 @dataclass
 class ProgramSource:
     """
-    The files of a package that depend on the program: the texts of its module `name` and of
-    the module of its tables, the constants in a file (bytes by name), the helper modules
-    that it needs, and the number of processes.
+    The files of a package that depend on the program.
+
+    `text` is the source of the module `name`, and `tables` that of its module of
+    tables. `constants` are the bytes in the file of constants, by name. `helpers` are
+    the helper modules that the program needs, and `processes` is the number of
+    processes that run it.
     """
 
     name: str
@@ -139,15 +146,18 @@ class ProgramSource:
     helpers: frozenset[str]
     processes: int
     classes: tuple[tuple[int, ...], ...]
-    """For each class, the processes that run it."""
+    """For each class of a rank, the processes that run it."""
     graphs: dict[str, str]
     """
-    Functions that are to be CUDA graphs, with the reason why they are not; an empty text for
-    those that are.
+    For each function that was chosen for a CUDA graph, the reason why it is not
+    captured, or an empty text if it is.
     """
 
     def write(self, folder: Path) -> None:
-        """Writes the files to a folder. Raises OSError and DistIRError."""
+        """
+        Writes the files to `folder`. Raises OSError and DistIRError if a file cannot be
+        written.
+        """
         texts = {self.name: self.text, tables_name(self.name): self.tables}
         for name, text in texts.items():
             write_text(folder / f"{name}.py", text)
@@ -156,7 +166,7 @@ class ProgramSource:
 
 
 def tables_name(program: str) -> str:
-    """Returns the name of the module that has the tables of a program."""
+    """Returns the name of the module with the tables of module `program`."""
     return "tables" if program == PROGRAM else f"{program}_tables"
 
 
@@ -164,10 +174,10 @@ def program_source(
     module: ModuleOp, name: str = PROGRAM, *, compiled: bool = False
 ) -> ProgramSource:
     """
-    Returns the files for every rank of a distributed or sequential module, whose program is
-    to be written to `name`.py. If it is to be `compiled`, methods that call no others go
-    through `torch.compile`. A module in per-rank form gives the class of that rank alone.
-    Raises DistIRError.
+    Returns the files for every rank of a distributed or sequential module, whose
+    program is to be written to `name`.py. A module in per-rank form gives only the
+    class of that one rank. If `compiled`, methods that call no other methods go through
+    `torch.compile`. Raises DistIRError if the program cannot be lowered.
     """
     devices = devices_of(module)
     per_rank = any(is_per_rank(op) for _, op in walk_functions(module))
@@ -250,7 +260,7 @@ def _rank_source(
     constants: WrittenConstants,
     compiled: bool,
 ) -> ClassSource:
-    """Returns the classes of a per-rank program, which is changed on the way."""
+    """Returns the classes of a per-rank program. Changes `program`."""
     for step in steps(compiled) if PRINTABLE not in program.attributes else ():
         step(program)
     if compiled:
@@ -262,7 +272,7 @@ def _rank_source(
 def _head(
     name: str, processes: int, helpers: Iterable[str], has_constants: bool
 ) -> str:
-    """Returns the imports of the module of a program."""
+    """Returns the head of a program's module: its docstring and imports."""
     tables = tables_name(name)
     imports = [f"from . import {', '.join(sorted({*helpers, 'modules'}))}"]
     imports.append("from .runtime import Rank")
@@ -285,8 +295,8 @@ def _places(
     entry: FuncOp, known: dict[str, Mesh], device: int, source: ClassSource
 ) -> str:
     """
-    Returns the arguments and results of a device's program, and where its modules hold
-    them.
+    Returns the text of the entry in `PLACES` for a device: the arguments and results of
+    its program, and the members of its modules that hold them.
     """
 
     def here(types: Iterable[Attribute]) -> tuple[int, ...]:
@@ -406,9 +416,10 @@ def _tensor_table(
 @dataclass(frozen=True)
 class TorchTarget(Target):
     """
-    Prints the `program.py` of the package that `distir lower` writes, with a class per
-    distinct rank program, followed by its `tables.py`.
-    `distir.lowering.torch_package.write_package` adds what runs it.
+    Prints the `program.py` of the package that `distir lower` writes, followed by its
+    `tables.py`. `program.py` has one class per distinct rank.
+    `distir.lowering.torch_package.write_package` writes a whole package, including the
+    code that runs these files.
     """
 
     name = "torch"

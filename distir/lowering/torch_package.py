@@ -29,22 +29,23 @@ ALWAYS = (
     *("__init__", "main", "runtime", "carriers", "collectives", "tensors"),
     *("modules", "stored_tensors"),
 )
-"""The helper modules of every package."""
+"""The helper modules that every package contains."""
 
 EVALUATION = "evaluation_program"
-"""The module of a package with which trainings evaluate."""
+"""The name of the module of a package that evaluates during a training."""
 
 USER_KERNELS = "user_kernels"
-"""The folder of a package that has copies of users' files."""
+"""The folder of a package with copies of users' kernel files."""
 
 TRAINING = ("training",)
-"""The helper modules of packages that train."""
+"""The helper modules that packages with a training step contain."""
 
 
 def _check_updates(entry: FuncOp) -> dict[int, int]:
     """
-    Returns the results that update arguments, with the index of the argument. Raises
-    DistIRError for a result of another type than its argument.
+    Returns, by index, the results that update arguments, with the index of the
+    argument. Raises DistIRError if a result and its argument have different types, or
+    if several results update one argument.
     """
     updates = updated_arguments(entry)
     types = entry.function_type
@@ -63,7 +64,10 @@ def _check_updates(entry: FuncOp) -> dict[int, int]:
 
 
 def _place(weights: Path, directory: str | Path) -> str:
-    """Returns the path of weights, from a package's directory if they lie in it."""
+    """
+    Returns the path of `weights`, relative to `directory` if it lies inside, else
+    absolute.
+    """
     path, folder = weights.resolve(), Path(directory).resolve()
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
@@ -79,18 +83,19 @@ def write_package(
     kernels: Sequence[Path] = (),
 ) -> Path:
     """
-    Writes the per-rank programs of a distributed (or sequential) module to `directory`
-    (made if needed), and returns the directory.
+    Writes the per-rank programs of a distributed or sequential module to `directory`,
+    which is created if needed, and returns the directory.
 
-    It contains `program.py` and `tables.py`, which are generated, and a file of constants
-    if there are long ones; `main.py`, to be started by `torchrun`; helper modules; and
-    `manifest.json`, which names the arguments, the results and the weights file. `helpers`
-    are further modules that the caller needs. A training step takes its learning rate and
-    weight decay as arguments (`add-step-settings`); with `evaluation` the package also
-    holds its forward program, in files of its own. If it is `compiled`, `torch.compile` makes
-    kernels of its methods, except those that call others. `kernels` are files of users'
-    kernels, which the package may contain copies of (`kernel_files`). Raises DistIRError for
-    programs that have no torch lowering; nothing is written then.
+    The package contains the generated `program.py` and `tables.py`, a file of constants
+    if there are long ones, `main.py`, which `torchrun` starts, helper modules, and
+    `manifest.json`, which names the arguments, the results and the file `weights`.
+    `helpers` are further helper modules to include. A training step takes its learning
+    rate and weight decay as arguments (`add-step-settings`). With `evaluation`, the
+    package also contains the forward program, in files of its own. With `compiled`,
+    `torch.compile` makes kernels of the methods that call no other methods. `kernels`
+    are files of users' kernels, and the package gets copies of those that the program
+    needs (`kernel_files`). Raises DistIRError if the program has no torch lowering;
+    then nothing is written.
     """
     check_links(entry_function(module))
     trains = bool(_check_updates(entry_function(module)))

@@ -1,6 +1,7 @@
 """
-The device of the tensors that a program makes: that of its rank. A function of PyTorch that
-makes a tensor is told it, since a default device costs every other function a call of Python.
+The device on which a program makes tensors: the device of its rank. Functions of
+PyTorch that make a tensor get it as an argument, because a default device would add a
+Python call to every other function.
 """
 
 from contextlib import contextmanager
@@ -11,12 +12,12 @@ _device = torch.device("cpu")
 
 
 def here():
-    """Returns the device of the program that runs."""
+    """Returns the device of the running program."""
     return _device
 
 
 def use(device):
-    """Lets the programs of this process run on a device from now on."""
+    """Sets the device on which the programs of this process run from now on."""
     global _device
     _device = device
 

@@ -1,4 +1,6 @@
-"""Methods that CUDA replays as one graph, instead of starting their kernels one by one."""
+"""
+Methods that CUDA replays as one graph, in place of starting their kernels one by one.
+"""
 
 from functools import cache, wraps
 
@@ -16,15 +18,16 @@ def _compiled(function):
 
 @cache
 def _tell(name):
-    """Says once, on rank 0, that a method is not captured."""
+    """Reports once, on rank 0, that method `name` is not captured."""
     if dist.is_initialized():
         report(f"on CPUs there are no CUDA graphs: the ops of {name} run one by one")
 
 
 def captured(function):
     """
-    Returns a method of the same name that is captured on GPUs; on CPUs it is the method
-    itself. The results are copies, as the next replay writes to the memory of the graph.
+    Returns a method that is captured as a CUDA graph on GPUs; on CPUs it runs
+    `function` as it is. Its results are copies, because the next replay overwrites the
+    memory of the graph.
     """
 
     @wraps(function)
@@ -32,7 +35,7 @@ def captured(function):
         if not any(isinstance(x, torch.Tensor) and x.is_cuda for x in values):
             _tell(function.__name__)
             return function(self, *values)
-        # What a layer saves for its backward is a list among its results.
+        # Results may be lists, such as the tensors that a layer saves for its backward.
         return tree_map_only(
             torch.Tensor, torch.clone, _compiled(function)(self, *values)
         )

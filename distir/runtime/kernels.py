@@ -1,6 +1,6 @@
 """
-Calls of users' kernels: functions of the files in `user_kernels`, which are copies of the
-user's own.
+Calls of users' kernels. The kernels are functions in the folder `user_kernels`, which
+contains copies of the users' files.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ FOLDER = "user_kernels"
 @cache
 def _function(module, name):
     """
-    Returns a function of a user's file, which must be the file that the package was made
-    with.
+    Returns function `name` of the copied user file `module`. Raises ProgramError if the
+    file was changed since the package was made, or has no such function.
     """
     folder = Path(__file__).parent
     file = folder / FOLDER / f"{module}.py"
@@ -39,7 +39,11 @@ def _function(module, name):
 
 
 def _checked(what, values, types):
-    """Checks that what a function returned are tensors of these types, and returns it."""
+    """
+    Returns `values`, the results of a function: one tensor or a tuple. Raises
+    ProgramError unless their shapes and element types are `types`; `what` names the
+    function in the message.
+    """
     values = tuple(values) if isinstance(values, (tuple, list)) else (values,)
     if len(values) != len(types):
         raise ProgramError(
@@ -60,16 +64,16 @@ def _checked(what, values, types):
 
 def called(function, what, types, inputs):
     """
-    Returns the results of a function for these inputs; raises an error unless they have
-    these types. `what` names the function in messages.
+    Returns the results of `function` for `inputs`. Raises ProgramError unless their
+    shapes and element types are `types`; `what` names the function in the message.
     """
     return _checked(f"kernel {what}", function(*inputs), types)
 
 
 def _recordable(inputs):
     """
-    Returns the inputs as tensors for which PyTorch can record gradients: those that were
-    made in inference mode are copied.
+    Returns the inputs as tensors for which PyTorch can record gradients. Tensors that
+    were made in inference mode are copied.
     """
     with torch.inference_mode(False):
         return [x.clone() if x.is_inference() else x for x in inputs]
@@ -77,8 +81,8 @@ def _recordable(inputs):
 
 def differentiated(function, what, wrt, types, inputs):
     """
-    Returns the gradients of the arguments `wrt` (indices) of a function, by PyTorch's
-    autograd. The last input is the gradient of the function's result.
+    Returns the gradients of the arguments with indices `wrt` of a function, by
+    PyTorch's autograd. The last input is the gradient of the function's result.
     """
     *values, gradient = _recordable(inputs)
     with torch.inference_mode(False), torch.enable_grad():
@@ -98,8 +102,8 @@ def differentiated(function, what, wrt, types, inputs):
 
 def gradients(function, what, wrt, types, inputs):
     """
-    Returns the gradients of the arguments `wrt` (indices) of a kernel, from a function that
-    returns a gradient or None for each argument.
+    Returns the gradients of the arguments with indices `wrt` of a kernel. `function` is
+    the kernel's gradient function, which returns a gradient or None for each argument.
     """
     with torch.inference_mode(False), torch.no_grad():
         found = function(*_recordable(inputs))
@@ -113,18 +117,24 @@ def gradients(function, what, wrt, types, inputs):
 
 
 def call(module, name, types, *inputs, **options):
-    """Returns the result of a user's kernel."""
+    """Returns the result of function `name` in the user's file `module`."""
     function = partial(_function(module, name), **options)
     return called(function, f"{module}:{name}", types, inputs)
 
 
 def autograd(module, name, wrt, types, *inputs, **options):
-    """Returns gradients of a user's kernel, by PyTorch's autograd."""
+    """
+    Returns gradients of function `name` in the user's file `module`, computed by
+    PyTorch's autograd.
+    """
     function = partial(_function(module, name), **options)
     return differentiated(function, f"{module}:{name}", wrt, types, inputs)
 
 
 def backward(module, name, wrt, types, *inputs, **options):
-    """Returns gradients of a user's kernel, from the user's gradient function."""
+    """
+    Returns gradients of a user's kernel, computed by function `name` in the user's file
+    `module`.
+    """
     function = partial(_function(module, name), **options)
     return gradients(function, f"{module}:{name}", wrt, types, inputs)

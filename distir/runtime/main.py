@@ -3,8 +3,9 @@ Runs the program in this folder:
 
     torchrun --nproc-per-node N DIR/main.py --weights FILE --inputs FILE --outputs FILE
 
-Files are safetensors (or .pt) with tensors by name, whole: each process takes its part.
-With --steps it trains: results that update an argument replace it in the next step.
+Files are safetensors (or .pt) with whole tensors by name; each process takes its part.
+With --steps, the program trains: results that update an argument replace it in the next
+step.
 """
 
 import argparse
@@ -17,16 +18,21 @@ from pathlib import Path
 EVALUATION = "evaluation_program.py"
 
 _LOST = re.compile(r"connection .*?\b(closed|reset)\b( by peer)?", re.IGNORECASE)
-"""What torch.distributed says to processes of which another one has ended."""
+"""
+Matches the error of torch.distributed in a process when another process has ended.
+"""
 
 
 def load_package():
-    """Imports the package in this folder, whatever the folder is called."""
+    """
+    Imports the package in this folder, whatever the name of the folder, and returns the
+    name of the imported package.
+    """
     here = Path(__file__).resolve().parent
     # The modules here are found through the package, and hide no others.
     sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != here]
     name = "distributed_program"
-    # Of a package that this process imported before.
+    # Removes modules of a package that this process imported before.
     for known in [m for m in sys.modules if m.startswith(f"{name}.")]:
         del sys.modules[known]
     spec = importlib.util.spec_from_file_location(
@@ -40,8 +46,8 @@ def load_package():
 
 def _weights(package, path, program):
     """
-    Returns the tensors of a file or folder of weights by name. Raises ProgramError if it
-    has none of the program's.
+    Returns the tensors in a file or folder of weights, by name. Raises ProgramError if
+    none of them belongs to the program.
     """
     tensors = importlib.import_module(f"{package}.tensors")
     runtime = importlib.import_module(f"{package}.runtime")

@@ -1,8 +1,9 @@
 """
-The modules of which a generated program consists, and how they get their tensors.
+The modules that a generated program consists of, and the assignment of their tensors.
 
-What a module holds is in its `__dict__` too, where Python finds it at once: the look-up of
-`torch.nn.Module` takes about a microsecond, which matters in a step of small tensors.
+The members of a module are also in its `__dict__`, where Python finds them directly.
+The look-up of `torch.nn.Module` takes about a microsecond, which matters in a step of
+small tensors.
 """
 
 from dataclasses import dataclass, field
@@ -16,9 +17,10 @@ from . import devices
 @dataclass(frozen=True)
 class Places:
     """
-    What the program of a rank takes and returns: rows of `ARGUMENTS` and of `RESULTS`.
-    `members` are the arguments that its modules hold, by the path of each; `overwritten`
-    says which argument a result overwrites.
+    The arguments and results of a rank's program, as indices of rows of `ARGUMENTS` and
+    `RESULTS`. `members` gives the path of each argument that a module holds.
+    `overwritten` gives, for each result that overwrites an argument, the index of this
+    argument.
     """
 
     arguments: tuple[int, ...]
@@ -28,7 +30,10 @@ class Places:
 
 
 class Scope(nn.Module):
-    """Modules and tensors by name; those that have a number for a name are its elements."""
+    """
+    Modules and tensors by name. Those whose name is a number are elements, and can be
+    indexed.
+    """
 
     def __getitem__(self, number):
         if isinstance(number, slice):
@@ -48,7 +53,10 @@ class Scope(nn.Module):
 
 
 def _place(module, path):
-    """Returns the module at a path without its last part, made if needed, and that part."""
+    """
+    Returns the module that contains the last part of `path`, and this last part.
+    Missing modules on the path are made.
+    """
     *parts, last = path.split(".")
     for part in parts:
         if part not in module._modules:
@@ -63,15 +71,15 @@ def _add(module, name, child):
 
 
 def add_module(module, path, child):
-    """Puts a module at a path such as `layers.3`."""
+    """Puts module `child` at a path inside of `module`, such as `layers.3`."""
     inside, name = _place(module, path)
     _add(inside, name, child)
 
 
 def add_parameters(module, *paths, states=()):
     """
-    Declares parameters, and for each of them states of the optimizer, whose names follow
-    the parameter's; `RankModule.hold` assigns their tensors.
+    Declares parameters, and for each of them optimizer states, whose names begin with
+    the parameter's name. `RankModule.hold` assigns their tensors.
     """
     for path in paths:
         inside, name = _place(module, path)
@@ -90,14 +98,17 @@ def _note(module, kind, tensors, name):
 
 def tensors(module, state=""):
     """
-    Returns all parameters of a module, or the states of a kind, in the order of
-    declaration.
+    Returns all parameters of a module, or all its states of kind `state`, in the order
+    of declaration.
     """
     return [tensors[name] for tensors, name in module._tensors[state]]
 
 
 def add_buffers(module, *paths):
-    """Declares what else a module holds: constants, other states."""
+    """
+    Declares members of a module that are neither parameters nor their optimizer states,
+    such as constants.
+    """
     for path in paths:
         inside, name = _place(module, path)
         inside.register_buffer(name, None)
@@ -105,9 +116,9 @@ def add_buffers(module, *paths):
 
 class RankModule(Scope):
     """
-    The program of a rank. `forward` takes and returns only what its modules do not hold;
-    `main` takes and returns everything, in the order of the tables. It is of the default device
-    while it is made, and has its own tensors there.
+    The program of a rank. `forward` takes and returns only the tensors that no module
+    holds; `main` takes and returns all, in the order of the tables. The program runs on
+    the device that is PyTorch's default when it is made, and makes its tensors there.
     """
 
     places = Places((), ())
@@ -121,7 +132,7 @@ class RankModule(Scope):
         self._members = None
 
     def main(self, *arguments):
-        """Returns all results for all arguments."""
+        """Returns all results of the program for all of its arguments."""
         if self._members is None:
             self._find_members()
         self.hold(arguments)
@@ -137,7 +148,7 @@ class RankModule(Scope):
         )
 
     def hold(self, arguments):
-        """Assigns tensors to members that do not have them."""
+        """Assigns tensors to the members that do not have them yet."""
         held = self._held
         for i, inside, name, is_parameter in self._members:
             value = arguments[i]

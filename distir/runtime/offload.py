@@ -1,6 +1,6 @@
 """
-Tensors in the host's memory: activations between forward and backward, and the optimizer's
-states, which are arguments of the program there.
+Tensors in the host's memory: activations between forward and backward, and optimizer
+states that are arguments of the program there.
 """
 
 from typing import NamedTuple
@@ -9,14 +9,18 @@ import torch
 
 
 class Offloaded(NamedTuple):
-    """A tensor in the host's memory, and the device that it comes from."""
+    """A tensor in the host's memory, and its original device."""
 
     tensor: torch.Tensor
     device: torch.device
 
 
 def offload(x):
-    """A copy in the host's memory, pinned for devices that copy by themselves."""
+    """
+    Returns `x` in the host's memory, with its original device. A tensor on another
+    device is copied to pinned memory, so that the device copies without the host; a
+    tensor on the CPU is not copied.
+    """
     if x.device.type == "cpu":
         return Offloaded(x, x.device)
     there = torch.empty(x.shape, dtype=x.dtype, device="cpu", pin_memory=True)
@@ -26,18 +30,20 @@ def offload(x):
 
 
 def fetch(x):
-    """The tensor on its device again."""
+    """Returns an offloaded tensor on its original device."""
     return x.tensor.to(x.device, non_blocking=True)
 
 
 def load(states):
-    """Copies of states on the device; on CPUs the states themselves."""
+    """Returns copies of `states` on the device. On CPUs, the states are not copied."""
     device = torch.get_default_device()
     return [state.to(device, non_blocking=True) for state in states]
 
 
 def store(values, states):
-    """Writes the new values of states to where these are."""
+    """
+    Writes the new values of states into the tensors `states` in the host's memory.
+    """
     for value, state in zip(values, states, strict=True):
         if value is not state:
             # The next step copies it back on the same stream, so that it comes after this.

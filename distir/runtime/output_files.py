@@ -1,3 +1,6 @@
-"""Stands for `distir.system.output_files`, which generated packages have a copy of here."""
+"""
+A stand-in for `distir.system.output_files`. Generated packages contain a copy of that
+module in its place.
+"""
 
 from distir.system.output_files import replaced, write_text  # noqa: F401

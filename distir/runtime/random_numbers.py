@@ -1,7 +1,7 @@
 """
-Counter-based random numbers: Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel
-random numbers: as easy as 1, 2, 3"). Only integers are computed, so that every device
-draws the same bits.
+Counter-based random numbers: Threefry-2x32 with 20 rounds (Salmon et al. 2011,
+"Parallel random numbers: as easy as 1, 2, 3"). All operations are on integers, so every
+device draws the same bits.
 """
 
 MASK = 0xFFFFFFFF
@@ -11,8 +11,9 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 def threefry(key, first, second):
     """
-    Returns Threefry-2x32-20 of a key (two 32-bit integers, or tensors of them) and counters
-    (two int64 tensors of 32-bit integers): two tensors of 32-bit integers.
+    Returns two tensors of 32-bit integers, the Threefry-2x32-20 of a key and of two
+    counters. The key is a pair of 32-bit integers or tensors; `first` and `second` are
+    int64 tensors of 32-bit integers.
     """
     keys = (*key, key[0] ^ key[1] ^ _PARITY)
     x0, x1 = (first + keys[0]) & MASK, (second + keys[1]) & MASK

@@ -1,4 +1,6 @@
-"""Runs one process of a distributed program: its groups, arguments and results."""
+"""
+Runs one process of a distributed program: its process groups, arguments and results.
+"""
 
 import os
 import sys
@@ -16,28 +18,39 @@ from . import devices
 from .communication import collectives, flattening
 
 KEPT_ROLES = ("parameter", "state")
-"""The roles of arguments that a checkpoint holds."""
+"""The roles of arguments that checkpoints contain."""
 
 
 class ProgramError(Exception):
-    """Raised if the program cannot run; the message says why."""
+    """Raised if the program cannot run. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Tensor:
     """
-    An argument or result: its global shape, and per dimension the axes of `mesh` that
-    split it, with their run lengths. Over the axes in `partial` the processes hold
-    terms of a reduction. No mesh: process 0 holds it. `updates` is the argument that a
-    result replaces in the next step of a training; `of` the parameter that a state or
-    gradient belongs to; `initial` what a training starts with where no file holds it;
-    `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
-    `setting` of the optimizer, `default` where nobody says otherwise. `repacked` is the
-    dimension along which it holds other tensors, and their names and sizes. Processes have
-    it filled up with zeros to the shape `padded` (between elements too in the dimension that
-    `runs` names: how many elements and how many zeros come next, in turn), and flattened with `flattened`, its length
-    and the splits of `flattening.flatten`; `split` is of what that gives.
-    `loss_scale` is which state of loss scaling it is. With `host` it stays in the host's memory.
+    An argument or result of a program.
+
+    - `shape`: its global shape;
+    - `mesh`: the mesh that its layout refers to; without a mesh, process 0 has the
+      whole tensor;
+    - `split`: for each dimension, the mesh axes that split it, with run lengths;
+    - `partial`: mesh axes over which the processes have terms of a reduction, with the
+      reduction;
+    - `updates`: the argument that a result replaces in the next training step;
+    - `of`: the parameter that a state or gradient belongs to;
+    - `initial`: the start value in a training, if no file contains one;
+    - `counter`: whether it counts steps;
+    - `setting`: for an argument of role "setting", which is a number, the
+      hyper-parameter of the optimizer; `default`: its value unless another one is
+      given;
+    - `repacked`: if it consists of other tensors, the dimension along which they are
+      joined, and their names and sizes;
+    - `padded`: the shape to which processes fill it up with zeros; `runs`: in one
+      dimension, the numbers of elements and zeros that alternate;
+    - `flattened`: the length after `flattening.flatten`, and its splits; `split` then
+      refers to the flattened tensor;
+    - `loss_scale`: the state of loss scaling that it is;
+    - `host`: whether it stays in the host's memory.
     """
 
     name: str
@@ -61,7 +74,7 @@ class Tensor:
     host: bool = False
 
     def parts(self):
-        """Returns the whole tensors that it consists of, if it consists of several."""
+        """Yields the whole tensors that a repacked tensor consists of."""
         dim, parts, _ = self.repacked
         for name, size in parts:
             shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
@@ -70,15 +83,15 @@ class Tensor:
 
     @property
     def whole_shape(self):
-        """The shape with padding, before the tensor is flattened."""
+        """The shape with padding, before flattening."""
         return self.padded or self.shape
 
 
 @dataclass(frozen=True)
 class MeshSpec:
     """
-    Named axes over an ordered list of ranks, the last axis varying fastest; `groups` are
-    the combinations of axes over which the program communicates.
+    Named axes over an ordered list of ranks, with the last axis varying fastest.
+    `groups` are the combinations of axes over which the program communicates.
     """
 
     axes: dict[str, int]
@@ -86,7 +99,7 @@ class MeshSpec:
     groups: list[tuple[str, ...]]
 
     def coordinates(self):
-        """Returns the coordinates of each rank, by axis, in the order of `ranks`."""
+        """Returns the coordinates of each rank by axis, in the order of `ranks`."""
         return [
             dict(zip(self.axes, c, strict=True))
             for c in product(*(range(n) for n in self.axes.values()))
@@ -94,7 +107,8 @@ class MeshSpec:
 
     def members(self, axes, rank):
         """
-        Returns the ranks that differ from `rank` only along `axes`, the first axis major.
+        Returns the ranks that differ from `rank` only along `axes`. The first axis
+        varies slowest.
         """
         places = self.coordinates()
         own = places[self.ranks.index(rank)]
@@ -107,8 +121,8 @@ class MeshSpec:
 @dataclass(frozen=True)
 class Rank:
     """
-    What one process runs: a class, and the numbers that distinguish it from other ranks of
-    that class.
+    The program of one process: a class, and the indices of processes that distinguish
+    it from other processes with the same class.
     """
 
     program: type
@@ -116,7 +130,9 @@ class Rank:
 
 
 class ProcessMesh:
-    """A mesh in a running process; every process makes every mesh, in the same order."""
+    """
+    A mesh in a running process. Every process must make every mesh, in the same order.
+    """
 
     def __init__(self, spec, device):
         self.spec = spec
@@ -154,12 +170,16 @@ class ProcessMesh:
         ]
 
     def group(self, *axes):
-        """Returns the processes that differ from this one only along these axes."""
+        """
+        Returns the group of processes that differ from this process only along `axes`.
+        """
         return self._groups[axes]
 
 
 def shard(value, spec, mesh, rank):
-    """Returns the part of a global tensor that a rank of the mesh holds."""
+    """
+    Returns the part of the whole tensor `value` that process `rank` of the mesh has.
+    """
     if spec.padded:
         value = flattening.pad(value, spec)
     if spec.flattened:
@@ -177,7 +197,7 @@ def shard(value, spec, mesh, rank):
 
 
 def local_shape(spec, mesh):
-    """Returns the shape of the part that one process holds."""
+    """Returns the shape of the part that one process has."""
     shape = spec.whole_shape
     if spec.flattened:
         length, splits = spec.flattened
@@ -192,7 +212,7 @@ def local_shape(spec, mesh):
 
 def assemble(parts, spec, mesh):
     """
-    Returns the global tensor that the parts of a mesh's ranks make up; the inverse of
+    Returns the whole tensor from `parts`, the parts of ranks of a mesh; the inverse of
     `shard`.
     """
     held = {
@@ -203,7 +223,10 @@ def assemble(parts, spec, mesh):
     combine = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
     def merge(axis, how):
-        """Merges parts that differ only along an axis; a merged axis has coordinate 0."""
+        """
+        Joins the parts that differ only along `axis`, by function `how`. The joined
+        part has coordinate 0 on this axis.
+        """
         at = list(mesh.axes).index(axis)
         rows = {}
         for place in sorted(held):
@@ -230,7 +253,10 @@ def assemble(parts, spec, mesh):
 
 
 def holders(spec, mesh):
-    """Returns the ranks whose parts make up a tensor: one for each set of replicas."""
+    """
+    Returns the ranks whose parts are needed to assemble a tensor: one rank of each set
+    of replicas.
+    """
     needed = {axis for axes in spec.split for axis, _ in axes}
     needed |= {axis for axis, _ in spec.partial}
     return [
@@ -241,14 +267,19 @@ def holders(spec, mesh):
 
 
 def holds(spec, source):
-    """Whether a source has an argument, or the tensors that it is made of."""
+    """
+    Whether `source` contains an argument, or all tensors that the argument consists of.
+    """
     if spec.name in source:
         return True
     return bool(spec.repacked) and all(p.name in source for p in spec.parts())
 
 
 def joined(spec, value_of):
-    """Returns a whole tensor, joined from the values of the parts that it consists of."""
+    """
+    Returns a whole repacked tensor, joined from the tensors that it consists of;
+    `value_of` returns the value of each.
+    """
     dim, _, groups = spec.repacked
     values = [value_of(part) for part in spec.parts()]
     if groups == 1:
@@ -258,14 +289,15 @@ def joined(spec, value_of):
 
 
 def _whole(value):
-    """Returns a tensor that a source holds, which may be stored elsewhere."""
+    """Returns `value` if it is a tensor, or reads it whole if it is in a checkpoint."""
     return value if isinstance(value, torch.Tensor) else value.whole()
 
 
 def found(spec, sources):
     """
-    Returns the whole value of an argument, from the first source that has it, as that holds
-    it: a tensor, or one in a checkpoint that is not read yet (`stored_tensors`).
+    Returns the whole value of an argument from the first source that contains it: a
+    tensor, or a tensor in a checkpoint that has not been read yet (`stored_tensors`).
+    Raises ProgramError if no source contains it.
     """
     for source in sources:
         if spec.name in source:
@@ -279,7 +311,10 @@ def found(spec, sources):
 
 
 def argument(spec, mesh, rank, sources):
-    """Returns this process's part of an argument, from the first source that has it."""
+    """
+    Returns this process's part of an argument, from the first source that contains the
+    argument. Raises ProgramError if none does, or if the shape or type differs.
+    """
     value = found(spec, sources)
     if spec.shape is not None and tuple(value.shape) != spec.shape:
         raise ProgramError(
@@ -297,7 +332,10 @@ def argument(spec, mesh, rank, sources):
 
 
 def placed(spec, value, device):
-    """Returns an argument where the program takes it: host's memory is pinned for GPUs."""
+    """
+    Returns an argument on `device`, or in the host's memory if it stays there. For
+    GPUs, this memory is pinned.
+    """
     if not spec.host:
         return value.to(device)
     value = value.to("cpu")
@@ -306,8 +344,8 @@ def placed(spec, value, device):
 
 def collect(specs, own, meshes, rank):
     """
-    Returns the whole tensors, by name, on rank 0; the other processes send it their parts.
-    `specs` and `own`, this process's parts, are by index.
+    Returns the whole tensors by name on rank 0; the other processes send it their
+    parts. `specs` are the tensors and `own` this process's parts, both by index.
     """
     whole = {}
     device = torch.get_default_device()
@@ -335,13 +373,17 @@ def collect(specs, own, meshes, rank):
 
 
 def report(text):
-    """Prints a line of progress, on rank 0."""
+    """Prints a line of progress, on rank 0 only."""
     if dist.get_rank() == 0:
         print(text, file=sys.stderr, flush=True)
 
 
 def start(backend, processes, timeout_s, init_method):
-    """Joins the other processes, as torchrun's environment variables say."""
+    """
+    Joins the other processes and returns this process's rank and device. The rank and
+    the number of processes come from torchrun's environment variables. Raises
+    ProgramError if the number of processes is not `processes`, or a GPU is missing.
+    """
     rank = int(os.environ.get("RANK", "0"))
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size != processes:
@@ -374,7 +416,10 @@ def start(backend, processes, timeout_s, init_method):
 
 
 def check_compiler(backend):
-    """Raises ProgramError where nothing compiles the kernels of `torch.compile`."""
+    """
+    Raises ProgramError if `torch.compile` has no compiler for its kernels on this
+    machine.
+    """
     if backend == "nccl":
         from torch.utils._triton import has_triton
 
@@ -398,7 +443,10 @@ def check_compiler(backend):
 
 
 def body_of(program, rank, device):
-    """Returns the part of a program that a process runs; every process makes all meshes."""
+    """
+    Returns the program of process `rank`, made on `device`. Makes all meshes, so every
+    process must call it at the same time.
+    """
     meshes = {
         name: ProcessMesh(spec, device.type) for name, spec in program.MESHES.items()
     }
@@ -407,13 +455,18 @@ def body_of(program, rank, device):
 
 
 def wait_for_all(device):
-    """Waits until all processes are here; `device` is where this one computes."""
+    """
+    Waits until all processes have reached this call. `device` is this process's device.
+    """
     dist.barrier(device_ids=None if device.type == "cpu" else [device.index])
 
 
 @contextmanager
 def processes(program, backend, timeout_s, init_method):
-    """Joins the other processes, and returns this process's rank, device and body."""
+    """
+    Joins the other processes, and yields this process's rank, device and program. At
+    the end, waits for all processes and disconnects.
+    """
     rank, device = start(backend, len(program.RANKS), timeout_s, init_method)
     try:
         with torch.inference_mode():
@@ -425,7 +478,8 @@ def processes(program, backend, timeout_s, init_method):
 
 def results_of(body, arguments):
     """
-    Returns the results of a run, as a tuple, once everything that it sent has arrived.
+    Returns the results of a call of the program as a tuple, after all its sends have
+    arrived.
     """
     with devices.no_default():
         results = body.main(*arguments)
@@ -437,8 +491,9 @@ def results_of(body, arguments):
 
 def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
     """
-    Runs this process's part of a program (the module `program`) and returns the results by
-    name on rank 0, nothing on the other ranks. `sources` hold the arguments by name.
+    Runs this process's part of the module `program`. Returns the results by name on
+    rank 0, and nothing on other ranks. `sources` are tables of argument values by name;
+    the first that contains an argument is used.
     """
     with processes(program, backend, timeout_s, init_method) as (rank, device, body):
         own = program.RANKS[rank].program

@@ -1,4 +1,4 @@
-"""Reads and writes tensors in files, with PyTorch alone: safetensors and .pt."""
+"""Reads and writes files of tensors, safetensors and .pt, with PyTorch alone."""
 
 import json
 import os
@@ -31,15 +31,15 @@ _DTYPES = {
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _PICKLED = (".pt", ".pth", ".bin")
-"""The suffixes of files that torch.save writes."""
+"""The suffixes of files that `torch.save` writes."""
 
 
 class FileError(Exception):
-    """Raised if a tensor file cannot be used; the message says why."""
+    """Raised if a tensor file cannot be used. The message gives the reason."""
 
 
 class Constants:
-    """The constants of a program: bytes by name, in a file beside it."""
+    """The constants of a program: bytes by name, in a file in the program's folder."""
 
     def __init__(self, program, name):
         self._path = Path(program).with_name(name)
@@ -47,7 +47,10 @@ class Constants:
         self._made = {}
 
     def tensor(self, name, dtype, shape):
-        """Returns a constant on the default device; the same tensor each time."""
+        """
+        Returns constant `name` on the default device. Repeated calls return the same
+        tensor.
+        """
         if self._bytes is None:
             self._bytes = load(self._path)
         device = torch.get_default_device()
@@ -59,9 +62,9 @@ class Constants:
 
 def load(path):
     """
-    Returns the tensors of a file by name; those of a safetensors file, or of all such files
-    in a folder, are memory-mapped. Of a file of torch.save, which is a pickle, nothing but
-    tensors is read. Raises FileError.
+    Returns the tensors in a file, by name. Tensors of a safetensors file, or of all
+    such files in a folder, are memory-mapped. Only tensors are read from a file of
+    `torch.save`, which is a pickle. Raises FileError if the file cannot be read.
     """
     path = Path(path)
     if path.is_dir():
@@ -83,8 +86,8 @@ def load(path):
 
 def why(error):
     """
-    Returns in one paragraph why PyTorch could not read a file, without its advice to run
-    the code in it.
+    Returns the reason why PyTorch could not read a file, in one line. Leaves out
+    PyTorch's advice to run the code in the file.
     """
     text = " ".join(str(error).split()) or type(error).__name__
     if "weights_only" not in text:
@@ -140,7 +143,10 @@ def _load_safetensors(path):
 
 
 def save(path, tensors):
-    """Writes tensors by name, as .pt or safetensors depending on the suffix of the path."""
+    """
+    Writes tensors by name, as .pt or safetensors depending on the suffix of `path`.
+    Raises FileError.
+    """
     path = Path(path)
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     if path.suffix in _PICKLED:
@@ -171,7 +177,7 @@ def save(path, tensors):
         with partial.open("wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             file.flush()
-            # Space that is not there when mapped memory is written ends the process.
+            # Without reserved disk space, writing mapped memory could kill the process.
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, start + offset)
             else:
@@ -192,7 +198,7 @@ def save(path, tensors):
 
 @contextmanager
 def _errors_name(path):
-    """Raises FileError for what writes to a file, such as to a disk that is full."""
+    """Turns errors of writing to `path`, such as a full disk, into FileError."""
     try:
         yield
     except (OSError, RuntimeError) as error:

@@ -1,8 +1,9 @@
 """
-The PyTorch expressions of ONNX operators, of communication and of training steps, one file
-per family; those of `train` ops that are one template stand on their classes (`OpFacts`).
+The PyTorch expressions of ONNX operators, of communication and of training steps, with
+one file per family. `train` ops whose expression is one template have it on their class
+(`OpFacts`).
 
-Importing this package registers them.
+Importing this package registers all emitters.
 """
 
 from distir.dialects.registries import import_families

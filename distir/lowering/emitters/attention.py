@@ -8,7 +8,7 @@ from distir.lowering.emitter import Call, torch_emitter
 
 
 def _fits_one_call(call: Call) -> bool:
-    """Whether F.scaled_dot_product_attention computes exactly what the op does."""
+    """Whether `F.scaled_dot_product_attention` computes exactly the same as the op."""
     if len(call.op.results) > 1 or any(call.has(i) for i in (4, 5, 6)):
         return False
     windows = (
@@ -156,7 +156,10 @@ def dropped_attention(call: Call) -> str:
 
 
 def settings(op: FusedAttentionOp) -> list[str]:
-    """Returns the properties of attention as arguments of a call."""
+    """
+    Returns the settings of an attention op as keyword arguments in source text, without
+    those that have their default.
+    """
     arguments: list[str] = []
     if op.block_count > 1:
         arguments.append(f"blocks={(op.block_count, op.run_length)!r}")

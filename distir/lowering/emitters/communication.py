@@ -28,13 +28,14 @@ def _op(call: Call) -> CollectiveOp:
 
 
 _NUMBERS = ("dim", "run", "split_dim", "split_run", "shift")
-"""The properties that are arguments, in this order."""
+"""The integer properties that become arguments, in the order of the arguments."""
 
 
 def _written(call: Call) -> str:
     """
-    Returns `module.function(x, group, name=value, ...)` with the properties that are set;
-    for an asynchronous op the function is `start_function`.
+    Returns the text `module.function(x, group, name=value, ...)` with the properties
+    that are set. For an asynchronous op the function is `start_function`. Raises
+    NoLowering for a collective in distributed form.
     """
     op = _op(call)
     function = op.TORCH_FUNCTION or op.name.removeprefix("collective.")

@@ -28,7 +28,10 @@ def _list(call: Call, name: str, default: Sequence[int]) -> list[int]:
 def _pads(
     call: Call, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Returns the padding before and after each spatial dimension."""
+    """
+    Returns the padding before and after each spatial dimension. Raises NoLowering if
+    automatic padding depends on unknown sizes.
+    """
     n = len(kernel)
     auto = call.attribute("auto_pad")
     if auto in ("NOTSET", None, ""):
@@ -54,8 +57,9 @@ def _number(values: Sequence[int]) -> str:
 
 def _padded(x: str, before: Sequence[int], after: Sequence[int]) -> tuple[str, str]:
     """
-    Returns the operand, padded first if PyTorch's call cannot pad in that way, and the
-    padding argument.
+    Returns the expression of the operand and the padding argument of PyTorch's call. If
+    the padding before and after differ, `F.pad` pads the operand, and the argument is
+    0.
     """
     if list(before) == list(after):
         return x, _number(before)
@@ -63,15 +67,17 @@ def _padded(x: str, before: Sequence[int], after: Sequence[int]) -> tuple[str, s
 
 
 def _innermost_first(before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """Returns padding in the order that `F.pad` takes."""
+    """
+    Returns the padding in the order of `F.pad`: from the last dimension to the first.
+    """
     pairs = zip(reversed(before), reversed(after), strict=True)
     return [p for pair in pairs for p in pair]
 
 
 def _options(**options: str) -> str:
     """
-    Returns the keyword arguments of a PyTorch call, as text, without those that have
-    PyTorch's defaults: 0 for padding, 1 for others.
+    Returns the keyword arguments of a PyTorch call as text. Leaves out PyTorch's
+    defaults: 0 for padding, 1 for others.
     """
     return "".join(
         f", {name}={value}"
@@ -114,7 +120,8 @@ def conv(call: Call) -> str:
 
 def _convolve(call: Call, kernel: Sequence[int], n: int) -> str:
     """
-    Returns the expression of a function of x and weight, for the quantised convolutions.
+    Returns the text of a function of x and weight that computes the convolution, for
+    quantised convolutions.
     """
     return f"lambda x, w: {_convolution(call, 'x', 'w', 'None', kernel, n)}"
 

@@ -1,4 +1,4 @@
-"""Emitters of ops that work element by element."""
+"""Emitters of elementwise ops."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from distir.dialects.train_ops.dropout import DropoutOp
 from distir.lowering.emitter import NARROW, Call, torch_emitter, torch_templates
 
 _UNSIGNED = frozenset(("UINT16", "UINT32", "UINT64"))
-"""Element types that PyTorch stores but mostly cannot compute with."""
+"""Element types that PyTorch can store, but that few of its operators support."""
 
 
 def is_wide_unsigned(call: Call, index: int) -> bool:
-    """Whether an operand has one of the types `_UNSIGNED`."""
+    """Whether operand `index` is given and has unsigned elements of 16 bits or more."""
     return call.has(index) and call.element(index) in _UNSIGNED
 
 
@@ -24,8 +24,9 @@ def is_integer(call: Call) -> bool:
 
 def signed(call: Call, index: int, *, wraps: bool = False) -> str:
     """
-    Returns an operand in a type that PyTorch computes with: wide unsigned integers become
-    int64, with a check that they fit unless the op `wraps` around anyway.
+    Returns operand `index` in a type that PyTorch computes with. Unsigned integers of
+    16 bits or more become int64. Unless the op `wraps` around anyway, the code checks
+    that they fit.
     """
     if not is_wide_unsigned(call, index):
         return call.scalar(index)
@@ -35,7 +36,10 @@ def signed(call: Call, index: int, *, wraps: bool = False) -> str:
 
 
 class _WidenedCall(Call):
-    """An elementwise op whose operands are in types that PyTorch computes with."""
+    """
+    An elementwise op whose operands have been converted to types that PyTorch computes
+    with.
+    """
 
     wraps: bool = False
 
@@ -45,7 +49,9 @@ class _WidenedCall(Call):
 
 
 def _emitter(row: Elementwise) -> Callable[[Call], str]:
-    """Returns the emitter of an operator whose row has its expression."""
+    """
+    Returns the emitter of an operator from the expression in its row of the table.
+    """
 
     def emit(call: Call) -> str:
         widened = _WidenedCall(call.op, call.names)
@@ -114,8 +120,9 @@ def power(call: Call) -> str:
 
 def _promotes_without(call: Call, index: int) -> bool:
     """
-    Whether PyTorch would compute in the type of the other operand alone: this one has no
-    dimensions, the other one has some, and both are floats or both are integers.
+    Whether PyTorch would ignore the type of operand `index` and compute in the type of
+    the other operand. This happens if operand `index` has no dimensions, the other
+    operand has some, and both are floats or both are integers.
     """
     if not (call.is_ranked(0) and call.is_ranked(1)):
         return False

@@ -1,4 +1,4 @@
-"""Emitters of ops that sample images, and of box selection."""
+"""Emitters of ops that resample images, and of the selection of boxes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from distir.lowering.emitter import Call, torch_emitter
 
 
 def _floats(call: Call, index: int) -> str:
-    """Returns an expression for the list of Python numbers that an operand holds."""
+    """
+    Returns an expression for the list of Python numbers in operand `index`, or the text
+    `None` if the operand is omitted or empty.
+    """
     known = call.constant(index)
     if known is not None:
         return repr([float(v) for v in known.reshape(-1)]) if known.size else "None"
@@ -25,8 +28,8 @@ def _floats(call: Call, index: int) -> str:
 
 def _resize_options(call: Call) -> str | None:
     """
-    Returns the mode of F.interpolate that computes exactly what the op does, with its
-    options; None if there is none.
+    Returns the mode and options of an `F.interpolate` call that computes exactly the
+    same as the op, as keyword arguments; None if there is no such call.
     """
     before, after = call.shape(), call.result_shape()
     if after is None or "FLOAT" not in call.element(0):
@@ -54,8 +57,9 @@ def interpolation_mode(
     call: Call, before: Sequence[int], after: Sequence[int]
 ) -> str | None:
     """
-    Returns the mode of F.interpolate that computes exactly what the attributes of an op
-    say, if positions depend on nothing but the two sizes; None if there is none.
+    Returns the mode of `F.interpolate` that computes exactly the same as an op with
+    these attributes, or None if there is none. `before` and `after` are the shapes of
+    the image. The sampled positions must depend on these shapes only.
     """
     if min(before) <= 0 or not 3 <= len(before) <= 5 or before[:2] != after[:2]:
         return None
@@ -184,7 +188,10 @@ def resize_gradient(call: Call) -> str:
 
 @torch_emitter("train.grid_sample_grad_input", "train.grid_sample_grad_grid")
 def grid_sample_gradient(call: Call) -> str:
-    """PyTorch's kernel computes either; of an image whose gradient it is, it reads the sizes."""
+    """
+    Returns a call of PyTorch's kernel for either gradient. For the gradient of the
+    image, the kernel gets the image's shape in place of the image.
+    """
     op = call.op
     assert isinstance(op, GridSampleGradOp)
     arguments = call.operands()

@@ -1,4 +1,7 @@
-"""Emitters of calls of users' kernels; their functions are looked up when a package runs."""
+"""
+Emitters of calls of users' kernels. The generated package looks their functions up when
+it runs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from distir.lowering.emitter import Call, torch_emitter
 
 @torch_emitter("kernel.call")
 def kernel_call(call: Call) -> str:
-    """Returns a call of the function that the kernel names, or of its gradient."""
+    """Returns a call of the kernel's function, or of its gradient."""
     op = call.op
     assert isinstance(op, KernelCallOp)
     parent = op.parent_op()

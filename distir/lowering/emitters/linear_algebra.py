@@ -1,4 +1,4 @@
-"""Emitters of contractions: matrix products, einsum, quantised products."""
+"""Emitters of contractions: matrix products, einsum and quantised products."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def einsum(call: Call) -> str:
 
 def _summed_in_order(equation: str) -> str:
     """
-    Returns an equation whose summed letters come in the order of the alphabet. PyTorch sums over
-    dimensions in that order, and copies operands that have them in another one.
+    Returns an einsum equation whose summed letters are renamed so that they occur in
+    alphabetical order. PyTorch sums over dimensions in alphabetical order, and copies
+    operands whose dimensions have another order.
     """
     terms, arrow, result = equation.partition("->")
     if not arrow:
@@ -59,8 +60,8 @@ def _summed_in_order(equation: str) -> str:
 
 def _scaled(call: Call, function: str, extra: str = "") -> str:
     """
-    Returns a call with scale and zero point as arguments; the latter may be left out at the
-    end.
+    Returns a call of a quantisation function with the scale and the zero point. A
+    missing zero point is passed as `None`.
     """
     template = "({*}, {missing}{result:dtype}, axis={axis}, block={block_size}{extra})"
     missing = "None, " * (3 - call.count)

@@ -8,7 +8,8 @@ from distir.lowering.emitter import Call, torch_emitter
 
 def _normalized(call: Call) -> tuple[int, ...] | None:
     """
-    Returns the normalised shape if PyTorch's own call computes what the op does, else None.
+    Returns the shape of the normalised dimensions if PyTorch's own call computes the
+    same as the op, else None.
     """
     axis = call.attribute("axis") % max(call.rank(), 1)
     shape = call.shape()[axis:]
@@ -51,7 +52,10 @@ def batch_normalization(call: Call) -> str:
 
 
 def _loss(call: Call, function: str) -> str:
-    """Returns a loss of scores and labels and, if given, weights of the classes."""
+    """
+    Returns a call of loss `function` on scores, labels and, if given, weights of the
+    classes.
+    """
     weight = f", {call.operand(2)}" if call.has(2) else ""
     ignore = call.attribute("ignore_index")
     extra = "" if ignore is None else f", ignore_index={ignore}"

@@ -1,4 +1,4 @@
-"""Emitter of ONNX's optimizer steps (preview training domain)."""
+"""Emitters of the optimizer steps in ONNX's preview training domain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _OPTIMIZERS: dict[str, tuple[int, str]] = {
     "Adam": (4, "alpha beta epsilon norm_coefficient norm_coefficient_post"),
 }
 """
-The number of tensors per parameter, itself and its gradient included, and the attributes.
+For each optimizer, the number of tensors per parameter (the parameter, its gradient and
+its states), and the names of the attributes.
 """
 
 

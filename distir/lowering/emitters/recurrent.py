@@ -1,4 +1,4 @@
-"""Emitter of recurrent layers."""
+"""Emitters of recurrent layers and their gradients."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def gathered_gradient(call: Call) -> str:
 
 def _written(call: Call, op: GatheredOp, given: list[str]) -> str:
     """
-    Returns a call of the function for whole layers, or of the one for a group of processes.
+    Returns a call of the function for a whole layer, or, if the op has mesh axes, of
+    the function for a layer that a group of processes computes.
     """
     module, first = "recurrent", list[str]()
     if op.axes is not None:

@@ -9,7 +9,9 @@ from distir.lowering.emitter import Call, torch_emitter
 
 
 def _axes(call: Call) -> str:
-    """Returns the reduced axes as an expression; `None` for all of them."""
+    """
+    Returns an expression for the list of reduced axes, or the text `None` for all axes.
+    """
     if call.has(1):
         known = call.constant(1)
         if known is not None and known.size == 0:
@@ -26,7 +28,8 @@ def _is_noop(call: Call) -> bool:
 
 def _direct(call: Call) -> bool:
     """
-    Whether PyTorch's own reduction can be called: for floats and known, non-empty axes.
+    Whether PyTorch's own reduction computes the same as the op: for floats, constant
+    axes, and known sizes above 0.
     """
     known = call.constant(1)
     return (

@@ -1,4 +1,4 @@
-"""Emitters of ops that rearrange elements or ask for shapes."""
+"""Emitters of ops that rearrange elements or return shapes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def constant(call: Call) -> str:
 
 def _or_known(call: Call, method: str, otherwise: str, module: str = "shapes") -> str:
     """
-    Returns a call of the method with the shape of the result if that is known, else of the
-    function `otherwise` of a helper module.
+    Returns a call of the tensor method `method` with the shape of the result, if this
+    shape is known. Else returns the template `otherwise`, a call in helper module
+    `module`.
     """
     shape = call.result_shape()
     if shape is not None:
@@ -72,7 +73,7 @@ def transpose(call: Call) -> str:
 
 
 def _here(call: Call) -> str:
-    """The argument that says where a new tensor lies."""
+    """Returns the keyword argument that puts a new tensor on the current device."""
     return f"device={call.helper('devices')}.here()"
 
 
@@ -247,11 +248,14 @@ def concat_from_sequence(call: Call) -> str:
 
 
 _PASSES_ON = SAME_VALUES | {"onnx.Slice"}
-"""Ops whose results hold elements of their first operands, or of all of them (Concat)."""
+"""
+Ops whose results consist of elements of their first operand (for Concat: of all
+operands).
+"""
 
 
 def _is_non_negative(value: SSAValue) -> bool:
-    """Whether no element can be negative, as far as the ops that computed it tell."""
+    """Whether the ops that compute `value` show that no element can be negative."""
     known = known_constant(value)
     if known is not None:
         return bool((known >= 0).all())
@@ -295,6 +299,9 @@ def unflatten_blocks(call: Call) -> str:
 
 
 def _blocks(op: FlattenOp | UnflattenOp) -> list[str]:
-    """Returns the argument for the blocks, if there are any."""
+    """
+    Returns the argument for the op's blocks as a list of one text, or an empty list if
+    there are no blocks.
+    """
     parts = tuple(tuple(split) for split in op.parts)
     return [repr(parts)] if parts else []

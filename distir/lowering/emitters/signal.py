@@ -1,4 +1,4 @@
-"""Emitter of Fourier transforms."""
+"""Emitter of the Fourier transform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emitters of the `torch` dialect: calls that one op each stands for."""
+"""Emitters of the `torch` dialect, in which each op stands for one call of PyTorch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-The functions of a rank's program: repeats become functions, so that they are written once;
-some functions are captured as CUDA graphs or compiled.
+The functions of a rank's program. Repeated ops become functions, so that they are
+written once. Some functions are captured as CUDA graphs or compiled.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from distir.program import describe, functions, reachable_functions
 from distir.transforms.repeats.outliner import outline_function, outline_runs
 
 _FEWEST_OPS = 4
-"""Repeats of fewer ops are written out."""
+"""The smallest number of repeated ops that becomes a function."""
 _FEWEST_COMPILED = 8
-"""Ops between two calls are not worth a kernel of their own if they are fewer."""
+"""The smallest number of ops between two calls that becomes a compiled function."""
 
 
 def outline(module: ModuleOp) -> None:
     """
-    Outlines what the functions of a per-rank program do repeatedly, such as the collectives
-    around the calls of layers, and marks the new functions (`REPEAT`).
+    Outlines groups of ops that the functions of a per-rank program repeat, such as the
+    collectives around the calls of layers. Marks the new functions with `REPEAT`.
     """
     taken = set(functions(module))
     for function in reachable_functions(module):
@@ -40,8 +40,8 @@ def outline(module: ModuleOp) -> None:
 
 def outline_between_calls(module: ModuleOp) -> None:
     """
-    Moves the ops between two calls of layers, such as the head of a model with its loss, into
-    functions of their own, so that `compile_leaves` reaches them.
+    Moves the ops between two calls of layers, such as the head of a model with its
+    loss, into functions of their own, so that `compile_leaves` reaches them.
     """
     taken = set(functions(module))
     for function in reachable_functions(module):
@@ -59,10 +59,13 @@ def _stays(op: Operation) -> bool:
 
 def choose_graphs(program: ModuleOp) -> None:
     """
-    Decides which functions of a per-rank program that are to be captured (`dist.compiled =
-    "cuda_graph"`) CUDA can capture as one graph, which is replayed with the same kernels on the
-    same memory, without the host. The marks of the others are removed, and `torch.no_graph`
-    is the reason. As this is the last step, the program is marked as one to be printed.
+    Decides which functions with `dist.compiled = "cuda_graph"` CUDA can capture as a
+    graph.
+
+    A graph is replayed with the same kernels on the same memory, without the host. A
+    function that cannot be captured loses the attribute and gets the reason as
+    `torch.no_graph`. As this is the last step before printing, the program is marked as
+    printable.
     """
     program.attributes[PRINTABLE] = UnitAttr()
     known = functions(program)
@@ -76,8 +79,8 @@ def choose_graphs(program: ModuleOp) -> None:
 
 def graphs(program: ModuleOp) -> dict[str, str]:
     """
-    Returns the functions of a per-rank program that were to be captured, by name, with the
-    reason why that cannot be; an empty text for those that are.
+    Returns the functions of a per-rank program that were chosen for CUDA graphs, by
+    name: the reason why CUDA cannot capture the function, or an empty text if it can.
     """
     return {
         function.sym_name.data: text_attribute(function.attributes, NO_GRAPH) or ""
@@ -89,8 +92,9 @@ def graphs(program: ModuleOp) -> dict[str, str]:
 
 def compile_leaves(program: ModuleOp) -> None:
     """
-    Lets a compiler make kernels of the functions that call no others, such as the forward of
-    a layer: once for all layers. What calls them stays as it is.
+    Marks the functions that call no others for compilation, such as the forward of a
+    layer. The compiler makes their kernels once for all layers. Functions that call
+    others, and those that are captured as CUDA graphs, stay unchanged.
     """
     for function in reachable_functions(program):
         if COMPILED.of(function.attributes) == CUDA_GRAPH:
@@ -100,7 +104,10 @@ def compile_leaves(program: ModuleOp) -> None:
 
 
 def _obstacle(function: FuncOp, known: dict[str, FuncOp]) -> str:
-    """Returns why a function cannot be captured, or an empty text."""
+    """
+    Returns the reason why a function cannot be captured as a CUDA graph, or an empty
+    text.
+    """
     for op in function.body.block.ops:
         reason = _reason(op)
         if not reason and isinstance(op, CallOp):

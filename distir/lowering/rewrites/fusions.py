@@ -1,10 +1,10 @@
 """
-Replaces groups of ONNX ops that are one PyTorch call, in the program of one rank.
+Replaces groups of ONNX ops in the program of one rank, each by one PyTorch call.
 
-Groups that are one operator of ONNX become it first (`distir.transforms.patterns`). A
-fusion then looks at one op, the last of its group, and replaces the group by an op of the
-`torch` dialect. Groups are recognised by what they compute, never by names. `fuse-operators`
-is the pass.
+Groups that compute an ONNX operator become this operator first
+(`distir.transforms.patterns`). A fusion then looks at one op, the last of its group,
+and replaces the group by an op of the `torch` dialect. Groups are recognised by their
+computation, never by names. The pass is `fuse-operators`.
 """
 
 from xdsl.dialects.builtin import ModuleOp
@@ -30,7 +30,7 @@ from distir.program import functions
 from distir.transforms.patterns.identity import drop_identity
 from distir.transforms.patterns.raising import Pattern, raise_in, replace_in
 
-# In this order: what a later one looks for may be part of what an earlier one takes.
+# The order matters: an earlier fusion may need ops that a later one would take.
 _FUSIONS: tuple[Pattern, ...] = (
     fuse_flattened_linear,
     fuse_linear,
@@ -41,7 +41,7 @@ _FUSIONS: tuple[Pattern, ...] = (
 
 
 def fuse(module: ModuleOp) -> None:
-    """Applies every fusion to a per-rank program, and removes unused ops."""
+    """Applies all fusions to a per-rank program, and removes unused ops."""
     known = list(functions(module).values())
     replace_in(known, drop_identity)
     raise_in(known)
@@ -59,8 +59,9 @@ def fuse(module: ModuleOp) -> None:
 
 def _erase_unused(function: FuncOp) -> None:
     """
-    Erases pure computations that nothing uses. Communication stays, as other ranks take
-    part in it, and so do ops that are marked to be kept.
+    Erases computations without side effects whose results are unused. Communication
+    stays, because other ranks take part in it. Ops that are marked to be kept stay,
+    too.
     """
     for op in reversed(list(function.body.block.ops)):
         removable = (

@@ -1,6 +1,6 @@
 """
-Fuses gradients: both of a convolution into one call, that of look-ups and the addition to
-another gradient, as of tied embeddings.
+Fuses gradients: both gradients of a convolution, and the gradient of look-ups with its
+addition to another gradient, as for tied embeddings.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from distir.transforms.patterns.match import used_once
 
 def fuse_convolution_gradients(function: FuncOp) -> None:
     """
-    Replaces the gradients of a convolution's input and of its weights by one op, where the
-    operands of both are computed before the first of them.
+    Replaces the gradients of a convolution's input and of its weight by one op. The
+    operands of both gradients must be computed before the first of the two.
     """
     block = function.body.block
     for op in list(block.ops):
@@ -30,7 +30,9 @@ def fuse_convolution_gradients(function: FuncOp) -> None:
 
 
 def _of_input(op: ConvGradWeightOp) -> ConvGradInputOp | None:
-    """Returns the op that computes the gradient of the same convolution's input."""
+    """
+    Returns the op that computes the gradient of the same convolution's input, or None.
+    """
     for use in op.dy.uses:
         other = use.operation
         if (
@@ -64,15 +66,15 @@ def _fuse(block: Block, of_weight: ConvGradWeightOp, of_input: ConvGradInputOp) 
 
 
 def _is_there(value: SSAValue, op: Operation) -> bool:
-    """Whether a value is defined before an op of its block."""
+    """Whether `value` is defined before `op` in the same block."""
     owner = value.owner
     return not isinstance(owner, Operation) or owner.is_before_in_block(op)
 
 
 def fuse_look_ups(op: OnnxOp) -> bool:
     """
-    Fuses the gradient of look-ups of rows and the Add right behind it; returns whether it
-    did.
+    Fuses an Add with the gradient of row look-ups that is computed right before it.
+    Returns whether it did.
     """
     look_ups = op.prev_op
     if op.name != "onnx.Add" or not isinstance(look_ups, GatherGradOp):

@@ -1,4 +1,4 @@
-"""Makes one op of the collectives that travel in one message."""
+"""Replaces the collectives that travel in one message by one op."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from distir.transforms.projection import MESH
 
 
 def fuse_messages(module: ModuleOp) -> None:
-    """Makes one op of the collectives of each message, in every function."""
+    """
+    Replaces the collectives of each message by one op, in every function. All-gathers
+    of the entry function whose results update arguments write into the memory of these
+    arguments if possible.
+    """
     entry, memory = entry_function(module), SharedMemory.of(module)
     for op in list(entry.body.block.ops):
         if not isinstance(op, AllGatherOp) or op.parent is None:
@@ -42,8 +46,9 @@ def _overwritten(
     bucket: Sequence[CollectiveOp], entry: FuncOp, memory: SharedMemory
 ) -> list[SSAValue]:
     """
-    Returns the arguments of the program whose memory gathered results take, if each result
-    updates one that nothing looks at any more; none if that is not so for all.
+    Returns the arguments of the program into whose memory the results of `bucket` can
+    be gathered. Each result must update an argument that has no use after the
+    collectives. Returns an empty list unless this holds for all results.
     """
     updated = updated_arguments(entry)
     found: list[SSAValue] = []

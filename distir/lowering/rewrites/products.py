@@ -1,4 +1,7 @@
-"""Fuses products: with a weight matrix, with or without a bias, and with a sum."""
+"""
+Fuses products: of a matrix with a weight, with or without a bias, and of tensors with a
+sum.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,9 @@ from distir.transforms.patterns.match import (
 
 def supersede(op: Operation, new: Operation, name: str | None = None) -> None:
     """
-    Puts an op in front of another one with one result: it has its scope, and its result the
-    name (`name` if there is none) and the uses of the other one, which is left without any.
+    Inserts `new` before `op` and replaces all uses of the result of `op`, which stays
+    without uses. `new` gets the scope of `op`, and its result the name of the old one,
+    or `name` if that has none.
     """
     block = op.parent_block()
     assert block is not None
@@ -46,8 +50,9 @@ def _replace_by_linear(
 
 def _matrix(weight: SSAValue) -> tuple[SSAValue, bool]:
     """
-    Returns a matrix of (inputs, outputs), or what it is the transpose of, for F.linear, and
-    whether the call transposes it.
+    Returns the weight for F.linear, and whether the call must transpose it. If `weight`
+    [inputs, outputs] is the transpose of another value, returns that value and False;
+    else `weight` and True.
     """
     transpose = producer(weight, "Transpose")
     if transpose is not None and swaps_last_two(transpose):
@@ -65,7 +70,8 @@ def _is_float_matmul(op: OnnxOp | None) -> bool:
 
 def fuse_linear(op: OnnxOp) -> bool:
     """
-    Fuses MatMul with a matrix and Add of a vector into F.linear; returns whether it did.
+    Fuses a MatMul with a matrix and an Add of a vector into F.linear. Returns whether
+    it did.
     """
     if op.name != "onnx.Add":
         return False
@@ -92,7 +98,7 @@ def fuse_linear(op: OnnxOp) -> bool:
 
 
 def fuse_transposed_linear(op: OnnxOp) -> bool:
-    """Fuses MatMul with a transposed matrix into F.linear; returns whether it did."""
+    """Fuses a MatMul with a transposed matrix into F.linear. Returns whether it did."""
     if op.name != "onnx.MatMul" or not _is_float_matmul(op):
         return False
     x, weight = op.operands
@@ -111,8 +117,8 @@ def fuse_transposed_linear(op: OnnxOp) -> bool:
 
 def fuse_flattened_linear(op: OnnxOp) -> bool:
     """
-    Fuses Reshape to a matrix, Gemm and Reshape back into F.linear, which needs no matrix;
-    returns whether it did.
+    Fuses a Reshape to a matrix, a Gemm and a Reshape back into F.linear, which works
+    without reshapes. Returns whether it did.
     """
     if op.name != "onnx.Reshape":
         return False
@@ -148,8 +154,8 @@ def fuse_flattened_linear(op: OnnxOp) -> bool:
 
 def fuse_multiply_add(op: OnnxOp) -> bool:
     """
-    Fuses Mul of two tensors, as large as the result or broadcast to it, and Add into
-    addcmul; returns whether it did.
+    Fuses a Mul of two tensors and an Add into addcmul. Returns whether it did. The
+    factors may be broadcast; they must not be scalars.
     """
     if op.name != "onnx.Add" or not isinstance(element(op.results[0]), AnyFloat):
         return False
@@ -160,7 +166,7 @@ def fuse_multiply_add(op: OnnxOp) -> bool:
         multiply = producer(product, "Mul")
         if multiply is None or not used_once(product):
             continue
-        # A number is a Python number for Mul, and would have to be a tensor here.
+        # A scalar is a Python number for Mul, but addcmul needs a tensor.
         if any(not known_shape(factor) for factor in multiply.operands):
             continue
         x, y = multiply.operands

@@ -1,7 +1,7 @@
 """
-Lets ops of a rank's program compute into the memory of an operand that nobody else needs:
-sums, such as those of gradients over micro-batches, and all-reduces. The simulator counts
-their memory alike (`OpStep.reusable`).
+Lets ops of a rank's program compute into the memory of an operand with no later use.
+This concerns sums, such as those of gradients over micro-batches, and all-reduces. The
+simulator counts their memory in the same way (`OpStep.reusable`).
 """
 
 from __future__ import annotations
@@ -33,19 +33,22 @@ _OF_OPERANDS = frozenset(
     )
 )
 """
-Ops whose result lies in memory of its own or in that of an operand, each element in a place
-of its own.
+Ops whose result lies in new memory or in the memory of an operand, with every element
+at an address of its own.
 """
 
 Root = SSAValue | tuple[CallOp, "Root"]
 """
-Memory in a function: that of an argument, of the result of an op, or made by what a call
-calls.
+The origin of memory in a function: an argument, the result of an op, or a value that a
+called function makes.
 """
 
 
 def reuse_operands(module: ModuleOp) -> None:
-    """Marks or replaces the ops of a per-rank program that may work in an operand's memory."""
+    """
+    Finds the ops of a per-rank program that can compute into the memory of an operand.
+    Marks all-reduces and additions of look-ups, and replaces other additions.
+    """
     memory = OwnMemory(module)
     for function in memory.functions:
         for op in list(function.body.block.ops):
@@ -58,7 +61,7 @@ def reuse_operands(module: ModuleOp) -> None:
 
 def _add_in_place(op: Operation, memory: OwnMemory) -> None:
     type_ = op.results[0].type
-    # A number may be one of Python.
+    # A scalar may be a Python number, which has no memory to reuse.
     if not known_shape(op.results[0]):
         return
     if not isinstance(element_type(op.results[0]), AnyFloat):
@@ -72,8 +75,9 @@ def _add_in_place(op: Operation, memory: OwnMemory) -> None:
 
 def _makes_new(op: Operation) -> bool:
     """
-    Whether the results of an op lie in memory that nothing else holds. Reductions of several
-    processes count: the memory that they work in, if not a copy, has been given away.
+    Whether the results of an op lie in memory that no other value uses. This includes
+    all-reduces of several processes: if they work in the memory of an operand, the
+    operand has no later use.
     """
     if isinstance(op, AllReduceOp):
         return op.ranks is not None and len(op.ranks) > 1
@@ -84,13 +88,15 @@ def _makes_new(op: Operation) -> bool:
 
 class OwnMemory:
     """
-    The operands of a per-rank program's ops whose memory nothing needs after the op.
+    The operands of a per-rank program's ops whose memory is not needed after the op.
+    They are found in three steps:
 
-    1. For each value, the memory in which it may lie (`Root`): callees first, so that a call
-       says which of its operands a result may share memory with.
-    2. Memory that `lasts`: constants, what is sent or copied to the host while the program
-       goes on, and what an unknown op may keep for itself.
-    3. Arguments that all callers give away, callers first.
+    1. For each value, the origins of the memory that it may lie in (`Root`). Callees
+       come first, so that a call knows which of its operands a result may share memory
+       with.
+    2. Memory that lasts: constants, values that are being sent or copied to the host
+       while the program goes on, and values that an unknown op may keep.
+    3. Arguments whose memory no caller needs any more. Callers come first.
     """
 
     def __init__(self, module: ModuleOp):
@@ -106,12 +112,15 @@ class OwnMemory:
             self._trace(function)
         entry = entry_function(module)
         for function in reversed(self.functions):
-            # A compiler or a graph has places of its own for arguments.
+            # Compiled functions and CUDA graphs have their own memory for arguments.
             if function is not entry and COMPILED not in function.attributes:
                 self._given |= set(filter(self._is_given, function.args))
 
     def dies(self, op: Operation, operand: SSAValue) -> bool:
-        """Whether nobody needs an operand's memory behind an op, nor the op twice."""
+        """
+        Whether the memory of `operand` is not needed after `op`, and `op` uses it only
+        once.
+        """
         roots, place = self._roots[operand], self._places[op]
         if sum(not roots.isdisjoint(self._roots[v]) for v in op.operands) != 1:
             return False
@@ -123,11 +132,11 @@ class OwnMemory:
         )
 
     def replace(self, op: Operation, new: Operation) -> None:
-        """Puts another op, whose result is the same value, in the place of an op."""
+        """Replaces `op` by `new`, whose result has the same value."""
         supersede(op, new)
         old, result = op.results[0], new.results[0]
         self._places[new] = self._places.pop(op)
-        # What the result was known by stays a name of its memory.
+        # The origins of the old result stay those of the new one.
         self._roots[result] = self._roots.pop(old)
         for root in frozenset[Root]().union(*map(self._roots.__getitem__, op.operands)):
             self._users[root] = [new if u is op else u for u in self._users[root]]
@@ -180,7 +189,9 @@ class OwnMemory:
             self._roots[result] = frozenset(found)
 
     def _is_given(self, argument: BlockArgument) -> bool:
-        """Whether all callers of a function give an argument away."""
+        """
+        Whether no caller of the function needs the memory of `argument` after its call.
+        """
         function = argument.block.parent_op()
         assert isinstance(function, FuncOp)
         return all(

@@ -1,14 +1,15 @@
 """
-Bundles values that always travel together into one: a list that a function returns or
-takes.
+Bundles values that always travel together into one value: a list that a function
+returns or takes.
 
-Everything that a layer's forward saves for its backward is a result and an argument of its
-own. If the same calls take all of them, they are packed once, in the function that computes
-them, and unpacked in the one that needs them; functions between pass on one value.
+Every tensor that a layer's forward saves for its backward is a result and an argument
+of its own. If the same calls take all of them, they are packed once, in the function
+that computes them, and unpacked in the function that needs them. Functions between pass
+on one value.
 
-Whoever calls a function of Python holds its arguments until it returns. A bundle that nobody
-needs behind a call is therefore emptied by the callee, so that what a layer's forward saved is
-freed value by value while its backward goes on.
+The caller of a Python function holds its arguments until the function returns.
+Therefore the callee empties a bundle that has no use after the call. The tensors that a
+layer's forward saved are thus freed one by one during its backward.
 """
 
 from __future__ import annotations
@@ -41,14 +42,16 @@ def _unpack(bundle: SSAValue, hints: Sequence[str]) -> UnpackOp:
 
 
 def _hint(value: SSAValue) -> str:
-    """Returns a name for a value that leaves the function in which it has one."""
+    """Returns a name for a value outside of the function that defines it."""
     if value.name_hint or not isinstance(value.owner, Operation):
         return value.name_hint or "x"
     return value.owner.name.rpartition(".")[2].lower()
 
 
 def pack_saved_tensors(module: ModuleOp) -> None:
-    """Bundles what travels together between the functions of a per-rank program."""
+    """
+    Bundles values that travel together between the functions of a per-rank program.
+    """
     *called_functions, entry = reachable_functions(module)
     calls: dict[FuncOp, list[CallOp]] = {function: [] for function in called_functions}
     known = functions(module)
@@ -66,17 +69,21 @@ def pack_saved_tensors(module: ModuleOp) -> None:
 
 
 class _Interface:
-    """The arguments and results of a function, and all calls of it."""
+    """The arguments and results of a function, with all calls of it."""
 
     def __init__(self, function: FuncOp, every: dict[FuncOp, list[CallOp]]):
         self.function = function
         self.every = every
         self.calls = every[function]
 
-    # What goes out
+    # Results
 
     def bundle_results(self) -> bool:
-        """Packs results that mostly the same calls use; returns whether there were any."""
+        """
+        Packs results that go to the same calls into one bundle, and returns whether
+        there were any. At fewer than half of the function's call sites, the results may
+        have other uses.
+        """
 
         def key(index: int) -> Hashable:
             return _most([self._users(c.results[index]) for c in self.calls])
@@ -93,8 +100,8 @@ class _Interface:
 
     def return_bundle(self) -> bool:
         """
-        Returns a bundle from the function, instead of unpacking it, where all of its values
-        are returned; reports whether it did.
+        If the function returns all values of a bundle that it unpacks, makes it return
+        the bundle. Returns whether there was such a bundle.
         """
         returned = return_op(self.function)
         for op in self.function.body.block.ops:
@@ -111,7 +118,10 @@ class _Interface:
     def _return(
         self, group: Sequence[int], value: SSAValue, hints: Sequence[str]
     ) -> None:
-        """Returns one bundle instead of these results; callers unpack it."""
+        """
+        Makes the function return the bundle `value` in place of the results `group`,
+        and its callers unpack the bundle. `hints` are names for the unpacked values.
+        """
         operands = list(return_op(self.function).operands)
         places = _places(len(operands), group)
         new = [value if i is None else operands[i] for i in places]
@@ -136,8 +146,8 @@ class _Interface:
 
     def _users(self, value: SSAValue) -> Hashable:
         """
-        Returns a key for the calls that use a value, each once; None if anything else uses
-        it.
+        Returns a key for the calls that use a value, or None if anything else uses it,
+        or one op uses it twice.
         """
         found: dict[Operation, Hashable] = {}
         for use in value.uses:
@@ -156,12 +166,13 @@ class _Interface:
                 return None
         return frozenset(found.items()) or None
 
-    # What comes in
+    # Arguments
 
     def _origin(self, value: SSAValue) -> Hashable:
         """
-        Returns a key for the call that computes a value, and its uses; None for other
-        values.
+        Returns a key for the origin of a value and for its uses. The origin is a call,
+        an unpacked bundle, or the operands of the function's callers for an argument.
+        Returns None for other values, and for values with uses other than calls.
         """
         users = self._users(value)
         if users is None or isinstance(value.owner, CallOp | UnpackOp):
@@ -179,7 +190,9 @@ class _Interface:
 
     def bundle_arguments(self) -> bool:
         """
-        Bundles arguments that mostly come from one call; returns whether there were any.
+        Packs arguments that come from the same call into one bundle, and returns
+        whether there were any. At fewer than half of the function's call sites, the
+        arguments may come from elsewhere.
         """
 
         def key(index: int) -> Hashable:
@@ -207,8 +220,8 @@ class _Interface:
 
     def take_bundle(self) -> bool:
         """
-        Takes a bundle instead of arguments that are only used to make it; returns whether
-        it did.
+        If the function packs arguments that have no other use into a bundle, makes it
+        take the bundle as one argument. Returns whether there was such a bundle.
         """
         block = self.function.body.block
         for op in block.ops:
@@ -227,7 +240,10 @@ class _Interface:
         return False
 
     def _take(self, group: Sequence[int], bundle: BlockArgument) -> None:
-        """Replaces these arguments by the last one, a bundle, which callers pack."""
+        """
+        Makes the function take `bundle`, its last argument, in place of the arguments
+        `group`, and its callers pack the bundle.
+        """
         block = self.function.body.block
         bundle.name_hint = SAVED
         attributes = [*argument_attributes(self.function), {}]
@@ -250,7 +266,10 @@ class _Interface:
 
 
 def _places(count: int, group: Sequence[int]) -> list[int | None]:
-    """Returns the old positions in their new order; None stands for the bundle."""
+    """
+    Returns the positions of `count` values after the values `group` have become one
+    bundle: the old position of each, or None for the bundle.
+    """
     found: list[int | None] = []
     for index in range(count):
         if index == min(group):
@@ -262,8 +281,8 @@ def _places(count: int, group: Sequence[int]) -> list[int | None]:
 
 def _largest_group(count: int, key: Callable[[int], Hashable]) -> list[int]:
     """
-    Returns the largest set of positions with equal keys, at least two; positions whose key
-    is None are in none.
+    Returns the largest set of positions with equal keys, or an empty list if it has
+    fewer than two. Positions with the key None belong to no set.
     """
     groups: dict[Hashable, list[int]] = {}
     for index in range(count):
@@ -275,13 +294,13 @@ def _largest_group(count: int, key: Callable[[int], Hashable]) -> list[int]:
 
 def _most(keys: list[Hashable]) -> Hashable:
     """
-    Returns the keys at all calls as one; None if it is None at more than half of them.
+    Returns the keys at all calls as one key, or None if at least half of them are None.
     """
     return tuple(keys) if 2 * keys.count(None) < len(keys) else None
 
 
 def _cancel(op: PackOp | UnpackOp) -> None:
-    """Removes a `torch.pack` of what a `torch.unpack` returned, and the reverse."""
+    """Removes a `torch.pack` of the results of a `torch.unpack`, and the reverse."""
     if isinstance(op, UnpackOp):
         packs = {use.operation for use in op.outputs[0].uses}
         for pack in packs:
@@ -297,7 +316,10 @@ def _cancel(op: PackOp | UnpackOp) -> None:
 
 
 def release_saved_tensors(module: ModuleOp) -> None:
-    """Marks every `torch.unpack` of a bundle that all callers give away for good."""
+    """
+    Marks every `torch.unpack` of a bundle that no caller uses again, so that the bundle
+    is emptied.
+    """
     ownership = _Ownership(module)
     for function in ownership.functions:
         for op in function.body.block.ops:
@@ -312,9 +334,11 @@ def release_saved_tensors(module: ModuleOp) -> None:
 
 class _Ownership:
     """
-    The bundles of a program. `borrowed` are those that their function must leave as they are,
-    as others may look into them: at first none, until nothing more is found. `escaping` are
-    arguments that a function gives back or puts into another bundle.
+    The bundles of a program, and who may still use them.
+
+    `borrowed` are the bundles that a function must leave as they are, because others
+    may use them later. The set is computed as a fixed point, from the empty set.
+    `escaping` are the arguments that a function returns or puts into another bundle.
     """
 
     def __init__(self, module: ModuleOp):
@@ -338,7 +362,10 @@ class _Ownership:
         )
 
     def _keeps(self, user: Operation, bundle: SSAValue) -> bool:
-        """Whether an op that uses a bundle makes it reachable in another way."""
+        """
+        Whether `user`, an op that uses a bundle, makes the bundle reachable from
+        another value.
+        """
         if isinstance(user, CallOp):
             given = zip(user.operands, self._callee(user).args, strict=True)
             return any(v is bundle and a in self.escaping for v, a in given)
@@ -348,9 +375,7 @@ class _Ownership:
         return self.known[call.callee.string_value()]
 
     def _found(self, function: FuncOp) -> Iterator[SSAValue]:
-        """
-        Returns the borrowed values, as the calls and bundles of a function show them.
-        """
+        """Yields the borrowed bundles that the ops of a function reveal."""
         for op in function.body.block.ops:
             if isinstance(op, UnpackOp):
                 yield from filter(_is_bundle, op.outputs)
@@ -365,7 +390,7 @@ class _Ownership:
                         yield result
 
     def _gives_away(self, call: CallOp, bundle: SSAValue) -> bool:
-        """Whether nobody needs a bundle behind this call."""
+        """Whether a bundle has no use after `call`."""
         users = [use.operation for use in bundle.uses]
         others = [op for op in users if op is not call]
         return (
@@ -376,7 +401,10 @@ class _Ownership:
         )
 
     def _is_given_back(self, value: SSAValue) -> bool:
-        """Whether the caller alone has what a function returns."""
+        """
+        Whether the caller is the only one that can use bundle `value` after a function
+        has returned it.
+        """
         users = [use.operation for use in value.uses]
         others = [op for op in users if not isinstance(op, ReturnOp)]
         return (

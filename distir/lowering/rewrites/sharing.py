@@ -16,8 +16,8 @@ from distir.program import reachable_functions, return_op
 
 def is_fresh(op: Operation) -> bool:
     """
-    Whether all results of an op lie in memory of their own. An unknown op may return an
-    operand, or a view of one.
+    Whether all results of an op lie in new memory. Returns False for an unknown op,
+    because it may return an operand or a view of one.
     """
     return FRESH.of(op) or isinstance(op, SliceOp)  # a copy of the part
 
@@ -25,9 +25,9 @@ def is_fresh(op: Operation) -> bool:
 @dataclass
 class SharedMemory:
     """
-    The values of a program that may lie in the same memory. `returned` has, for each
-    function by name and each of its results, the arguments that the result may share
-    memory with.
+    An analysis of the values of a program that may lie in the same memory. `returned`
+    has, by function name and for each result, the indices of the arguments that the
+    result may share memory with.
     """
 
     returned: dict[str, list[frozenset[int]]] = field(
@@ -36,7 +36,10 @@ class SharedMemory:
 
     @staticmethod
     def of(module: ModuleOp) -> SharedMemory:
-        """Returns the shared memory of all functions that the entry function reaches."""
+        """
+        Returns the analysis of all functions that the entry function calls, directly or
+        indirectly.
+        """
         found = SharedMemory()
         for function in reachable_functions(module):  # callees first
             found._add(function)
@@ -67,7 +70,7 @@ class SharedMemory:
         return dict.fromkeys(op.results, operands)
 
     def users(self, value: SSAValue) -> set[Operation]:
-        """Returns the ops that use a value or something that may share its memory."""
+        """Returns the ops that use `value`, or a value that may share its memory."""
         found: set[Operation] = set()
         pending, seen = [value], {value}
         while pending:

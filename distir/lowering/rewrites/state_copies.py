@@ -1,6 +1,7 @@
 """
-Copies of the optimizer's states between the host, where the program's arguments are, and the
-device: one call for neighbouring ones, which stores states where they were.
+Fuses copies of optimizer states between the host and the device. States live on the
+host as arguments of the program. Neighbouring copies become one call, which stores new
+states over the old ones.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from distir.program import (
 
 def fuse_state_copies(module: ModuleOp) -> None:
     """
-    Fuses the copies of a per-rank program's arguments to the device, and those of values that
-    update such arguments. Raises DistIRError for arguments and results in the host's memory
-    that are used in another way.
+    Fuses neighbouring copies of a per-rank program's arguments to the device, and
+    neighbouring copies of new values back to the arguments that they update. Raises
+    DistIRError if an argument or result in the host's memory is used in another way.
     """
     entry = entry_function(module)
     targets = _targets(entry)
@@ -43,7 +44,11 @@ def fuse_state_copies(module: ModuleOp) -> None:
 
 
 def _targets(entry: FuncOp) -> dict[SSAValue, SSAValue]:
-    """Returns the results in the host's memory, with the arguments that they update."""
+    """
+    Returns the results in the host's memory, each with the argument that it updates.
+    Raises DistIRError if an argument or result in the host's memory is used in another
+    way.
+    """
     updated, end = updated_arguments(entry), return_op(entry)
     for i, arg in enumerate(entry.args):
         for use in arg.uses if is_on_host(arg.type) else ():

@@ -1,11 +1,10 @@
 """
-Makes one call of the updates of many parameters, in place where nobody needs the old
-values.
+Fuses the updates of many parameters into one call, in place where the old values have
+no later use.
 
-An update is delayed until a value that depends on it is needed by an op that cannot be
-delayed itself (communication, a call, the end); ops that only prepare its results are
-delayed with it. Then the delayed updates that differ in their tensors alone become one
-`torch.updates`.
+An update is delayed until an op that cannot be delayed (communication, a call, the
+return) needs a value that depends on it. Ops that only use its results are delayed with
+it. Delayed updates that differ only in their tensors then become one `torch.updates`.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class _Waiting:
 
 class UpdateFuser:
     """
-    Fuses the updates of a function; those of the entry function may overwrite its
+    Fuses the updates of a function. Updates in the entry function may overwrite its
     arguments.
     """
 
@@ -63,7 +62,7 @@ class UpdateFuser:
         self.done: set[Operation] = set()
 
     def fuse(self) -> None:
-        """Rewrites the function."""
+        """Rewrites the function with fused updates."""
         waiting = _Waiting()
         for op in list(self.block.ops):
             is_update = isinstance(op, UpdateOp)
@@ -81,7 +80,7 @@ class UpdateFuser:
             waiting.values.update(op.results)
 
     def _write(self, waiting: _Waiting, before: Operation) -> None:
-        """Inserts the delayed ops before an op."""
+        """Inserts the delayed ops before the op `before`."""
         groups: dict[tuple[object, ...], list[UpdateOp]] = {}
         for op in waiting.updates:
             key = (
@@ -112,15 +111,20 @@ class UpdateFuser:
             self.done.add(op)
 
     def _in_place(self, op: UpdateOp) -> tuple[str, ...]:
-        """What becomes of each operand that a result replaces."""
+        """
+        Returns, for each operand that a result of the update replaces, whether it is
+        kept, reused or overwritten.
+        """
         parameter, _, *states = op.tensors
         pairs = zip((parameter, *states), op.results, strict=True)
         return tuple(self._becomes(op, operand, result) for operand, result in pairs)
 
     def _becomes(self, op: UpdateOp, operand: SSAValue, result: SSAValue) -> str:
         """
-        An operand is overwritten where nothing else looks at it any more, directly or through
-        a view: an argument of the program by the result that updates it, other values by any.
+        Returns whether `operand` is kept, reused or overwritten. It is kept if another
+        op may use its memory later, directly or through a view. Otherwise, an argument
+        of the program is overwritten by the result that updates it, and the memory of
+        another value is reused by any result.
         """
         if operand.type != result.type or self.memory.users(operand) - self.done != {
             op
@@ -141,7 +145,7 @@ def _can_wait(op: Operation) -> bool:
 
 
 def fuse_updates(module: ModuleOp) -> None:
-    """Fuses the updates of all functions of a per-rank program."""
+    """Fuses the updates in all functions of a per-rank program."""
     memory = SharedMemory.of(module)
     entry = entry_function(module)
     for name, function in functions(module).items():

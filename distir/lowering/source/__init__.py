@@ -1,7 +1,6 @@
 """
 Writes a program of one rank as Python classes.
 
-What repeats becomes a function (`outline`), values that travel together become one value
-(`bundles`), functions on the same weights become the methods of one class (`classes`),
-calls in a row become a loop (`runs`).
+Functions on the same weights become the methods of one class (`classes`), and
+successive calls of one function become a loop (`runs`).
 """

@@ -1,6 +1,6 @@
 """
-The names of values, and the paths of members, children and groups, that methods ask
-their class for.
+The names that a class gives to its methods: of values, and paths of members, children
+and process groups.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from distir.transforms.repeats.naming import VARYING
 
 def overwritten_by_updates(entry: FuncOp) -> dict[SSAValue, int]:
     """
-    Returns the results that are written over arguments, with the index of the argument that
-    each overwrites.
+    Returns the values that overwrite arguments of `entry`, each with the index of the
+    argument.
     """
     return {
         result: operand.index
@@ -41,8 +41,9 @@ def overwritten_by_updates(entry: FuncOp) -> dict[SSAValue, int]:
 
 class ClassNames:
     """
-    The names of one class, and what its text needs because of what its methods use: `meshes`
-    and `constants` by attribute, and whether it `uses_numbers` of processes.
+    The names in one class, and the needs of its text that follow from their use.
+    `meshes` and `constants` hold the attributes that the class must set. `uses_numbers`
+    says whether it needs the indices of processes.
     """
 
     def __init__(self, program: RankClasses, cls: ModuleClass):
@@ -58,8 +59,9 @@ class ClassNames:
 
     def hint(self, value: SSAValue) -> str:
         """
-        Returns a name for a value: its own hint, or that of the value it stands for in the
-        function that computes it, or the name of the op that does.
+        Returns a suggested name for a value: its name hint, or the hint of the
+        corresponding value in a called function or in the caller. If there is none,
+        returns the name of the op that computes it.
         """
         # The argument of a function that was entered by a call is that call's operand.
         entered: list[CallOp] = []
@@ -84,12 +86,15 @@ class ClassNames:
         return value.name_hint
 
     def helper(self, module: str) -> str:
-        """Returns the name of a helper module, which the package then contains."""
+        """Returns the name of a helper module, and adds the module to the package."""
         self.program.helpers.add(module)
         return module
 
     def group(self, op: Operation, axes: tuple[str, ...]) -> str:
-        """Returns the process group of a collective over some axes."""
+        """
+        Returns the expression for the process group of a collective `op` over mesh axes
+        `axes`. Raises DistIRError if the op names no mesh.
+        """
         symbol = op.attributes.get(MESH)
         if not isinstance(symbol, SymbolRefAttr):
             raise DistIRError(
@@ -103,7 +108,10 @@ class ClassNames:
         return f"self.{self.meshes[name]}.group({', '.join(map(repr, axes))})"
 
     def number(self, value: int) -> str:
-        """Returns a process as an element of a rank's numbers."""
+        """
+        Returns the process of device `value` as an element of the rank's `numbers`, so
+        that ranks with different numbers can share the class.
+        """
         self.uses_numbers = True
         numbers, number = self.program.numbers, self.program.devices.index(value)
         if number not in numbers:
@@ -111,33 +119,39 @@ class ClassNames:
         return f"self.numbers[{numbers.index(number)}]"
 
     def constant(self, array: npt.NDArray[Any], hint: str | None) -> str:
-        """Returns the attribute that holds a constant tensor, made in `__init__`."""
+        """
+        Returns the attribute that holds the constant tensor `array`. `__init__` sets
+        the attribute.
+        """
         written = self.program.constants.expression(array, hint)
         if written not in self.constants:
             self.constants[written] = self.attributes.fresh(hint, "constant")
         return f"self.{self.constants[written]}"
 
     def member_path(self, member: int) -> Path:
-        """Returns the path at which this class has a member."""
+        """Returns the path of the member with index `member` in this class."""
         program, root = self.program, self.program.classes.classes[0]
         if self.cls is root:
             return program.layout.path(root.instances[0][member])
         return self.layout.members[member]
 
     def child_path(self, call: CallOp) -> Path | None:
-        """Returns the path of the object whose method is called; None for this one."""
+        """
+        Returns the path of the object whose method is called, or None if it is this
+        object.
+        """
         if call not in self.program.classes.child:
             return None
         other = self.program.classes.of[self.program.callee(call)]
         return self.layout.children[other][self.program.classes.child[call]]
 
     def child_name(self, call: CallOp) -> str:
-        """Returns a name for the object whose method is called."""
+        """Returns a variable name for the object whose method is called."""
         other = self.program.classes.of[self.program.callee(call)]
         return word(self.program.words[other])
 
     def iterated(self, paths: Sequence[Path]) -> str:
-        """Returns an expression to iterate over the objects at these paths."""
+        """Returns an expression that iterates over the objects at `paths`."""
         scope = paths[0][:-1]
         text = expression(scope)
         keys = [path[-1] for path in paths]
@@ -157,13 +171,19 @@ class ClassNames:
         return sorted(found, key=lambda p: int(p[-1]))  # as they are made
 
     def shown_scope(self, scope: str) -> str:
-        """Returns a scope as the comment in a method, without the scope of the class."""
+        """
+        Returns a scope as a comment in a method shows it: without the scope of the
+        class.
+        """
         parts = scope.split(".")
         own = self.scope.split(".") if self.scope else []
         return ".".join(parts[len(own) :] if parts[: len(own)] == own else parts)
 
     def parameters(self) -> dict[tuple[str, ...], list[str]]:
-        """Returns the paths of parameters, by the kinds of states that they have."""
+        """
+        Returns the paths of the parameters, grouped by the kinds of optimizer states
+        that they have.
+        """
         program, members = self.program, self.layout.members
         places = {argument: m for m, argument in enumerate(self.cls.instances[0])}
         own: dict[int, list[str]] = {
@@ -185,8 +205,8 @@ class ClassNames:
 
     def declared(self) -> dict[str, list[str]]:
         """
-        Returns the paths of parameters and of each kind of their states, in the order of
-        declaration.
+        Returns the paths of all parameters (key "") and of the states of each kind, in
+        the order in which the class declares them.
         """
         found: dict[str, list[str]] = {"": []}
         for kinds, paths in self.parameters().items():
@@ -199,9 +219,11 @@ class ClassNames:
         self, start: str, numbers: Sequence[int], ends: Sequence[str]
     ) -> str | None:
         """
-        Returns a short expression for all parameters, or all states of a kind, of the
-        elements with these numbers of a list of children, if `ends` (what each element
-        contributes) are exactly these; else None.
+        Returns a short expression for all parameters, or for all states of one kind, of
+        several children in a list, or None if there is none. `start` is the expression
+        of the list, and `numbers` are the indices of the children. `ends` are the paths
+        of the tensors inside of each child; they must be exactly the parameters or
+        states that the child's class declares.
         """
         for other, paths in self.layout.children.items():
             known = {expression(path) for path in paths}
@@ -215,7 +237,10 @@ class ClassNames:
 
 
 def number_range(keys: Sequence[str]) -> str:
-    """Returns an expression for the integers that some keys are, for a loop."""
+    """
+    Returns an expression for the integers that the texts `keys` stand for, to use in a
+    loop.
+    """
     numbers = [int(key) for key in keys]
     first, last = numbers[0], numbers[-1]
     if numbers == list(range(first, last + 1)):
@@ -227,8 +252,8 @@ def number_range(keys: Sequence[str]) -> str:
 
 def _scope_of_all(known: Sequence[FuncOp]) -> str:
     """
-    Returns the scope of a class's ops up to the last part that differs between its
-    instances.
+    Returns the common scope of all ops of a class's functions, up to its last part that
+    differs between instances, or an empty text if no part does.
     """
     scopes = [scope_of(op) for f in known for op in f.body.block.ops]
     split = [scope.split(".") for scope in scopes if scope]

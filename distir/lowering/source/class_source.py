@@ -1,4 +1,4 @@
-"""Writes the program of one rank as Python classes: functions become methods of modules."""
+"""Writes the program of one rank as Python classes, with functions as methods."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ from distir.program import return_op
 @dataclass
 class ClassSource:
     """
-    The program of a rank.
+    The source of a rank's program.
 
     - `body`: the class without its `class` line, indented by four spaces; the entry
       function is its method `forward`.
-    - `helpers`: the helper modules that it uses.
-    - `numbers`: the integers (peers) that differ between ranks that share the class.
-    - `groups`: for each mesh, the tuples of axes whose process groups it uses.
-    - `members`: for arguments that modules hold, by index, the path of the module and the
-      name there.
-    - `overwritten`: for results that are overwritten arguments, the index of the argument.
-    - `graphs`: functions that are to be CUDA graphs, with the reason why they are not.
+    - `helpers`: the helper modules that the class uses.
+    - `numbers`: the indices of peer processes, which differ between ranks with the same
+      class.
+    - `groups`: the pairs of a mesh and a tuple of its axes whose process groups the
+      class uses.
+    - `members`: for each argument that a module holds, by index, the path of the module
+      and the member's name.
+    - `overwritten`: for each result that overwrites an argument, the index of the
+      argument.
+    - `graphs`: functions that were chosen for CUDA graphs, each with the reason why it
+      is not captured, or an empty text if it is.
     """
 
     body: str
@@ -44,7 +48,7 @@ class ClassSource:
 
 def class_source(classes: RankClasses) -> ClassSource:
     """
-    Returns the class of a rank's program; the classes of its parts are added to
+    Returns the class of a rank's program, and adds the classes of its parts to
     `classes.texts`.
     """
     root = classes.classes.classes[0]
@@ -62,7 +66,7 @@ def class_source(classes: RankClasses) -> ClassSource:
 
 
 class ClassWriter:
-    """Writes one class."""
+    """Writes one class of a program as Python source."""
 
     def __init__(self, program: RankClasses, cls: ModuleClass):
         self.program, self.cls = program, cls
@@ -100,8 +104,8 @@ class ClassWriter:
 
     def _members(self) -> list[str]:
         """
-        Returns the lines that declare members: parameters with the same kinds of states
-        together.
+        Returns the lines that declare members. Parameters with the same kinds of
+        optimizer states share a line.
         """
         lines: list[str] = []
         for kinds, paths in self.names.parameters().items():
@@ -139,7 +143,10 @@ class ClassWriter:
 
 
 def _documented(cls: ModuleClass, program: RankClasses) -> str:
-    """Returns the docstring of a class that stands for several modules."""
+    """
+    Returns the docstring line of a class, which names the list that its instances
+    belong to.
+    """
     layout = program.layout.of[cls]
     start = ".".join(layout.source[:-1])
     what = f"An element of `{start}`." if start else "A part of the program."

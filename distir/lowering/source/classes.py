@@ -1,10 +1,11 @@
 """
 Groups the functions of a per-rank program into classes.
 
-A function is called with different weights each time: each set of them is an *instance*. A
-position of its arguments that is a weight in all of them is a *member*. Functions on the
-same sets, such as the forward and the backward of a layer, are methods of one class. What
-has a single instance belongs to the class of the whole program. Names play no role here.
+Each set of weights with which a function is called is an *instance*. An argument
+position that takes a weight in every instance is a *member*. Functions with the same
+instances, such as the forward and the backward of a layer, are methods of one class. A
+function with a single instance becomes a method of its caller's class, for example of
+the class of the whole program. The names of functions and weights do not matter.
 """
 
 from __future__ import annotations
@@ -28,21 +29,23 @@ HELD = frozenset(("parameter", "state", "constant"))
 
 Binding = tuple["BlockArgument | None", ...]
 """
-For each argument of a function the argument of the program that it stands for, if any.
+For each argument of a function, the argument of the program that is passed, or None if
+another value is passed.
 """
 
 
 @dataclass(eq=False)
 class ModuleClass:
     """
-    A class: its methods, its members, its instances.
+    A class of modules.
 
     - `functions`: its methods;
-    - `instances`: for each instance the program's arguments that it holds, in the order of
-      members;
-    - `positions`: for each method, which of its arguments are which members;
-    - `children`: for each class of a child, the children of each instance, as numbers of
-      instances of that class.
+    - `instances`: for each instance, the program's arguments that it holds, in the
+      order of members;
+    - `positions`: for each method, the index of the member for each argument position
+      that is a member;
+    - `children`: for each class of children, the children of each instance, as indices
+      of instances of that class.
     """
 
     functions: list[FuncOp]
@@ -59,8 +62,8 @@ class ModuleClass:
 
 class _Rejected(Exception):
     """
-    Raised with functions that cannot have members, and take what they need as arguments
-    instead.
+    Raised for functions that cannot have members, and must get their weights as
+    arguments instead.
     """
 
     def __init__(self, rejected: set[FuncOp]):
@@ -71,9 +74,11 @@ class _Rejected(Exception):
 @dataclass
 class Classes:
     """
-    The classes of a program, that of the whole program first, and the class of each
-    function. `child` has, for a call, the number of the child whose method it is, among the
-    children of that class; calls of methods of the same object are not in it.
+    The classes of a program, with the class of the whole program first.
+
+    `of` gives the class of each function. `child` gives, for a call of a child's
+    method, the index of the child among the children of the same class; it has no entry
+    for calls of methods of the same object.
     """
 
     classes: list[ModuleClass]
@@ -81,8 +86,8 @@ class Classes:
     child: dict[CallOp, int]
     owner: dict[BlockArgument, tuple[ModuleClass, int, int]]
     """
-    For each argument of the program that another class than the first holds: that class,
-    the instance and the member.
+    For each argument of the program that a class other than the first holds: the class,
+    the index of the instance and the index of the member.
     """
 
     @staticmethod
@@ -98,7 +103,7 @@ class Classes:
 
 
 class _Finder:
-    """Finds the classes; functions in `plain` get no members."""
+    """Finds the classes of a program. Functions in `plain` get no members."""
 
     def __init__(self, module: ModuleOp, plain: set[FuncOp]):
         self.known = functions(module)
@@ -143,7 +148,7 @@ class _Finder:
                 yield op, self.known[op.callee.string_value()]
 
     def _in_order_of_calls(self) -> list[FuncOp]:
-        """Returns all functions but the entry, in the order of their first calls."""
+        """Returns all functions except the entry, in the order of their first calls."""
         found: dict[FuncOp, None] = {}
         pending = [self.entry]
         while pending:
@@ -163,7 +168,10 @@ class _Finder:
         return {function: list(each) for function, each in found.items()}
 
     def _passed(self, call: CallOp, caller: FuncOp, binding: Binding) -> Binding:
-        """Returns the binding of a call's operands, given the binding of its caller."""
+        """
+        Returns the binding of the function that `call` calls, given the binding of its
+        caller.
+        """
         return tuple(
             binding[v.index]
             if isinstance(v, BlockArgument) and v.owner is caller.body.block
@@ -173,7 +181,8 @@ class _Finder:
 
     def _members(self, function: FuncOp) -> list[int]:
         """
-        Returns the positions of arguments that are different weights in different bindings.
+        Returns the argument positions whose weights differ between bindings, or all
+        positions of weights if the function has one binding.
         """
         if function in self.plain:
             return []
@@ -194,8 +203,9 @@ class _Finder:
 
     def _join(self, function: FuncOp) -> bool:
         """
-        Makes a function a method of the class that has the same instances, if there is one;
-        returns whether there is.
+        Makes a function a method of the class that has the same instances. Returns
+        False if no class holds any of its weights. Raises _Rejected if only some of the
+        instances or members fit.
         """
         instances = self._instances(function)
         owners = [
@@ -236,7 +246,7 @@ class _Finder:
         return True
 
     def _make(self, function: FuncOp) -> None:
-        """Makes a class for a function."""
+        """Makes a new class with `function` as its first method."""
         instances = self._instances(function)
         every = [argument for instance in instances for argument in instance]
         if len(set(every)) < len(every):  # one weight in several places
@@ -252,7 +262,10 @@ class _Finder:
         self.of[function] = cls
 
     def _place_single(self, function: FuncOp) -> None:
-        """Makes a function with one instance a method of the class that calls it."""
+        """
+        Makes a function with one instance a method of the class that calls it. If
+        several classes call it, it gets a class of its own.
+        """
         callers = {
             self.of[caller]
             for caller in self.callers_first
@@ -306,8 +319,8 @@ class _Finder:
 
     def _numbers(self, function: FuncOp, call: CallOp, callee: FuncOp) -> list[int]:
         """
-        Returns, for each instance of the caller's class, the number of the callee's
-        instance.
+        Returns, for each instance of the caller's class, the index of the instance
+        whose method the call runs.
         """
         cls, own = self.of[function], self.of[callee]
         position, _ = next(iter(own.positions[callee].items()))
@@ -324,8 +337,8 @@ class _Finder:
 
     def _instance(self, function: FuncOp, binding: Binding) -> int:
         """
-        Returns the number of the instance of its class on which a function runs with that
-        binding.
+        Returns the index of the instance on which a function runs if it is called with
+        `binding`.
         """
         cls = self.of[function]
         if len(cls.instances) == 1:
@@ -337,7 +350,10 @@ class _Finder:
         return self.owner[argument][1]
 
     def _check_same(self, function: FuncOp, call: CallOp, callee: FuncOp) -> None:
-        """Rejects a method that calls another one of its class on a different instance."""
+        """
+        Raises _Rejected if a method calls another method of its class on a different
+        instance.
+        """
         cls = self.of[function]
         if len(cls.instances) == 1 or not cls.positions[callee]:
             return
@@ -347,7 +363,10 @@ class _Finder:
                 raise _Rejected({callee})
 
     def _add_states(self) -> None:
-        """Adds, beside each parameter that a class holds, the parameter's states."""
+        """
+        Adds the optimizer states of each parameter that a class holds to the same
+        class.
+        """
         states: dict[BlockArgument, list[BlockArgument]] = {}
         for state, parameter in parameters_of_states(self.entry).items():
             if (own := self.entry.args[state]) in self.held and own not in self.owner:

@@ -1,4 +1,6 @@
-"""Writes constants: short ones as Python, the others into a file of the package."""
+"""
+Writes constants: short ones as Python expressions, others into a file of the package.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,20 @@ from distir.lowering.source.text import Names
 
 
 def constants_file(program: str) -> str:
-    """Returns the name of the file with the constants of a program's module."""
+    """Returns the name of the file with the constants of module `program`."""
     return f"{program}.safetensors"
 
 
 _LISTED_ELEMENTS = 16
-"""Constants with more elements than this that are no arithmetic sequence go to the file."""
+"""
+The largest number of elements of a constant that is listed in the source. Longer
+constants go to the file, unless they are one repeated number or an arithmetic sequence.
+"""
 
 
 @dataclass
 class WrittenConstants:
-    """The constants in the file of a package: their bytes by name."""
+    """The constants in the file of a package, as bytes by name."""
 
     arrays: dict[str, npt.NDArray[Any]] = field(
         default_factory=lambda: dict[str, npt.NDArray[Any]]()
@@ -34,7 +39,10 @@ class WrittenConstants:
     _names: Names = field(default_factory=Names)
 
     def expression(self, array: npt.NDArray[Any], hint: str | None) -> str:
-        """Returns the Python expression for a constant. Raises DistIRError."""
+        """
+        Returns the Python expression for a constant, and adds the constant to the file
+        if the expression loads it from there. Raises DistIRError for strings.
+        """
         if array.dtype.kind in "OUS":
             raise DistIRError("constant strings have no torch lowering")
         element = element_type_of_dtype(array.dtype)
@@ -59,8 +67,8 @@ class WrittenConstants:
 
 def _computed(array: npt.NDArray[Any], dtype: str) -> str | None:
     """
-    Returns an expression for an array of one repeated number, or of integers with equal
-    steps; None for others.
+    Returns an expression for an array of one repeated number, or for a long array of
+    integers with equal steps; None for other arrays.
     """
     flat, shape = array.reshape(-1), tuple(array.shape)
     if not array.size:

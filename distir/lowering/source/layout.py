@@ -1,8 +1,8 @@
 """
 Chooses the paths at which the classes of a program hold their members and children.
 
-Paths follow the names of the source as far as possible: layers whose names differ in one
-number are `layers[0]`, `layers[1]`.
+Paths follow the names of the source model as far as possible. Layers whose names differ
+in one number become `layers[0]`, `layers[1]`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from distir.lowering.source.text import sanitized
 @dataclass
 class ClassLayout:
     """
-    The paths in a class: of its members, and, for each class of children, of the children.
-    `source` is the source name of its first instance.
+    The paths in a class: those of its `members` by index, and those of its `children`
+    by their class. `source` is the name of the first instance in the source model.
     """
 
     source: Path
@@ -32,7 +32,10 @@ class ClassLayout:
 
     @property
     def has_elements(self) -> bool:
-        """Whether a part of the module itself has a number for a name."""
+        """
+        Whether a member or child of the class has a number as the first part of its
+        path.
+        """
         paths = [
             *self.members.values(),
             *(p for c in self.children.values() for p in c),
@@ -41,7 +44,10 @@ class ClassLayout:
 
 
 class ModuleLayout:
-    """The paths of all classes of a program whose arguments have these names."""
+    """
+    The paths in all classes of a program. `names` are the names of the program's
+    arguments in the source model.
+    """
 
     def __init__(
         self,
@@ -59,7 +65,7 @@ class ModuleLayout:
         self._lay_out(root, ())
 
     def path(self, argument: BlockArgument) -> Path:
-        """Returns where the whole program holds an argument."""
+        """Returns the path of `argument` from the object of the whole program."""
         root = self.classes.classes[0]
         number = root.instances[0].index(argument)
         cls, instance, member = self.classes.owner.get(argument, (root, 0, number))
@@ -84,7 +90,10 @@ class ModuleLayout:
                 self._lay_out(other, sources[other])
 
     def _inside(self, name: Path, source: Path) -> Path:
-        """Returns a name without that of the instance which contains it."""
+        """
+        Returns `name` without the prefix `source`, the name of the containing instance.
+        If `name` has another prefix, returns its last two parts.
+        """
         if name[: len(source)] == source and len(name) > len(source):
             return name[len(source) :]
         return name if not source else name[-2:]
@@ -93,7 +102,8 @@ class ModuleLayout:
         self, cls: ModuleClass, other: ModuleClass
     ) -> tuple[list[Path], Path]:
         """
-        Returns the paths of children, and the source name of the first of all instances.
+        Returns the paths of the children of class `other` in class `cls`, and the name
+        of the first instance of `other` in the source model.
         """
         tree = self.of[cls].tree
         count = len(cls.children[other][0])
@@ -116,8 +126,9 @@ class ModuleLayout:
         self, other: ModuleClass, numbers: list[int]
     ) -> tuple[Path, list[str]]:
         """
-        Returns the name that instances have in common, and the number that follows it in
-        each.
+        Returns the common start of the names of instances `numbers` of class `other`,
+        and the number that follows it in each name. If any of these is missing or two
+        are equal, returns no numbers.
         """
         starts: list[Path] = []
         for number in numbers:
@@ -133,11 +144,14 @@ class ModuleLayout:
 
 
 def other_first(cls: ModuleClass, other: ModuleClass) -> int:
-    """Returns which child of the first instance is the first instance of its class."""
+    """
+    Returns the index, among the children of the first instance of `cls`, of the first
+    instance of `other`; 0 if it is not among them.
+    """
     numbers = cls.children[other][0]
     return numbers.index(0) if 0 in numbers else 0
 
 
 def word(text: str) -> str:
-    """Returns the name of a class as a lower-case word."""
+    """Returns `text` as a lower-case identifier, or "part" if nothing is left."""
     return sanitized(text).lower() or "part"

@@ -1,4 +1,4 @@
-"""Writes calls of one function in a row as a loop."""
+"""Writes successive calls of one function as a loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from distir.lowering.source.runs import CallRun, ValueList
 
 
 class Loop:
-    """The header and the body of a loop, and the variables that it leaves behind."""
+    """
+    The header and the body of a loop, with the variables that hold values after it.
+    """
 
     def __init__(
         self,
@@ -37,8 +39,9 @@ class Loop:
 
     def _find_given_away(self) -> None:
         """
-        Finds what dies here and goes to lists of operands, one for each iteration: an
-        iteration is to be the last that holds its own. What goes nowhere else is `released`
+        Finds the values that the method uses for the last time in this loop, each as an
+        operand of one iteration. They are to be freed in this iteration. Values without
+        another use in the loop are put into `released`; their variables are deleted
         before the loop.
         """
         run, method = self.run, self.method
@@ -77,7 +80,8 @@ class Loop:
 
     def _targets(self, count: int, group: Sequence[int]) -> tuple[list[str], str]:
         """
-        Returns the names for the results, and the values for the list of outputs.
+        Returns the variables for the results of a call, and the expression that is
+        appended to the list of outputs.
         """
         method, first = self.method, self.run.calls[0]
         targets: list[str] = []
@@ -135,7 +139,7 @@ class Loop:
             elif position in run.given:
                 values = run.given[position]
                 if any(method.key(v) in self.given_away for v in values):
-                    # The list is the last to hold them, and gives each away.
+                    # Only the list holds the values, and each iteration removes one.
                     name = method.names.fresh(method.plural(value), "values")
                     items = ", ".join(method.listed(values))
                     self.prepared.append(f"{name} = [{items}]")
@@ -151,8 +155,9 @@ class Loop:
 
     def _taken(self) -> dict[int, str]:
         """
-        Returns the arguments for operands that are taken from lists; of several passed by
-        one `*`, only the first has an entry.
+        Returns, by position, the argument text for operands that come from lists. If
+        one `*` passes several operands, the first gets the text and the others an empty
+        one.
         """
         by_source: dict[tuple[ValueList, bool], list[tuple[int, int]]] = defaultdict(
             list

@@ -1,4 +1,4 @@
-"""Writes one method: a function of a per-rank program."""
+"""Writes one method from a function of a per-rank program."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ from distir.lowering.source.text import WIDTH, broken, chained, comment, filled
 from distir.program import argument_attributes, scope_of
 
 _LISTED_RESULTS = 8
-"""An op with more results than this gives a list instead of a variable for each."""
+"""
+The largest number of results of an op that get a variable each. More results are kept
+in a list.
+"""
 
 
 class Method:
-    """Writes one function as a method of the class whose names are `writer`."""
+    """
+    Writes `function` as the method `name` of a class; `writer` gives the names in this
+    class.
+    """
 
     def __init__(self, writer: ClassNames, function: FuncOp, name: str):
         self.writer, self.function, self.name = writer, function, name
@@ -44,7 +50,7 @@ class Method:
             for key in self._needed(statement):
                 self.last_use[key] = i
 
-    # What statements need
+    # Values that statements need
 
     def _needed(self, statement: Statement) -> set[Key]:
         if not isinstance(statement, CallRun):
@@ -62,8 +68,8 @@ class Method:
 
     def _dying(self, at: int) -> list[Key]:
         """
-        Returns the values that a statement is the last to use, and those that it computes
-        for nobody.
+        Returns the values whose last use is the statement with index `at`, and the
+        results of this statement that are never used.
         """
         statement = self.plan.statements[at]
         keys = [k for k in self._needed_in_order(statement) if self.last_use[k] == at]
@@ -80,8 +86,9 @@ class Method:
 
     def _frees(self, argument: BlockArgument) -> bool:
         """
-        Whether an argument is deleted behind its last use: a tensor that a caller may have
-        given away. The caller of the program keeps what it gives.
+        Whether the method deletes `argument` after its last use. This holds for
+        tensors, because a caller may have given up its own reference. It does not hold
+        for the entry function, because the caller of the program keeps its arguments.
         """
         return (
             self.function is not self.writer.program.entry
@@ -98,7 +105,7 @@ class Method:
     # Text
 
     def text(self) -> list[str]:
-        """Returns the lines of the method, its `def` first."""
+        """Returns the lines of the method, from its decorator or `def` on."""
         attributes = argument_attributes(self.function)
         for i, argument in enumerate(self.function.args):
             if i in self.positions:
@@ -173,9 +180,10 @@ class Method:
 
     def _give_away(self, call: CallOp, dying: list[Key]) -> list[Key]:
         """
-        Makes a list the last to hold the tensors that the call is the last to use, if its
-        method does not need them to its end: it frees them. Returns the values that remain to
-        be deleted behind the call.
+        Moves tensors into a list from which the call takes them, so that the called
+        method can free them before it ends. This concerns tensors whose last use in
+        this method is the call, and that the called method does not need until its end.
+        Returns the values that must still be deleted after the call.
         """
         operands = list(call.operands)
         callee = self.writer.program.callee(call)
@@ -199,8 +207,10 @@ class Method:
 
     def _take_from_lists(self, call: CallOp, at: int) -> None:
         """
-        Takes tensors that the call is the last to use from the ends of the lists that hold
-        them, if its method does not need them to its end.
+        Passes tensors to the call by `pop()` from the ends of the lists that hold them,
+        so that the called method can free them before it ends. This concerns tensors
+        whose last use in this method is the call, and that the called method does not
+        need until its end.
         """
         if self.plan.lists.keys().isdisjoint(call.operands):
             return
@@ -246,8 +256,8 @@ class Method:
 
     def _assign(self, op: Operation, written: str, dying: list[Key]) -> list[Key]:
         """
-        Assigns what an expression returns to variables; returns the values that remain to
-        be deleted.
+        Assigns the results of the expression `written` to variables. Returns the values
+        that must still be deleted.
         """
         results = list(op.results)
         if not results:
@@ -284,8 +294,8 @@ class Method:
 
     def _reused(self, op: Operation, dying: Sequence[Key]) -> SSAValue | None:
         """
-        Returns the operand whose variable the result of an op takes over: one that nobody
-        needs any more, if the result has no name of its own.
+        Returns an operand whose variable the result of an op can take over, or None.
+        The operand has no later use, and the result has no name of its own.
         """
         if len(op.results) != 1 or op.results[0] in dying:
             return None
@@ -297,7 +307,7 @@ class Method:
         return None
 
     def _delete(self, dying: Iterable[Key], others: Sequence[str] = ()) -> None:
-        """Deletes the variables of values that nobody needs any more."""
+        """Deletes the variables of the values `dying`, and the variables `others`."""
         found = list(others)
         for key in dying:
             if isinstance(key, ValueList):
@@ -348,8 +358,8 @@ class Method:
 
     def _carry(self, run: CallRun, dying: Sequence[Key]) -> dict[int, str]:
         """
-        Returns the variables of a loop's carried results, and assigns them their first
-        values.
+        Returns the variables of the results that a loop carries from one iteration to
+        the next, and assigns their first values.
         """
         found: dict[int, str] = {}
         for position, result in run.carried.items():
@@ -371,8 +381,9 @@ class Method:
 
 def _is_freed(argument: BlockArgument, callee: FuncOp) -> bool:
     """
-    Whether a method goes on behind the last use of an argument: in a repeat it may always, as
-    that is no more than a part of its caller.
+    Whether a method continues after its last use of `argument`, so that the argument
+    can be freed early. Always true for an outlined repeat, which is a part of its
+    caller.
     """
     if REPEAT in callee.attributes:
         return True
@@ -383,7 +394,7 @@ def _is_freed(argument: BlockArgument, callee: FuncOp) -> bool:
 
 
 def _is_returned(op: Operation) -> bool:
-    """Whether an op packs what the function returns next, and the pack has no other use."""
+    """Whether `op` packs values into a list whose only use is the function's return."""
     if not isinstance(op, PackOp) or len(op.inputs) < 2:
         return False
     users = [use.operation for use in op.output.uses]

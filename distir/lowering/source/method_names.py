@@ -1,6 +1,6 @@
 """
-The variables of a method: names for the values of its function, and expressions for those that
-it takes together.
+The variables of a method: names for the values of its function, and short expressions
+for lists of values.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from distir.lowering.source.runs import MethodPlan, ValueList, plan
 from distir.lowering.source.text import Names, sanitized
 
 _SHORTEST = 3
-"""Lists of fewer repeated items are written out."""
+"""The number of repeated items from which a generator replaces them in a list."""
 
 
 @dataclass(frozen=True)
 class Expression:
     """
-    The expression for a value: `start`, or `start[index]end` for an element of a list or of
-    an object in one.
+    The expression for a value: `start`, or `start[index]end` for an element of a list
+    or for an attribute of such an element.
     """
 
     start: str
@@ -41,12 +41,12 @@ class Expression:
         return self.start if self.index is None else self.at(str(self.index))
 
     def at(self, index: str) -> str:
-        """Returns the expression with another index."""
+        """Returns the expression with `index`, as text, in place of its own index."""
         return f"{self.start}[{index}]{self.end}"
 
 
 def member(path: Path) -> Expression:
-    """Returns the expression for a member at a path of `self`."""
+    """Returns the expression for the member of `self` at `path`."""
     for i, part in enumerate(path):
         if part.isdecimal():
             end = expression(path[i + 1 :], "")
@@ -56,15 +56,17 @@ def member(path: Path) -> Expression:
 
 AllOf = Callable[[str, Sequence[int], Sequence[str]], "str | None"]
 """
-Returns a short expression for what the elements with these numbers of a list have, where
-each contributes an expression `each` with each of these ends; None if there is none.
+A function from the expression of a list, indices in it and a list of attribute paths.
+It returns a short expression for the attributes at these paths of an element `each`, or
+None if there is none.
 """
 
 
 def listed(items: Sequence[Expression], all_of: AllOf) -> list[str]:
     """
-    Returns the items of a list as Python writes them between its brackets: items that
-    repeat with another index become a generator, `*(each.weight for each in layers[:12])`.
+    Returns the items of a list as source text. Items that repeat with increasing or
+    decreasing indices become one generator, such as `*(each.weight for each in
+    layers[:12])`.
     """
     found: list[str] = []
     at = 0
@@ -81,8 +83,8 @@ def listed(items: Sequence[Expression], all_of: AllOf) -> list[str]:
 
 def _repeat(items: Sequence[Expression], at: int) -> tuple[int, int]:
     """
-    Returns the period of the longest repetition from a position on, and how often it
-    occurs.
+    Returns the period and the number of occurrences of the longest repetition that
+    starts at position `at`; (1, 1) if nothing repeats.
     """
     best = (1, 1)
     for period in range(1, (len(items) - at) // 2 + 1):
@@ -97,7 +99,10 @@ def _repeat(items: Sequence[Expression], at: int) -> tuple[int, int]:
 
 
 def _follows(items: Sequence[Expression], at: int, period: int, count: int) -> bool:
-    """Whether the next items are the first ones with their indices `count` steps on."""
+    """
+    Whether the items of the period with index `count` continue the pattern of the first
+    two periods: the same expressions, with indices that go up or down by one each time.
+    """
     block = items[at + count * period : at + (count + 1) * period]
     if len(block) < period:
         return False
@@ -119,7 +124,8 @@ def _follows(items: Sequence[Expression], at: int, period: int, count: int) -> b
 
 def _generator(items: Sequence[Expression], count: int, all_of: AllOf) -> str:
     """
-    Returns a generator for what repeats `count` times; `items` are the first two periods.
+    Returns a generator expression for a pattern that repeats `count` times. `items` are
+    its first two periods.
     """
     period = len(items) // 2
     first, second = items[:period], items[period:]
@@ -155,8 +161,8 @@ def _descends(first: Expression, second: Expression) -> bool:
 
 def _slice(first: Expression, second: Expression, count: int) -> str:
     """
-    Returns the slice of `count` elements from that of `first` on, in the direction of
-    `second`.
+    Returns the slice of `count` elements that begins with the element of `first` and
+    goes in the direction of the element of `second`.
     """
     at = first.index or 0
     if not _descends(first, second):
@@ -166,17 +172,20 @@ def _slice(first: Expression, second: Expression, count: int) -> str:
 
 
 def _index(first: int, low: int, count: int, descends: bool) -> str:
-    """Returns the index as a function of `i`, which counts up from `low`."""
+    """
+    Returns the text of an index that starts at `first` and goes up or down, in terms of
+    `i`, which counts up from `low`.
+    """
     if descends:
         return f"{first + low} - i"
     return f"i + {first - low}" if first > low else "i"
 
 
 _MODULES = ("torch", "F", "nn", "modules", *sorted(helper_modules()))
-"""Names that a method's variables must not hide."""
+"""Names that the variables of a method must not hide."""
 
 Key = SSAValue | ValueList
-"""What a variable holds: a value, or those of several calls."""
+"""The content of a variable: one value, or a list of the values of several calls."""
 
 
 class MethodNames:
@@ -184,9 +193,10 @@ class MethodNames:
     The `ValueNames` of a method's ops, in a class whose names are `writer`.
 
     - `plan`: the method's statements;
-    - `variables`: the local variables that hold one value each, with arguments that are deleted;
-    - `expressions`: what stands for a value, such as a variable or a member;
-    - `popped`: lists whose elements are removed one by one, until they are empty.
+    - `variables`: the local variables that hold one value each, including arguments
+      that the method deletes;
+    - `expressions`: the expression for each value, such as a variable or a member;
+    - `popped`: the lists whose elements are removed one by one until they are empty.
     """
 
     def __init__(self, writer: ClassNames, function: FuncOp):

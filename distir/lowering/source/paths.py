@@ -1,9 +1,9 @@
 """
-Paths of what the modules of a generated program hold, such as
+Paths of the tensors and modules inside of a generated program, such as
 `transformer.h.3.attn.weight`.
 
-Names of the source are only labels: paths differ from each other and are valid Python,
-whatever the names are.
+Names of the source model are only labels. Paths are distinct and valid Python for any
+names.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ MODULE_ATTRIBUTES = frozenset(
     )
 )
 """
-Names that members of a module must not hide: attributes of `torch.nn.Module` and of our
-own.
+Names that members of a module must not hide: attributes of `torch.nn.Module`, and those
+that generated classes define.
 """
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def components(name: str) -> Path:
-    """Splits a dotted name into the parts of a path, at least one."""
+    """Returns the parts of a path for a dotted name; at least one part."""
     parts = [_component(part) for part in name.split(".")]
     kept = tuple(part for part in parts if part)
     return kept or ("tensor",)
@@ -62,12 +62,14 @@ def _component(part: str) -> str:
 
 
 def expression(path: Iterable[str], start: str = "self") -> str:
-    """Returns the Python expression for a path: `self.transformer.h[3].attn`."""
+    """
+    Returns the Python expression for a path, such as `self.transformer.h[3].attn`.
+    """
     return start + "".join(f"[{p}]" if p.isdecimal() else f".{p}" for p in path)
 
 
 def common_start(paths: Sequence[Path]) -> Path:
-    """Returns the longest path with which all of them begin."""
+    """Returns the longest path with which all `paths` begin."""
     found: list[str] = []
     for parts in zip(*paths, strict=False):
         if len(set(parts)) > 1:
@@ -79,8 +81,8 @@ def common_start(paths: Sequence[Path]) -> Path:
 @dataclass
 class PathTree:
     """
-    The paths below one module. A part of a path is either a scope with parts of its own or
-    a leaf.
+    The paths below one module. Each part of a path is either a scope with parts of its
+    own, or a leaf.
     """
 
     names: Names = field(default_factory=lambda: Names(MODULE_ATTRIBUTES))
@@ -90,7 +92,10 @@ class PathTree:
     leaves: set[str] = field(default_factory=set[str])
 
     def add(self, path: Path) -> Path:
-        """Adds a leaf and returns its path, which is the given one if it is free."""
+        """
+        Adds a leaf and returns its path: `path` if it is free and valid, else a similar
+        new path.
+        """
         first, rest = path[0], path[1:]
         if not rest:
             name = self._fresh(first)
@@ -105,8 +110,8 @@ class PathTree:
 
     def unused(self, scope: str) -> str:
         """
-        Returns the name of a scope that has no parts yet, which is the given one if that is
-        free.
+        Returns the name of a scope that has no parts yet: `scope` if it is free, else
+        `scope` with a number.
         """
         numbered = (f"{scope}_{i}" for i in count(2))
         taken = {*self.scopes, *self.leaves}
@@ -120,8 +125,8 @@ class PathTree:
 
     def size(self, path: Path) -> int:
         """
-        Returns the number of parts of the scope at a path, given as it is written in
-        Python.
+        Returns the number of parts of the scope at `path`, which consists of names that
+        `add` has returned; 0 if there is no such scope.
         """
         tree = self
         for part in path:

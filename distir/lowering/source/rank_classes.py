@@ -1,4 +1,6 @@
-"""The names, layouts and imports that the classes of one rank's program share."""
+"""
+The names, layouts and imports that are common to all classes of one rank's program.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,18 @@ from distir.program import (
 @dataclass
 class ClassTexts:
     """
-    The texts, by name, of the classes of a package that are not the program of a rank, in
-    an order in which Python can define them. Ranks share those that are equal.
+    The source texts of a package's classes by name, except the classes of whole ranks.
+    Each class comes after the classes that it uses. Ranks share classes with equal
+    texts.
     """
 
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, hint: str, body: str) -> str:
         """
-        Adds a class with that text, from the parenthesis of its base on, if there is no
-        equal one; returns its name.
+        Adds a class with text `body`, which begins at the parenthesis of its base, and
+        returns its name. The name is `hint`, with a number if a class of another text
+        has it. If a class of the same text has the name already, it is used again.
         """
         name, count = hint, 1
         while self.texts.setdefault(name, body) != body:
@@ -43,7 +47,7 @@ class ClassTexts:
 
 
 class RankClasses:
-    """The state that the classes of a rank's program share while they are written."""
+    """The common state of the classes of a rank's program during their writing."""
 
     def __init__(
         self,
@@ -80,8 +84,8 @@ class RankClasses:
         self.groups: set[tuple[str, tuple[str, ...]]] = set()
         self.written: dict[ModuleClass, tuple[str, bool]] = {}
         """
-        The name of each class that has been written, and whether it takes meshes and
-        numbers.
+        For each class that has been written, its name, and whether its constructor
+        takes meshes and numbers.
         """
 
     def callee(self, call: CallOp) -> FuncOp:
@@ -93,7 +97,9 @@ class RankClasses:
         return self.methods[self.callee(call)]
 
     def members_passed(self, call: CallOp) -> set[int]:
-        """Returns the operands of a call that the callee holds as members."""
+        """
+        Returns the positions of a call's operands that the callee holds as members.
+        """
         return self.passed_members[call]
 
     def _name_methods(self, cls: ModuleClass) -> None:
@@ -114,8 +120,8 @@ class RankClasses:
 
 def _words(cls: ModuleClass) -> str:
     """
-    Returns the words with which the names of a class's functions begin, or the name of the
-    first of them.
+    Returns the common first words of the names of a class's functions, or the whole
+    name of the first function if they have none in common.
     """
     split = [sanitized(f.sym_name.data).split("_") for f in cls.functions]
     common: list[str] = []

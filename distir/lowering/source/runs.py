@@ -1,9 +1,9 @@
 """
-Finds calls of one function in a row that can be written as a loop.
+Finds successive calls of one function that can be written as a loop.
 
-In iteration i an operand is the same as in all others, or a result of iteration i - 1, or
-element i of a list (backwards: n - 1 - i). Results that are needed elsewhere than in the
-next iteration go to lists.
+In iteration i, each operand is one of these: the same value as in all other iterations,
+a result of iteration i - 1, or element i of a list (backwards: element n - 1 - i).
+Results that are used outside of the next iteration are collected in lists.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from distir.lowering.emitter import known_constant
 @dataclass(eq=False)
 class ValueList:
     """
-    A Python list that has for each iteration one value or, as a tuple, several. `name` is
-    set when it is written; `hint` is the value after which it is named.
+    A Python list with one item for each iteration: a value, or a tuple of several
+    values. `name` is set when the list is written; `hint` is the value that the list is
+    named after.
     """
 
     items: list[tuple[SSAValue, ...]]
@@ -31,7 +32,10 @@ class ValueList:
 
 @dataclass
 class FromList:
-    """Operands that are the elements of a list, if `backwards`, from its end."""
+    """
+    Operands that are the elements of list `source` in order, or in reverse order if
+    `backwards`.
+    """
 
     source: ValueList
     backwards: bool
@@ -42,12 +46,17 @@ class CallRun:
     """
     Calls that form a loop.
 
-    - `carried`: for an operand, the result of the previous call that it is;
-    - `taken`: for an operand, the list that it is in, and which of the values in a tuple;
-    - `given`: for an operand that is in no list, its values in all iterations;
-    - `inputs`: for a carried operand, the list of its values, if they are needed elsewhere;
-    - `outputs`: a list that collects some results of all iterations, with these results;
-    - `last`: the results of which only the last iteration's are needed.
+    - `carried`: for each operand that is a result of the previous call, the index of
+      this result;
+    - `taken`: for each operand from a list, the list, and the index in the tuple of an
+      item;
+    - `given`: for each operand that varies and is in no list, its values in all
+      iterations;
+    - `inputs`: for each carried operand that is used outside of the loop, the list that
+      collects its values;
+    - `outputs`: the results that one list collects in all iterations, and this list, or
+      None;
+    - `last`: the results that are used after the last iteration only.
     """
 
     calls: list[CallOp]
@@ -71,14 +80,15 @@ class MethodPlan:
     statements: list[Statement]
     lists: dict[SSAValue, tuple[ValueList, int, int | None]]
     """
-    For each value its list, its place there, and its index if the place holds a tuple.
+    For each value in a list: the list, the index of the item, and the index inside of
+    the item if it is a tuple, else None.
     """
 
 
 def plan(function: FuncOp, members: dict[CallOp, set[int]]) -> MethodPlan:
     """
-    Returns the statements of a function. `members` are the operands of calls that the
-    callee holds as members, so that they are not passed.
+    Returns the statements of a function. `members` gives, for each call, the operands
+    that the callee holds as members; these are not passed.
     """
     block = function.body.block
     ops = [op for op in block.ops if not _prints_nothing(op)]
@@ -119,8 +129,8 @@ class _Planner:
 
     def plan(self) -> list[Operation] | None:
         """
-        Makes the statements; returns a group of calls that cannot be a loop, if there is
-        one.
+        Makes the statements. Returns the first group of calls that cannot be a loop, or
+        None if there is none.
         """
         for group in self.groups:
             calls = [op for op in group if isinstance(op, CallOp)]
@@ -175,7 +185,10 @@ class _Planner:
         return True
 
     def _results(self, run: CallRun, inside: set[Operation]) -> bool:
-        """Decides where the results of a loop go; returns whether that can be written."""
+        """
+        Decides which variables and lists get the results of a loop. Returns whether the
+        loop can be written.
+        """
         calls, carried = run.calls, run.carried
         grouped: dict[frozenset[int], list[int]] = {}
         for result in range(len(calls[0].results)):
@@ -217,7 +230,10 @@ class _Planner:
     def _others(
         self, value: SSAValue, run: CallRun, inside: set[Operation]
     ) -> frozenset[int]:
-        """Returns the statements that use a value, except for the loop itself."""
+        """
+        Returns the indices of the statements that use a value, except for the loop
+        itself.
+        """
         return frozenset(
             self.place[use.operation]
             for use in value.uses
@@ -226,7 +242,7 @@ class _Planner:
 
 
 def uses(statement: Statement) -> Iterable[SSAValue]:
-    """Returns the values that a statement uses, each in the form in which it is written."""
+    """Returns the distinct values that a statement uses."""
     if isinstance(statement, CallRun):
         calls = statement.calls
         return dict.fromkeys(v for c in calls for v in c.operands)

@@ -1,7 +1,6 @@
 """
-Text of Python. Names and strings of the IR are written safely: identifiers that cannot mean
-anything else, literals that cannot end early, comments that stay on one line. Long lines are
-broken.
+Writes Python text safely. Identifiers hide nothing, literals cannot end early, comments
+stay on one line, and long lines are broken.
 """
 
 from __future__ import annotations
@@ -13,23 +12,26 @@ from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 WIDTH = 92
-"""The longest line, without the indentation of a method, that is not broken."""
+"""
+The largest length of a line that is not broken, without the indentation of its method.
+"""
 
 _STEP = 4
 _VIEWS = (".transpose(", ".permute(", ".unsqueeze(", ".squeeze(", ".t(")
-"""Methods that copy nothing, so that it does not matter when they are called."""
+"""Methods that copy nothing. The time of their call makes no difference."""
 
 _OPENING, _CLOSING = "([{", ")]}"
 
 _MARKS = re.compile(
     r"""[][(){}, ]|"(?:[^"\\]|\\.)*+(?:"|\\?$)|'(?:[^'\\]|\\.)*+(?:'|\\?$)""", re.DOTALL
 )
-"""Matches a bracket, a comma, a space or a string, which may have no end."""
+"""Matches a bracket, a comma, a space or a string, even if the string has no end."""
 
 
 def broken(line: str) -> list[str]:
     """
-    Returns a line of code, as several lines if it is too long and ends in a call or a list.
+    Returns a line of code as a list of lines: several if it is too long and ends in a
+    call or a list, else one.
     """
     ends = line.rstrip(":,")
     if len(line) <= WIDTH or not ends or ends[-1] not in _CLOSING:
@@ -55,8 +57,8 @@ def broken(line: str) -> list[str]:
 
 def _breakable(text: str) -> tuple[int, int]:
     """
-    Returns the positions of the outermost pair of brackets that closes at the end of a line
-    and has several items between.
+    Returns the positions of the outermost pair of brackets that closes at the end of
+    `text` and contains several items, or (0, 0) if there is none.
     """
     closing = len(text) - len(text.rstrip(_CLOSING))
     opened = [at for at, char, _ in _scan(text) if char in _OPENING]
@@ -68,7 +70,9 @@ def _breakable(text: str) -> tuple[int, int]:
 
 
 def _matching(text: str, stop: int, opened: Sequence[int]) -> int:
-    """Returns the position of the bracket that is closed at a position."""
+    """
+    Returns the position of the bracket that the bracket at position `stop` closes.
+    """
     marks = [(at, c) for at, c, _ in _scan(text) if c in _OPENING + _CLOSING]
     depth = 0
     for at, char in reversed([m for m in marks if m[0] <= stop]):
@@ -80,8 +84,8 @@ def _matching(text: str, stop: int, opened: Sequence[int]) -> int:
 
 def _scan(text: str) -> list[tuple[int, str, int]]:
     """
-    Returns the brackets, commas and spaces outside of strings: position, character, and
-    depth of brackets after it.
+    Returns the brackets, commas and spaces outside of strings, each with its position,
+    the character, and the bracket depth after it.
     """
     found: list[tuple[int, str, int]] = []
     depth = 0
@@ -94,7 +98,10 @@ def _scan(text: str) -> list[tuple[int, str, int]]:
 
 
 def _items(text: str) -> list[str]:
-    """Returns the parts between commas that are outside of brackets."""
+    """
+    Returns the parts of `text` between the commas that are outside of brackets and
+    strings.
+    """
     cuts = [at for at, char, depth in _scan(text) if char == "," and depth == 0]
     pieces = [
         text[a:b].strip()
@@ -105,8 +112,8 @@ def _items(text: str) -> list[str]:
 
 def filled(start: str, items: Sequence[str], end: str = "") -> list[str]:
     """
-    Returns `start` and the items in one line or, if that gets too long, in several, in
-    brackets.
+    Returns `start`, the items separated by commas, and `end` in one line. If that is
+    too long, the items are in brackets on several lines.
     """
     line = f"{start}{', '.join(items)}{end}"
     if len(line) <= WIDTH or not items:
@@ -124,8 +131,9 @@ def filled(start: str, items: Sequence[str], end: str = "") -> list[str]:
 
 def chained(lines: list[str], name: str, written: str) -> bool:
     """
-    Merges `name = name.method(...)` into the line that computed `name`, if that is a call
-    and nothing between uses it; returns whether it did.
+    Merges `name = name.method(...)` into the line that computed `name`, and returns
+    whether it did. The line must be a call. If the method copies data, the line must be
+    the last.
     """
     word = re.compile(rf"\b{name}\b")
     for at in range(len(lines) - 1, -1, -1):
@@ -154,28 +162,31 @@ _LIMIT = 60
 
 def sanitized(text: str) -> str:
     """
-    Returns a Python identifier made of the ASCII letters, digits and single underscores of
-    `text`, without leading underscore; empty if nothing is left.
+    Returns a Python identifier from the ASCII letters, digits and single underscores of
+    `text`, without a leading underscore, or an empty text if nothing is left.
     """
     kept = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")[:_LIMIT].strip("_")
     return f"v{kept}" if kept[:1].isdigit() else kept
 
 
 def comment(text: str) -> str:
-    """Returns `text` as the rest of a comment line: printable ASCII only, one line."""
+    """
+    Returns `text` in a form that fits into a comment: other characters than printable
+    ASCII become question marks.
+    """
     return "".join(c if " " <= c <= "~" else "?" for c in text)
 
 
 class Names:
-    """Hands out identifiers that differ from each other and from reserved ones."""
+    """Hands out identifiers that are distinct and not reserved."""
 
     def __init__(self, reserved: Iterable[str] = ()):
         self._used = {*_RESERVED, *reserved}
 
     def fresh(self, hint: str | None, fallback: str) -> str:
         """
-        Returns an unused identifier similar to `hint`, or to `fallback` (an identifier) if
-        nothing of the hint can be used.
+        Returns an unused identifier similar to `hint`, or to `fallback` (an identifier)
+        if no character of `hint` can be used.
         """
         base = sanitized(hint or "") or fallback
         name, count = base, 1

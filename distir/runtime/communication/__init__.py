@@ -1,1 +1,4 @@
-"""Collectives: as the backends offer them, in messages, of ragged parts, of flat parameters."""
+"""
+Collectives: single ones, several in one message, and those of ragged or flattened
+tensors.
+"""

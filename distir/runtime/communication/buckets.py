@@ -1,8 +1,8 @@
 """
-Collectives of several tensors of one type in one message.
+Collectives of several tensors of one element type in one message.
 
-Tensors are laid one behind the other in a flat one, which is sent; the results are views of
-the flat result where they are contiguous there.
+The tensors are laid one after the other in a flat tensor, which is sent. Results that
+are contiguous in the flat result are views of it.
 """
 
 import torch
@@ -17,7 +17,9 @@ def _flat(tensors):
 
 
 def _fill(rows, parts):
-    """Writes to each of the flat tensors the tensors that it is to hold."""
+    """
+    Writes the tensors `parts[i]`, one after the other, into the flat tensor `rows[i]`.
+    """
     places = [
         piece
         for row, own in zip(rows, parts, strict=True)
@@ -27,7 +29,10 @@ def _fill(rows, parts):
 
 
 def _write(whole, parts, dims):
-    """Writes what each process has of some tensors to where it belongs in the whole ones."""
+    """
+    Writes each process's parts of several tensors to their places in the tensors
+    `whole`.
+    """
     places, pieces = [], []
     for x, own, (dim, run) in zip(whole, zip(*parts, strict=True), dims, strict=True):
         if run is None:
@@ -39,15 +44,18 @@ def _write(whole, parts, dims):
 
 
 def _pieces(flat, shapes):
-    """Returns the tensors of these shapes that a flat one holds."""
+    """
+    Returns the tensors with `shapes` that lie one after the other in tensor `flat`.
+    """
     pieces = flat.split([shape.numel() for shape in shapes])
     return [piece.view(s) for piece, s in zip(pieces, shapes, strict=True)]
 
 
 def _shared(handle, finish, count, read=None):
     """
-    A tensor on its way for each of `count` that one message brings. `finish` makes all of
-    them when the first one is waited for, and is forgotten with what it holds.
+    Returns `count` tensors in flight that one message brings. When the first one is
+    waited for, `finish` makes all of them and is then released, with everything that it
+    refers to.
     """
     making, arrived = [finish], {}
 
@@ -74,8 +82,8 @@ def start_all_reduce(tensors, group, reduction):
 
 def start_reduce_scatter(tensors, group, dims, reduction):
     """
-    Starts to reduce and scatter; `dims` has for each tensor the dimension that is
-    scattered, and in which runs.
+    Starts to reduce and scatter tensors. `dims` gives, for each tensor, the scattered
+    dimension and its run length.
     """
     if group.size == 1:
         return _alone(tensors)
@@ -101,8 +109,8 @@ def start_reduce_scatter(tensors, group, dims, reduction):
 
 def start_all_gather(tensors, group, dims, into=None):
     """
-    `dims`: for each tensor the dimension that is gathered, and in which runs. What comes is
-    written to the tensors `into`, if they are given, and is these.
+    Starts to gather tensors. `dims` gives, for each tensor, the gathered dimension and
+    its run length. If `into` is given, the results are written to these tensors.
     """
     if group.size == 1 and into is None:
         return _alone(tensors)

@@ -1,9 +1,10 @@
 """
-The types in which tensors are sent to be reduced by processes.
+The element types in which processes send tensors to be reduced.
 
-Backends cannot add or compare every type (gloo and NCCL have no 16-bit integers, and no
-unsigned ones but bytes), and their maximum may drop a NaN, which torch's keeps. So a tensor
-is converted to a carrier, whose reduction, converted back, is that of the tensor.
+Backends cannot add or compare every type: gloo and NCCL have no 16-bit integers, and no
+unsigned integers other than bytes. Their maximum may drop a NaN, which PyTorch's keeps.
+Therefore a tensor is converted to a carrier, whose reduction can be converted back to
+the reduction of the tensor.
 """
 
 import torch
@@ -20,8 +21,8 @@ _ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def carried(x, reduction):
     """
-    Returns the carrier of `x` (often `x` itself), the operation that reduces carriers, and
-    the function that converts the result to the type of `x`.
+    Returns the carrier of `x` (often `x` itself), the operation that reduces carriers,
+    and the function that converts the reduced carrier to the type of `x`.
     """
     op = _OPS[reduction]
     if x.dtype == torch.bool:  # a sum of truths is true if one is
@@ -41,7 +42,10 @@ def carried(x, reduction):
 
 
 def _signed(x, ordered):
-    """Returns 64-bit integers with a sign: with the same bits, or in the same order."""
+    """
+    Returns a signed carrier for 64-bit unsigned integers, and the function that
+    converts back. The carrier has the same order if `ordered`, else the same bits.
+    """
     flipped = torch.iinfo(torch.int64).min if ordered else 0
     carrier = x.contiguous().view(torch.int64) ^ flipped
     return carrier, lambda y: (y ^ flipped).view(torch.uint64)
@@ -49,8 +53,9 @@ def _signed(x, ordered):
 
 def _integers(x, largest_nan):
     """
-    Returns integers in the order of floating-point numbers. A NaN is beyond all of them:
-    above for a maximum, below for a minimum.
+    Returns integers in the same order as the floating-point numbers `x`, and the
+    function that converts back. A NaN becomes the largest integer if `largest_nan`,
+    else the smallest.
     """
     wide = x if x.dtype == torch.float64 else x.to(torch.float32)
     kind = torch.int64 if x.dtype == torch.float64 else torch.int32

@@ -1,8 +1,8 @@
 """
 Communication among the processes of a group, by torch.distributed.
 
-If a tensor dimension is split over a group in runs of `run` elements, element i is at the
-member (i // run) % size; `run=None` is the contiguous split.
+If a tensor dimension is split over a group in runs of `run` elements, member (i // run)
+% size has element i. `run=None` stands for the contiguous split.
 """
 
 from functools import partial
@@ -27,10 +27,10 @@ _MOVABLE = (
 
 class Group:
     """
-    Some processes in the order of their positions along mesh axes.
+    A group of processes, in the order of their positions along mesh axes.
 
-    `ranks` are global ranks in that order. A process group numbers its members by ascending
-    global rank; `order[i]` is the number of the member at position i.
+    `ranks` are global ranks in that order. PyTorch orders the members of a process
+    group by global rank; `order[i]` is PyTorch's index of the member at position i.
     """
 
     def __init__(self, ranks, handle):
@@ -44,11 +44,11 @@ class Group:
         self.in_order = self.order == tuple(range(self.size))
 
     def by_position(self, parts):
-        """Returns a list by position, from a list by member number."""
+        """Returns a list by position, given `parts` by PyTorch's member index."""
         return [parts[number] for number in self.order]
 
     def by_number(self, parts):
-        """Returns a list by member number, from a list by position."""
+        """Returns a list by PyTorch's member index, given `parts` by position."""
         return [parts[self.order.index(number)] for number in range(self.size)]
 
 
@@ -63,7 +63,7 @@ def _unpacked(packed, dtype, shape):
 
 
 def split(x, count, dim, run=None):
-    """Returns the `count` shards of a dimension."""
+    """Returns the `count` shards of dimension `dim`."""
     if run is None:
         return list(x.chunk(count, dim))
     blocks = x.unflatten(dim, (x.shape[dim] // (count * run), count, run))
@@ -72,7 +72,8 @@ def split(x, count, dim, run=None):
 
 def join(parts, dim, run=None):
     """
-    Returns the tensor whose shards along a dimension are `parts`; the inverse of `split`.
+    Returns the tensor whose shards along dimension `dim` are `parts`; the inverse of
+    `split`.
     """
     if run is None:
         return torch.cat(parts, dim)
@@ -86,14 +87,14 @@ def coordinate(group):
 
 
 def keep_shard(x, group, dim, run=None):
-    """Returns this process's shard of a value that it holds whole."""
+    """Returns a copy of this process's shard of `x`, which it has whole."""
     return split(x, group.size, dim, run)[group.position].clone()
 
 
 class Arriving:
     """
-    A tensor in flight: `handles` are those of the operations that bring it, `finish` makes
-    the tensor of what they bring; `read` is what they read meanwhile.
+    A tensor in flight. `handles` are the operations that bring it, and `finish` then
+    returns it. `read` keeps the memory alive that these operations read.
     """
 
     def __init__(self, handles, finish, read=None):
@@ -102,7 +103,10 @@ class Arriving:
         self.read = read
 
     def wait(self):
-        """Waits for the tensor and returns it, once: it is not held here any more."""
+        """
+        Waits for the tensor and returns it. This works once, because the tensor is not
+        kept.
+        """
         for handle in self.handles:
             handle.wait()
         finish = self.finish
@@ -111,12 +115,12 @@ class Arriving:
 
 
 def wait(arriving):
-    """Waits for the tensor that a `start_` function brings and returns it."""
+    """Waits for the tensor that a `start_` function brings, and returns it."""
     return arriving.wait()
 
 
 def start_all_reduce(x, group, reduction, in_place=False):
-    """Starts to reduce a tensor, a copy of it unless it may be overwritten."""
+    """Starts to reduce a tensor over the group. Works on a copy, unless `in_place`."""
     if group.size == 1:
         return Arriving([], lambda: x)
     carrier, op, restored = carried(x, reduction)
@@ -165,7 +169,9 @@ def start_reduce_scatter(x, group, dim, reduction, run=None):
 
 
 def start_all_to_all(x, group, dim, split_dim, run=None, split_run=None):
-    """Starts to split `split_dim` and gather `dim`."""
+    """
+    Starts to split dimension `split_dim` of a tensor and to gather dimension `dim`.
+    """
     if group.size == 1:
         return Arriving([], lambda: x)
     parts = group.by_number(split(x, group.size, split_dim, split_run))
@@ -198,7 +204,10 @@ def all_to_all(x, group, dim, split_dim, run=None, split_run=None):
 
 
 def start_permute(x, group, shift=1):
-    """Passes each process's tensor `shift` positions on, around the ring."""
+    """
+    Starts to send each process's tensor `shift` positions on, around the ring of the
+    group.
+    """
     if shift % group.size == 0:
         return Arriving([], lambda: x)
     packed = _packed(x)
@@ -209,7 +218,7 @@ def start_permute(x, group, shift=1):
         dist.P2POp(dist.isend, packed, target),
         dist.P2POp(dist.irecv, received, source),
     ]
-    # What is sent stays in memory until it is with its receiver.
+    # A sent tensor stays in memory until its receiver has it.
     return Arriving(
         dist.batch_isend_irecv(transfers),
         partial(_unpacked, received, x.dtype, x.shape),
@@ -222,7 +231,10 @@ def permute(x, group, shift=1):
 
 
 def broadcast(x, group, root):
-    """Returns the root's tensor; the tensors of the others give its shape."""
+    """
+    Returns the tensor of rank `root`. On other ranks, `x` only gives the shape and
+    type.
+    """
     if group.size == 1:
         return x
     packed = _packed(x).clone()
@@ -231,7 +243,9 @@ def broadcast(x, group, root):
 
 
 def reduce(x, group, root, reduction):
-    """Returns the reduced tensor on the root."""
+    """
+    Returns the reduced tensor on rank `root`. The result on other ranks has no meaning.
+    """
     if group.size == 1:
         return x
     carrier, op, restored = carried(x, reduction)
@@ -241,7 +255,10 @@ def reduce(x, group, root, reduction):
 
 
 def gather(x, group, root, dim, run=None):
-    """Returns the joined shards on the root; the others get their own shard."""
+    """
+    Returns the joined shards on rank `root`, and the process's own shard on other
+    ranks.
+    """
     if group.size == 1:
         return x
     if dist.get_rank() != root:
@@ -254,7 +271,7 @@ def gather(x, group, root, dim, run=None):
 
 
 def scatter(x, group, root, dim, run=None):
-    """Returns each process's shard of the root's tensor."""
+    """Returns this process's shard of the tensor of rank `root`."""
     if group.size == 1:
         return x
     shards = split(x, group.size, dim, run)
@@ -267,12 +284,15 @@ def scatter(x, group, root, dim, run=None):
 
 
 def send(x, peer):
-    """Sends a tensor to the process with that rank; returns when it may be overwritten."""
+    """
+    Sends a tensor to the process with rank `peer`, and returns when the tensor may be
+    overwritten.
+    """
     dist.send(_packed(x), peer)
 
 
 def recv(shape, dtype, peer):
-    """Receives a tensor of that shape from the process with that rank."""
+    """Returns a tensor of shape `shape` that the process with rank `peer` sends."""
     x = torch.empty(shape, dtype=dtype, device=here())
     packed = _packed(x)
     dist.recv(packed, peer)
@@ -285,9 +305,9 @@ _sends = []
 
 def start_send(x, peer):
     """
-    Starts to send a tensor to the process with that rank; nothing may write to it before
-    `finish_sends`. Tensors from one process to another arrive in the order in which both
-    name them.
+    Starts to send a tensor to the process with rank `peer`. Nothing may write to the
+    tensor before `finish_sends`. Tensors between the same two processes arrive in the
+    order of their sends and receives.
     """
     _sends[:] = [(work, sent) for work, sent in _sends if not work.is_completed()]
     packed = _packed(x)
@@ -295,14 +315,17 @@ def start_send(x, peer):
 
 
 def finish_sends():
-    """Waits until everything that was sent has reached its receiver."""
+    """Waits until all started sends have arrived."""
     while _sends:
         work, _ = _sends.pop(0)
         work.wait()
 
 
 def start_recv(shape, dtype, peer):
-    """Starts to receive a tensor; `wait` returns it."""
+    """
+    Starts to receive a tensor from the process with rank `peer`; `wait` returns the
+    tensor.
+    """
     x = torch.empty(shape, dtype=dtype, device=here())
     packed = _packed(x)
     return Arriving([dist.irecv(packed, peer)], lambda: _unpacked(packed, dtype, shape))

@@ -1,5 +1,7 @@
-"""Tensors with zeros behind or between their elements, and in one dimension, so that any
-number of processes can split them."""
+"""
+Padding and flattening of tensors, so that any number of processes can split them. Zeros
+are added after or between the elements.
+"""
 
 from itertools import product
 from math import prod
@@ -9,13 +11,16 @@ import torch
 from . import collectives
 
 ZERO = -2
-"""Where a zero of the padding comes from: next to no element."""
+"""
+The position that stands for a zero of the padding. It is not -1, which would be next to
+the position of the first element.
+"""
 
 
 def origins(spec, dim):
     """
-    Returns, for each position of a dimension with its padding, the position in the whole
-    tensor without; `ZERO` for zeros.
+    Returns, for each position of a padded dimension, its position in the tensor without
+    padding, or `ZERO` for padding.
     """
     whole, size = spec.whole_shape[dim], spec.shape[dim]
     found = torch.full((whole,), ZERO, device="cpu")
@@ -31,7 +36,7 @@ def origins(spec, dim):
 
 
 def pad(tensor, spec):
-    """Returns a whole tensor with its padding."""
+    """Returns a whole tensor with the padding of `spec`."""
     for dim, size in enumerate(spec.whole_shape):
         if size != tensor.shape[dim]:
             where = (origins(spec, dim) >= 0).nonzero().reshape(-1).to(tensor.device)
@@ -42,7 +47,7 @@ def pad(tensor, spec):
 
 
 def cut(tensor, spec):
-    """Returns a whole tensor without its padding; the inverse of `pad`."""
+    """Returns a whole tensor without the padding of `spec`; the inverse of `pad`."""
     for dim, size in enumerate(spec.shape):
         if size != tensor.shape[dim]:
             where = (origins(spec, dim) >= 0).nonzero().reshape(-1).to(tensor.device)
@@ -52,9 +57,10 @@ def cut(tensor, spec):
 
 def flatten(tensor, length, splits=()):
     """
-    Returns the elements in row-major order, followed by zeros up to that length. Splits
-    (dimension, parts, run) cut the tensor into blocks first, which stand side by side in
-    further dimensions.
+    Returns the elements of a tensor in row-major order, followed by zeros up to
+    `length`. Each split (dimension, parts, run) first deals the dimension out to
+    `parts` blocks in runs of `run` elements. It adds a dimension to the result, whose
+    index is the block.
     """
     counts = [parts for _, parts, _ in splits]
     for dim, parts, run in splits:
@@ -71,7 +77,9 @@ def flatten(tensor, length, splits=()):
 
 
 def unflatten(flat, shape, splits=()):
-    """Returns the tensor of that shape that was flattened."""
+    """
+    Returns the tensor of shape `shape` that was flattened; the inverse of `flatten`.
+    """
     block = block_shape(shape, splits)
     tensor = flat[: prod(block)].reshape((*block, *flat.shape[1:]))
     for dim, parts, run in reversed(splits):
@@ -84,7 +92,9 @@ def unflatten(flat, shape, splits=()):
 
 
 def block_shape(shape, splits):
-    """Returns the shape of each block that splits cut a tensor of that shape into."""
+    """
+    Returns the shape of each block into which `splits` cut a tensor of shape `shape`.
+    """
     left = list(shape)
     for dim, parts, _ in splits:
         left[dim] //= parts
@@ -93,8 +103,8 @@ def block_shape(shape, splits):
 
 def places(shape, splits, block):
     """
-    Returns, for each dimension, the positions in a whole tensor that a block of it has; the
-    block is given by its index.
+    Returns, for each dimension, the positions in the whole tensor that belong to a
+    block; `block` is the index of the block, with one number for each split.
     """
     found = [torch.arange(size, device="cpu") for size in shape]
     for (dim, parts, run), at in zip(splits, block, strict=True):
@@ -104,8 +114,8 @@ def places(shape, splits, block):
 
 def held(spec, mesh, rank):
     """
-    Returns a rank's part of a flattened tensor: the range of each block,
-    and the indices of the blocks, in the order of its columns.
+    Returns a rank's part of a flattened tensor: the start and end of its range in each
+    block, and the indices of its blocks, in the order of its columns.
     """
     length, splits = spec.flattened
     place = {} if mesh is None else mesh.coordinates()[mesh.ranks.index(rank)]

@@ -1,8 +1,9 @@
 """
-All-to-all of rows of experts: how many there are is known when the program runs.
+All-to-all of rows of experts, whose numbers are known only when the program runs.
 
-Rows are `[shards, groups, places]`, each with the number of its expert, or -1 if it is empty.
-Only rows that are not empty are sent and received; the process waits for their numbers.
+Rows are `[shards, groups, places]`, and each has the index of its expert, or -1 if it
+is empty. Empty rows are neither sent nor received. The process waits for the device to
+count the rows.
 """
 
 import torch
@@ -18,8 +19,9 @@ def ragged_all_to_all(
     x, rows, arriving, group, dim, split_dim, run=None, split_run=None
 ):
     """
-    Splits dimension `split_dim` of `x` and gathers `dim`. `rows` say which rows of `x` are
-    empty, `arriving` which rows of the result; these are zero.
+    Splits dimension `split_dim` of `x` and gathers dimension `dim`. `rows` tells which
+    rows of `x` are empty, and `arriving` which rows of the result; empty rows of the
+    result are zero.
     """
     if group.size == 1:
         return x
@@ -41,15 +43,18 @@ def _numbers(rows):
 
 def _taken(rows, members):
     """
-    Returns the numbers of the rows that are not empty, in the order of `members`, which has a
-    list of rows for each member, and how many of each member there are.
+    Returns the indices of the rows that are not empty, and their number for each
+    member. `members` has a list of rows for each member.
     """
     taken = rows.reshape(-1)[members] >= 0
     return members[taken], taken.sum(1).tolist()
 
 
 def _exchange(x, rows, arriving, leaving, arriving_from, name):
-    """Sends to each member its rows of `leaving`, and puts its rows in `arriving_from`."""
+    """
+    Sends to each member its rows in `leaving`, and puts the rows from each member at
+    `arriving_from`. Returns the tensor of all rows.
+    """
     given, sent = _taken(rows, leaving)
     places, received = _taken(arriving, arriving_from)
     packed = x.reshape(-1, x.shape[3]).index_select(0, given)

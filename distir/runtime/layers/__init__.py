@@ -1,1 +1,3 @@
-"""Attention, recurrent and normalizing layers, experts, losses, and their gradients."""
+"""
+Attention, recurrent and normalisation layers, experts, losses, and their gradients.
+"""

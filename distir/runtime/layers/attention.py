@@ -1,4 +1,4 @@
-"""ONNX's attention with caches, windows and other options; recurrent forms of it."""
+"""ONNX's attention with caches, windows and other options, and its recurrent forms."""
 
 import math
 
@@ -9,7 +9,7 @@ from ..devices import here
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, **options):
-    """PyTorch's attention; on a CPU, half precision is computed in float32."""
+    """Returns PyTorch's attention. On CPUs, it is computed in float32."""
     if query.is_cuda:
         return F.scaled_dot_product_attention(query, key, value, mask, **options)
     wide = [x.to(torch.float32) for x in (query, key, value)]
@@ -20,7 +20,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, **options):
 
 
 def with_causal(mask, queries, keys):
-    """A mask that also hides the keys after each query's position."""
+    """Returns `mask`, with the keys after each query's position hidden as well."""
     seen = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
     if mask.dtype == torch.bool:
         return mask & seen
@@ -45,10 +45,11 @@ def attention(
     flat=False,
 ):
     """
-    Attention over (batch, heads, sequence, features). Returns the output, the keys and
-    values including the past, and the scores (raw, with soft cap, with mask, or normalised,
-    by `scores_mode`). With `flat`, the output is (batch, sequence, heads * features). A
-    query that may look at no key gives 0.
+    Returns attention over (batch, heads, sequence, features): the output, the keys and
+    values including the past, and the scores. `scores_mode` selects the scores: 0 for
+    raw ones, 1 after the soft cap, 2 after the mask, 3 after the softmax. With `flat`,
+    the output is (batch, sequence, heads * features). The output is 0 for a query that
+    sees no key.
     """
     dtype = query.dtype
     if past_key is not None:
@@ -106,7 +107,11 @@ def attention(
 
 
 def rotary_embedding(x, cos, sin, positions=None, heads=0, interleaved=False, width=0):
-    """Rotates pairs of features by angles that grow with the position."""
+    """
+    Returns `x` with pairs of features rotated by angles that grow with the position.
+    `cos` and `sin` are those of the angles. With `width` above 0, only the first
+    `width` features are rotated.
+    """
     flat = x.dim() == 3
     if flat:
         x = x.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -132,9 +137,10 @@ def linear_attention(
     query, key, value, state, decay, beta, heads, key_heads, scale, rule
 ):
     """
-    Attention as a recurrence over a state of (batch, heads, keys, values) that is decayed
-    (`gated`), corrected (`delta`) and read at each step. Returns the output and the last
-    state.
+    Returns the output and the last state of attention as a recurrence. The state is
+    (batch, heads, keys, values). In each step it is decayed if `rule` contains "gated",
+    the value is corrected by the state's own prediction if `rule` contains "delta", key
+    and value are added, and the query reads the state.
     """
 
     def by_head(x, count):
@@ -168,8 +174,9 @@ def linear_attention(
 
 def causal_convolution(x, weight, bias, past, silu=False):
     """
-    A convolution per channel over this and the previous steps. Returns the output and the
-    new past.
+    Returns the convolution of each channel over the present and the previous steps, and
+    the last steps, to be passed as `past` in the next call. With `silu`, SiLU is
+    applied to the result.
     """
     width = weight.shape[2]
     if past is None:

@@ -1,5 +1,5 @@
 """
-Statistics and gradients of batch normalisation; half precision is computed in float32.
+Statistics and gradients of batch normalisation. Half precision is computed in float32.
 """
 
 import torch
@@ -11,7 +11,8 @@ def _wide(x):
 
 def _normal(x, mean, variance, epsilon):
     """
-    Returns the normalised input and the inverse deviations, aligned with its dimensions.
+    Returns the normalised input, and the inverse standard deviations in a shape that
+    broadcasts to it.
     """
     shape = (-1, *[1] * (x.dim() - 2))
     inverse = torch.rsqrt(_wide(variance) + epsilon).reshape(shape)
@@ -19,13 +20,16 @@ def _normal(x, mean, variance, epsilon):
 
 
 def variance(x, mean, count):
-    """Returns the mean squared distance of each channel from its mean."""
+    """
+    Returns the sum of squared distances of each channel from its mean, divided by
+    `count`.
+    """
     centered = _wide(x) - _wide(mean).reshape(-1, *[1] * (x.dim() - 2))
     return (centered.square_().sum((0, *range(2, x.dim()))) / count).to(mean.dtype)
 
 
 def sums(dy, x, mean, variance, epsilon):
-    """Returns the gradients of scale and bias."""
+    """Returns the gradients of the scale and the bias."""
     over = (0, *range(2, x.dim()))
     normal, _ = _normal(x, mean, variance, epsilon)
     dscale, dbias = normal.mul_(_wide(dy)).sum(over), _wide(dy).sum(over)
@@ -33,7 +37,10 @@ def sums(dy, x, mean, variance, epsilon):
 
 
 def gradients(dy, x, scale, mean, variance, epsilon):
-    """Returns the gradients of input, scale and bias, for a given mean and variance."""
+    """
+    Returns the gradients of the input, the scale and the bias, if mean and variance do
+    not depend on the input.
+    """
     found = torch.ops.aten.native_batch_norm_backward(
         *(_wide(dy), _wide(x)),
         *(_wide(v) for v in (scale, mean, variance)),
@@ -43,7 +50,10 @@ def gradients(dy, x, scale, mean, variance, epsilon):
 
 
 def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
-    """Returns the gradient of an input from which mean and variance were computed."""
+    """
+    Returns the gradient of the input, if mean and variance were computed from it.
+    `count` is the number of elements per channel.
+    """
     shape = (-1, *[1] * (x.dim() - 2))
     normal, inverse = _normal(x, mean, variance, epsilon)
     scale, dscale, dbias = (_wide(v).reshape(shape) for v in (scale, dscale, dbias))
@@ -55,8 +65,8 @@ def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
 
 def ghost_norm(x, scale, bias, groups, epsilon):
     """
-    Returns the batch, normalised in `groups` parts, with the means and inverse deviations
-    of the parts.
+    Returns the batch with each of its `groups` parts normalised by itself, and the
+    means and inverse standard deviations of the parts.
     """
     parts = [
         torch.native_batch_norm(part, scale, bias, None, None, True, 0.0, epsilon)
@@ -71,7 +81,7 @@ def ghost_norm(x, scale, bias, groups, epsilon):
 
 
 def ghost_norm_grad(dy, x, scale, mean, inverse, groups, epsilon):
-    """Returns the gradients of the input, scale and bias of `ghost_norm`."""
+    """Returns the gradients of the input, the scale and the bias of `ghost_norm`."""
     parts = [
         torch.ops.aten.native_batch_norm_backward(
             *map(_wide, part),

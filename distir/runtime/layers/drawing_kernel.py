@@ -1,7 +1,7 @@
 """
-A Triton kernel that draws which elements dropout keeps, the same bits as
-`random_numbers.threefry`: one kernel in the place of two hundred of PyTorch's. `None` stands
-for it where there is no Triton.
+A Triton kernel that draws the elements that dropout keeps. It draws the same bits as
+`random_numbers.threefry`, in one kernel in place of about two hundred of PyTorch's.
+Without Triton, `kept` is None.
 """
 
 import math
@@ -16,18 +16,25 @@ except ImportError:  # PyTorch for CPUs brings none
 
 _BLOCK = 1024
 _LARGEST = 1 << 31
-"""Positions in a part are 32-bit integers."""
+"""
+The number of elements from which a part is too large for the kernel, whose positions in
+a part are 32-bit integers.
+"""
 _ROWS = 4
-"""Rows of a layout that the kernel takes."""
+"""The largest number of rows of a layout that the kernel supports."""
 
 
 def rows_of(local, shape, splits):
     """
-    Returns how positions in a part, of shape `local`, become positions in the whole tensor,
-    of that `shape`, as rows (extent, parts, run, stride, coordinate): from the last, the
-    place in a row is the rest by its extent; an extent of 0 stands for the same place as in
-    the row before. It becomes `(place // run * parts + coordinate) * run + place % run`;
-    places times their strides are added. `coordinate` is an index, -1 if there is none.
+    Returns the rows (extent, parts, run, stride, coordinate) by which the kernel
+    converts a position in a part, of shape `local`, to a position in the whole tensor,
+    of shape `shape`.
+
+    The rows are applied in order. The place in a row is the remainder of the position
+    by `extent`, and the quotient goes on to the next row; an extent of 0 takes the
+    place of the row before. If `coordinate`, the index of a coordinate, is not -1, the
+    place becomes `(place // run * parts + coordinate) * run + place % run`. The result
+    is the sum of places times strides.
     """
     shape = shape if splits else local
     rows, extent, stride, inner = [], 1, 1, 1
@@ -166,8 +173,8 @@ else:
 
     def kept(local, within, counter, coordinates, key, threshold, shape, splits):
         """
-        Returns all that `dropout.kept` yields as one tensor of booleans, for tensors on GPUs;
-        None for a part that is too large, or cut too often, for the kernel.
+        Returns the booleans that `dropout.kept` yields as one tensor, for tensors on
+        GPUs. Returns None if the part is too large for the kernel or split too often.
         """
         first, last = within
         rows = rows_of(local, shape, splits)

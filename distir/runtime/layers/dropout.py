@@ -1,4 +1,4 @@
-"""Dropout that drops the same elements however a tensor is split."""
+"""Dropout that drops the same elements for every way to split a tensor."""
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -11,8 +11,7 @@ _CHUNK = 1 << 20
 
 def _positions(places, local, shape, splits, coordinates):
     """
-    Returns the positions in the whole tensor of elements of a part, given those in the
-    part.
+    Returns the positions in the whole tensor, given `places`, the positions in a part.
     """
     found, stride = 0, 1
     for dim in reversed(range(len(local))):
@@ -28,18 +27,24 @@ def _positions(places, local, shape, splits, coordinates):
 
 
 def _takes_kernel(counter):
-    """Whether tensors beside this one lie on a GPU, with values, and there is the kernel."""
+    """
+    Whether random numbers can be drawn by the Triton kernel: it exists, and `counter`
+    is on a GPU and has a value.
+    """
     has_values = not isinstance(counter, FakeTensor)
     return has_values and counter.is_cuda and drawing_kernel.kept is not None
 
 
 def kept(local, within, counter, coordinates, key, threshold, shape, splits):
     """
-    Yields which elements of a part of a tensor are kept, as (start, end, booleans) of one
-    chunk after another of the elements from `within[0]` to `within[1]`, in row-major order:
-    those whose random number is at least `threshold`. Numbers depend on key, counter and the
-    position in the whole tensor, of that shape, which `splits` (dimension, parts, run)
-    divide into parts of shape `local`: this is the part at these coordinates.
+    Yields the elements of a part of a tensor that dropout keeps, in chunks (start, end,
+    booleans).
+
+    The chunks cover the elements from `within[0]` to `within[1]` in row-major order. An
+    element is kept if its random number is at least `threshold`. The number depends on
+    `key`, `counter` and the position in the whole tensor of shape `shape`. `splits`
+    (dimension, parts, run) divide the whole tensor into parts of shape `local`, and
+    `coordinates` select the part.
     """
     first, last = within
     if _takes_kernel(counter):
@@ -62,8 +67,8 @@ def dropout(
     x, counter, *coordinates, key, threshold, scale, shape=(), splits=(), mask=None
 ):
     """
-    Returns the elements of x that are kept, times `scale`, the others zero. If given,
-    `mask` is set to which elements are kept.
+    Returns `x` with the kept elements multiplied by `scale` and the others set to 0. If
+    `mask` is given, it is overwritten by booleans that tell which elements are kept.
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     flat, values = out.view(-1), x.reshape(-1)
@@ -78,6 +83,9 @@ def dropout(
 
 
 def dropout_and_mask(x, *arguments, **options):
-    """Returns the result of `dropout`, and the mask of the elements that are kept."""
+    """
+    Returns the result of `dropout`, and a mask that is true for the elements that are
+    kept.
+    """
     mask = torch.empty(x.shape, dtype=torch.bool, device=x.device)
     return dropout(x, *arguments, mask=mask, **options), mask

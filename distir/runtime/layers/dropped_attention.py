@@ -1,8 +1,10 @@
 """
-Attention in training with dropout of the probabilities. No kernel of PyTorch draws random
-numbers by position, so it is written out, for one sample after another: the scores of a
-whole batch are never in memory. On GPUs, which wait for small kernels, it takes as many
-samples at once as have scores of `_AT_ONCE` elements.
+Attention in training with dropout of the probabilities.
+
+PyTorch has no kernel that draws random numbers by position, so attention is computed
+step by step. To save memory, it is computed for one sample after another. On GPUs,
+where small kernels are slow, several samples are computed at once, up to `_AT_ONCE`
+scores.
 """
 
 import math
@@ -16,8 +18,8 @@ _AT_ONCE = 1 << 25
 
 class DrawnFactors:
     """
-    The random numbers of the probabilities, (batch, heads, queries, keys); arguments are
-    those of `dropout.dropout`.
+    The factors of dropout for the probabilities, (batch, heads, queries, keys). The
+    arguments are those of `dropout.dropout`.
     """
 
     def __init__(self, counter, *coordinates, key, threshold, scale, shape, splits):
@@ -26,8 +28,9 @@ class DrawnFactors:
 
     def factors(self, like, local, samples):
         """
-        Returns `scale` for each probability of a range of samples that is kept, else 0, in
-        the type of `like`; `local` is the shape of this part of the probabilities.
+        Returns the factor of each probability in the range `samples`: `scale` if it is
+        kept, else 0. The type is that of `like`; `local` is the shape of this process's
+        part of the probabilities.
         """
         size = math.prod(local[1:])
         first, last = samples.start * size, samples.stop * size
@@ -39,8 +42,8 @@ class DrawnFactors:
 
 def _samples(query, key, value, mask, numbers, options):
     """
-    Yields the attention of some samples after others, with their numbers and the factors of
-    their probabilities.
+    Yields the attention of one group of samples after another, with the slice of the
+    samples and the dropout factors of their probabilities.
     """
     count, step = query.shape[0], 1
     if query.is_cuda and count:
@@ -62,8 +65,8 @@ def _samples(query, key, value, mask, numbers, options):
 
 def dropped_attention(query, key, value, *, numbers, mask=None, **options):
     """
-    Returns the result, and the logarithms of the sums of exponentials, as
-    `fused_attention.attention` does.
+    Returns the output and the logarithms of the sums of exponentials, as
+    `fused_attention.attention` does, with dropout of the probabilities.
     """
     outs, sums = [], []
     for _, part, factors in _samples(query, key, value, mask, numbers, options):
@@ -77,7 +80,8 @@ def dropped_attention_grad(
     dy, out, sums, query, key, value, *, numbers, mask=None, **options
 ):
     """
-    Returns the gradients of query, key and value, from the results of `dropped_attention`.
+    Returns the gradients of query, key and value. `out` and `sums` are the results of
+    `dropped_attention`.
     """
     found = []
     for own, part, factors in _samples(query, key, value, mask, numbers, options):

@@ -1,8 +1,9 @@
 """
-Mixtures of experts: the rows of tokens, their way there and back, and products of rows with
-the matrices of their experts.
+Mixtures of experts: moves tokens to the rows of their experts and back, and multiplies
+rows by the matrices of their experts.
 
-Rows are `[shards, groups, places]`; nothing here waits for the device to count them.
+Rows are `[shards, groups, places]`. No function here makes the host wait for the device
+to count rows.
 """
 
 import torch
@@ -11,7 +12,12 @@ _library = torch.library.Library("distir_experts", "FRAGMENT")
 
 
 def expert_places(ids, experts, capacity, shards, places):
-    """Returns the slot of every choice, and the expert of every row (see `dispatch`)."""
+    """
+    Returns the slot of every choice in `ids` [groups, tokens, choices], and the expert
+    of every row, as an index within the row's shard. Slots of dropped choices and
+    experts of empty rows are -1. Each group sends at most `capacity` tokens to an
+    expert and at most `places` rows to a shard; first choices come before second ones.
+    """
     groups, tokens, choices = ids.shape
     per_group = tokens * choices
     number = torch.arange(groups * per_group, device=ids.device)
@@ -28,7 +34,7 @@ def expert_places(ids, experts, capacity, shards, places):
     slot = torch.where(kept, shard % shards * places + place, -1)
     slots = torch.empty_like(slot).scatter(0, order, slot)
     slots = slots.reshape(groups, choices, tokens).transpose(1, 2)
-    # One row more, for choices that have none.
+    # An additional last row is for choices without a row.
     row = (shard % shards * groups + group) * places + place
     row = torch.where(kept, row, shards * groups * places)
     rows = ids.new_full((shards * groups * places + 1,), -1)
@@ -38,7 +44,10 @@ def expert_places(ids, experts, capacity, shards, places):
 
 
 def _numbers(slots, places):
-    """Returns the number of each choice's row among all; -1 for none."""
+    """
+    Returns the index of each choice's row among all rows, or -1 for a choice without a
+    row.
+    """
     groups = slots.shape[0]
     group = torch.arange(groups, device=slots.device).reshape(-1, 1, 1)
     numbers = (slots // places * groups + group) * places + slots % places
@@ -46,11 +55,14 @@ def _numbers(slots, places):
 
 
 def dispatch(x, slots, rows, weights):
-    """Returns the tokens of `x` as rows, `[shards, groups, places, width]`."""
+    """
+    Returns the tokens `x` [groups, tokens, width] as rows `[shards, groups, places,
+    width]`. If given, `weights` multiply them. Empty rows are zero.
+    """
     groups, tokens, width = x.shape
     choices, places, count = slots.shape[2], rows.shape[2], rows.numel()
     numbers = _numbers(slots, places).reshape(-1)
-    # What has no row goes to one behind the last.
+    # Choices without a row go to an additional last row.
     numbers = torch.where(numbers < 0, count, numbers)
     choice = torch.arange(len(numbers), device=x.device)
     source = choice.new_zeros(count + 1).scatter(0, numbers, choice)[:-1]
@@ -63,14 +75,20 @@ def dispatch(x, slots, rows, weights):
 
 
 def _chosen(x, slots):
-    """Returns the row of every choice, `[groups * tokens, choices, width]`, and which have none."""
+    """
+    Returns the row of every choice, `[groups * tokens, choices, width]`, and booleans
+    that are true for choices without a row.
+    """
     numbers = _numbers(slots, x.shape[2]).reshape(-1)
     rows = x.reshape(-1, x.shape[3]).index_select(0, numbers.clamp(min=0))
     return rows.reshape(-1, slots.shape[2], x.shape[3]), (numbers < 0)
 
 
 def combine(x, slots, weights):
-    """Returns the sums of the rows of each token's choices, `[groups, tokens, width]`."""
+    """
+    Returns, for each token, the sum of the rows of its choices, `[groups, tokens,
+    width]`. If given, `weights` multiply the rows.
+    """
     rows, none = _chosen(x, slots)
     rows = rows.masked_fill_(none.reshape(*rows.shape[:2], 1), 0)
     if weights is not None:
@@ -79,14 +97,20 @@ def combine(x, slots, weights):
 
 
 def combine_weights_grad(x, slots, dy):
-    """Returns the product of each choice's row with the token's gradient."""
+    """
+    Returns, for each choice, the dot product of its row in `x` and its token's gradient
+    in `dy`; 0 for a choice without a row.
+    """
     rows, none = _chosen(x, slots)
     products = torch.bmm(rows, dy.reshape(-1, dy.shape[2], 1)).reshape(-1)
     return products.masked_fill_(none, 0).reshape(slots.shape)
 
 
 def grouped_product(x, rows, matrices, transposed):
-    """Returns each row times the matrix of its expert; empty rows are zero."""
+    """
+    Returns each row of `x` times the matrix of its expert, or the transposed matrix if
+    `transposed`. Empty rows are zero.
+    """
     order, ends = _order(rows, matrices.shape[0])
     if transposed:
         matrices = matrices.transpose(1, 2)
@@ -99,7 +123,10 @@ def grouped_product(x, rows, matrices, transposed):
 
 
 def grouped_product_grad(x, rows, dy, experts, transposed):
-    """Returns for each expert the sum of the outer products of its rows."""
+    """
+    Returns, for each of `experts` matrices, the sum over its rows of the outer products
+    of `x` and `dy`; the products are transposed if `transposed`.
+    """
     order, ends = _order(rows, experts)
     first, second = (dy, x) if transposed else (x, dy)
     first = first.reshape(-1, first.shape[3]).index_select(0, order)
@@ -109,8 +136,8 @@ def grouped_product_grad(x, rows, dy, experts, transposed):
 
 def _order(rows, experts):
     """
-    Returns the rows in the order of their experts, empty ones last, and where the rows of
-    each expert end.
+    Returns the indices of the rows sorted by expert, with empty rows last, and the end
+    of each expert's rows in this order.
     """
     shards = rows.shape[0]
     first = torch.arange(shards, device=rows.device) * (experts // shards)
@@ -122,21 +149,30 @@ def _order(rows, experts):
 
 
 def _products(x, matrices, ends):
-    """Returns the products of rows that are sorted by their matrix."""
+    """
+    Returns each row of `x` times its matrix. Rows are sorted by matrix, and `ends` has
+    the end of each matrix's rows.
+    """
     if _has_kernel(x, matrices.shape[2]):
         return torch.nn.functional.grouped_mm(x, matrices, offs=ends)
     return torch.ops.distir_experts.products(x, matrices, ends)
 
 
 def _sums(x, dy, ends):
-    """Returns the sums of outer products of rows that are sorted by their matrix."""
+    """
+    Returns, for each matrix, the sum of the outer products of its rows of `x` and `dy`.
+    Rows are sorted by matrix, and `ends` has the end of each matrix's rows.
+    """
     if _has_kernel(x, dy.shape[1]):
         return torch.nn.functional.grouped_mm(x.t(), dy, offs=ends)
     return torch.ops.distir_experts.sums(x, dy, ends)
 
 
 def _has_kernel(x, width):
-    """Whether PyTorch has one kernel for all matrices: in bf16, of widths that align."""
+    """
+    Whether PyTorch has one kernel for the products with all matrices: on GPUs, in bf16,
+    if both widths are multiples of 8.
+    """
     return x.is_cuda and x.dtype == torch.bfloat16 and x.shape[1] % 8 == width % 8 == 0
 
 

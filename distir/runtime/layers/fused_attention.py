@@ -1,7 +1,7 @@
 """
-Attention in training: the forward keeps the logarithms of the sums of exponentials, from
-which the backward computes the probabilities again. Both call the kernels that PyTorch's
-own attention uses, if there is one for these tensors.
+Attention in training. The forward keeps the logarithms of the sums of exponentials, and
+the backward recomputes the probabilities from them. Both call the kernels of PyTorch's
+own attention if one supports the tensors.
 """
 
 import math
@@ -14,10 +14,11 @@ aten = torch.ops.aten
 
 def attention(query, key, value, mask=None, **options):
     """
-    Returns the result, and the logarithms of the sums of exponentials, (batch, heads,
-    queries); 0 for a query that sees no key. Operands are (batch, heads, length, size) or,
-    if `heads` gives the numbers of query and key heads, (batch, length, heads * size). A
-    boolean mask says which keys a query sees, a float mask is added.
+    Returns the output, and the logarithms of the sums of exponentials [batch, heads,
+    queries], which are 0 for a query that sees no key. Operands are [batch, heads,
+    length, size], or, if `heads` gives the numbers of query and key heads, [batch,
+    length, heads * size]. A boolean mask is true for the keys that a query sees; a
+    float mask is added to the scores.
     """
     kernel = Attention(query, key, value, mask, **options)
     out, sums = kernel.forward()
@@ -25,7 +26,10 @@ def attention(query, key, value, mask=None, **options):
 
 
 def attention_grad(dy, out, sums, query, key, value, mask=None, **options):
-    """Returns the gradients of query, key and value, from the results of `attention`."""
+    """
+    Returns the gradients of query, key and value. `out` and `sums` are the results of
+    `attention`.
+    """
     kernel = Attention(query, key, value, mask, **options)
     dy, out = (kernel.by_head(x, kernel.query.shape[1]) for x in (dy, out))
     found = kernel.backward(dy, out, sums)
@@ -36,9 +40,9 @@ def placed_attention(
     query_positions, key_positions, query, key, value, mask=None, **options
 ):
     """
-    Computes attention where a query sees the keys whose position is not after its own;
-    returns the output and the logarithms of the sums of exponentials, -infinity for a query
-    that sees no key.
+    Returns the output and the logarithms of the sums of exponentials of attention in
+    which a query sees the keys whose position is not after its own. For a query that
+    sees no key, the output is 0 and the logarithm -infinity.
     """
     positions = query_positions, key_positions
     kernel = Attention(query, key, value, mask, positions=positions, **options)
@@ -61,7 +65,8 @@ def placed_attention_grad(
     **options,
 ):
     """
-    Returns the gradients of query, key and value, from the results of `placed_attention`.
+    Returns the gradients of query, key and value. `out` and `sums` are the results of
+    `placed_attention`.
     """
     sums = sums.masked_fill(sums == -torch.inf, 0)
     positions = query_positions, key_positions
@@ -71,7 +76,8 @@ def placed_attention_grad(
 
 def merge_attention(out, sums, other, other_sums):
     """
-    Merges attention over some keys and attention over the others into attention over all.
+    Returns the output and the logarithms of the sums for all keys, given those for some
+    keys and those for all other keys.
     """
     total = torch.logaddexp(sums, other_sums)
     known = total.masked_fill(total == -torch.inf, 0)
@@ -89,8 +95,9 @@ def merge_attention(out, sums, other, other_sums):
 @torch.compiler.assume_constant_result
 def _kernel_of_shapes(query, key, dtype, device, has_mask, is_causal):
     """
-    Returns the answer of `_kernel_of` for tensors of these shapes, of which it makes some
-    without memory: `torch.compile` asks once, as it cannot trace the question.
+    Returns the answer of `_kernel_of` for tensors with these shapes, from tensors that
+    take almost no memory. `torch.compile` calls the function once and keeps the result,
+    because it cannot trace the call.
     """
     row = torch.empty(query[3], dtype=dtype, device=device)
     mask = row[0].expand(query[2], key[2]) if has_mask else None
@@ -100,8 +107,11 @@ def _kernel_of_shapes(query, key, dtype, device, has_mask, is_causal):
 
 
 def _kernel_of(query, key, value, mask, is_causal):
-    """Returns the kernel for CUDA that takes these tensors; "" if there is none."""
-    # Not what PyTorch prefers, which may be a third kernel (cuDNN's).
+    """
+    Returns the name of the CUDA kernel that supports these tensors, "flash" or
+    "efficient", or an empty text if there is none.
+    """
+    # PyTorch's own choice may be a third kernel (cuDNN's).
     known = torch.backends.cuda
     given = known.SDPAParams(query, key, value, mask, 0.0, is_causal, False)
     if known.can_use_flash_attention(given):
@@ -110,7 +120,10 @@ def _kernel_of(query, key, value, mask, is_causal):
 
 
 class Attention:
-    """One way to compute attention of some tensors, the same forwards and backwards."""
+    """
+    An implementation of attention for given tensors, used in both the forward and the
+    backward.
+    """
 
     def __init__(
         self,
@@ -138,7 +151,7 @@ class Attention:
         self.is_causal = is_causal
         self.mask = None if mask is None else self._added(mask)
         if is_causal and mask is not None and query.is_cuda:
-            # Its kernels take a mask or a causal flag, not both.
+            # CUDA kernels take a mask or a causal flag, not both.
             self.mask = self.mask.masked_fill(self._seen().logical_not(), -torch.inf)
             self.is_causal = False
         if positions is not None:
@@ -151,29 +164,43 @@ class Attention:
 
     def _hide(self, hidden):
         """
-        Hides the keys that a query does not see; `hidden` is boolean, [queries, keys].
+        Hides keys from queries: sets the mask to -infinity where the boolean tensor
+        `hidden` [queries, keys] is true.
         """
         if self.mask is None:
             self.mask = torch.zeros((), dtype=self.wide, device=self.query.device)
         self.mask = self.mask.masked_fill(hidden, -torch.inf)
 
     def _blocks(self, length, count, run):
-        """Returns the number of the block that each query or key belongs to."""
+        """
+        Returns the index of the block of each of `length` positions. The positions are
+        dealt out to `count` blocks in runs of `run` positions; if `run` is None or 0,
+        each block is contiguous.
+        """
         places = torch.arange(length, device=self.query.device)
         return places // (run or length // count) % count
 
     def by_head(self, x, heads):
-        """Returns `x` as (batch, heads, length, size)."""
+        """
+        Returns `x` as [batch, heads, length, size], in the type in which attention is
+        computed.
+        """
         if self.is_packed:
             x = x.unflatten(-1, (heads, -1)).transpose(1, 2)
         return x.to(self.wide)
 
     def packed(self, x):
-        """Returns the inverse of `by_head`, except for the element type."""
+        """
+        Returns `x` in the original shape of operands; the inverse of `by_head`, except
+        for the element type.
+        """
         return x.transpose(1, 2).flatten(2) if self.is_packed else x
 
     def _added(self, mask):
-        """Returns a mask that is added to the scores, whole along queries and keys."""
+        """
+        Returns `mask` as a mask that is added to the scores, with full query and key
+        dimensions.
+        """
         lengths = self.query.shape[2], self.key.shape[2]
         if mask.dtype == torch.bool:
             added = torch.zeros_like(mask, dtype=self.wide)
@@ -183,12 +210,18 @@ class Attention:
         return mask[None] if mask.dim() == 3 else mask
 
     def _seen(self):
-        """Returns which keys each query sees under a causal mask."""
+        """
+        Returns booleans [queries, keys] that are true for the keys that a query sees
+        under a causal mask.
+        """
         lengths = self.query.shape[2], self.key.shape[2]
         return torch.ones(lengths, dtype=torch.bool, device=self.query.device).tril()
 
     def _kernel(self):
-        """Returns the kernel of PyTorch that takes these tensors; "" if there is none."""
+        """
+        Returns the name of PyTorch's kernel that supports the tensors, or an empty text
+        if there is none.
+        """
         if self.softcap is not None or self.query.shape[3] != self.value.shape[3]:
             return ""
         if not self.query.is_cuda:
@@ -203,7 +236,7 @@ class Attention:
         )
 
     def forward(self):
-        """Returns the result and the logarithms of the sums of exponentials."""
+        """Returns the output and the logarithms of the sums of exponentials."""
         operands, kernel = self._operands(), self._kernel()
         if kernel == "cpu":
             return aten._scaled_dot_product_flash_attention_for_cpu(
@@ -224,8 +257,8 @@ class Attention:
 
     def probabilities(self):
         """
-        Returns the probabilities, and the logarithms of the sums of exponentials, without a
-        kernel.
+        Returns the probabilities and the logarithms of the sums of exponentials,
+        computed without a fused kernel.
         """
         scores = self._scores()[1]
         sums = scores.to(self._sum_type()).logsumexp(-1)
@@ -252,7 +285,7 @@ class Attention:
             )
             found = [x[..., : self.query.shape[3]] for x in found]
         if kernel == "efficient":
-            # Its rows come in groups of 32; those that are no queries have infinite sums.
+            # Rows come in groups of 32; rows after the last query have infinite sums.
             padded = F.pad(sums, [0, -lengths[0] % 32], value=torch.inf)
             none = torch.zeros((), dtype=torch.int64, device=dy.device)
             bias = self._bias()
@@ -268,22 +301,26 @@ class Attention:
 
     def _operands(self):
         """
-        Returns query, key and value as kernels take them: only the CPU's accept fewer key
-        heads than query heads.
+        Returns query, key and value for a kernel. On GPUs, keys and values are repeated
+        for each query head, because only the CPU kernel supports fewer key heads.
         """
         if not self.query.is_cuda:
             return self.query, self.key, self.value
         return self.query, self.repeated(self.key), self.repeated(self.value)
 
     def _padded(self, tensors):
-        """Returns tensors with heads of a multiple of 8, as the flash kernel takes them."""
+        """
+        Returns the tensors with their head size padded to a multiple of 8, as the flash
+        kernel needs.
+        """
         room = -self.query.shape[3] % 8
         return [F.pad(x, [0, room]) for x in tensors] if room else tensors
 
     def written_out(self, dy, out, sums, factors=None):
         """
-        Returns the gradients without a kernel, those of keys and values for each query
-        head. If given, `factors` multiplied the probabilities (dropout).
+        Returns the gradients of query, key and value without a fused kernel. The
+        gradients of keys and values are per query head. If given, `factors` have
+        multiplied the probabilities (dropout).
         """
         key, value = self.repeated(self.key), self.repeated(self.value)
         capped, scores = self._scores()
@@ -302,7 +339,8 @@ class Attention:
 
     def _bias(self):
         """
-        Returns the mask as the memory-efficient kernel takes it, for every batch and head.
+        Returns the mask for the memory-efficient kernel, expanded to every batch and
+        head and aligned, or None without a mask.
         """
         if self.mask is None:
             return None
@@ -314,17 +352,23 @@ class Attention:
         return F.pad(self.mask, [0, room])[..., : scores[3]].expand(scores)
 
     def repeated(self, x):
-        """Returns keys or values repeated for each query head."""
+        """Returns keys or values `x` repeated for each query head."""
         groups = self.query.shape[1] // x.shape[1]
         return x if groups == 1 else x.repeat_interleave(groups, 1)
 
     def over_groups(self, x):
-        """Returns sums over the query heads of a key head."""
+        """
+        Returns `x` [batch, query heads, ...] summed over the query heads of each key
+        head.
+        """
         key_heads = self.key.shape[1]
         return x if x.shape[1] == key_heads else x.unflatten(1, (key_heads, -1)).sum(2)
 
     def _product(self, first, second):
-        """Returns a product, of half precision in float32, as kernels have it."""
+        """
+        Returns the product of two tensors. For half precision, the result is in
+        float32, as in fused kernels.
+        """
         if first.dtype in (torch.float32, torch.float64):
             return first @ second
         parts = first.flatten(0, 1), second.flatten(0, 1)
@@ -332,7 +376,10 @@ class Attention:
         return found.unflatten(0, first.shape[:2])
 
     def _scores(self):
-        """Returns the scores with factor and cap, and the scores with the mask."""
+        """
+        Returns the scores after scaling and soft cap, and the scores after the mask as
+        well.
+        """
         scores = self._product(self.query, self.repeated(self.key).transpose(2, 3))
         scores = scores * self.scale
         if self.softcap is not None:

@@ -1,8 +1,11 @@
 """
-Recurrent layers of ONNX whose hidden features are divided among the processes of a group,
-and their gradients: each process has the gates of its features, (directions, gates x own
-features, ...), and gathers the states of all features in each step. Both directions go
-through their steps together; results stacked over steps have each its own order.
+Recurrent layers of ONNX, and their gradients, whose hidden features are divided among
+the processes of a group.
+
+Each process has the gates of its features, [directions, gates x own features, ...]. In
+each step, it gathers the states of all features. Both directions run their steps
+together. Tensors stacked over steps have, for each direction, the order of this
+direction's steps.
 """
 
 import torch
@@ -25,7 +28,10 @@ class _Layer:
         self.left = self.x @ w.transpose(1, 2) + own
 
     def in_order(self, x):
-        """Brings (steps, directions, ...) into the order of each direction, or back."""
+        """
+        Returns `x` [steps, directions, ...] with the steps in the order of each
+        direction, or back in time order.
+        """
         parts = [
             part.flip(0) if flipped else part
             for part, flipped in zip(x.unbind(1), self.reversed, strict=True)
@@ -33,7 +39,9 @@ class _Layer:
         return torch.stack(parts, 1)
 
     def state(self, h):
-        """Brings a state from the form of ONNX to (directions, batch, features), or back."""
+        """
+        Returns a state in ONNX's form as [directions, batch, features], or the reverse.
+        """
         return h.transpose(0, 1) if self.batch_first else h
 
     def gather(self, h):
@@ -43,7 +51,7 @@ class _Layer:
         return reduce_scatter(h, self.group, h.dim() - 1, "sum", self.run)
 
     def forward(self, step, states):
-        """Returns the steps and the states that they gathered."""
+        """Returns all steps, and the state that each step gathered."""
         steps, gathered, turned = [], [], self.r.transpose(1, 2)
         for left in self.left:
             gathered.append(self.gather(states[0]))
@@ -86,7 +94,10 @@ class _Lstm:
 
 
 class _Gru:
-    """A step whose reset gate is applied to the product with the state."""
+    """
+    A GRU step whose reset gate multiplies the product of the weights and the state
+    (ONNX's `linear_before_reset`).
+    """
 
     def __init__(self, layer, left, right, h):
         size = h.shape[-1]
@@ -111,13 +122,17 @@ class _Gru:
 
     def through(self, layer, dnew):
         """
-        Returns the gradients of the last gate's product, of the reset gate and of the state.
+        Returns the gradients of the last gate's product, of the reset gate and of the
+        state, given `dnew`, the gradient of the last gate before its tanh.
         """
         return dnew * self.reset, dnew * self.right, 0
 
 
 class _ResetFirst(_Gru):
-    """A step whose reset gate is applied to the state."""
+    """
+    A GRU step whose reset gate multiplies the state before the product with the
+    weights.
+    """
 
     def of_state(self, layer, right):
         size = self.h.shape[-1]
@@ -143,14 +158,16 @@ def _run(step, group, run, x, w, r, b, starts, **order):
 
 
 def _rows(a):
-    """Returns (steps, directions, batch, n) as (directions, steps x batch, n)."""
+    """
+    Returns a tensor [steps, directions, batch, n] as [directions, steps x batch, n].
+    """
     return a.transpose(0, 1).flatten(1, 2)
 
 
 def _gradients(step, group, run, dy, x, w, r, b, starts, ends, **order):
     """
-    Returns the gradients of x, w, r, b and the first states; `ends` are those of the last
-    ones. The forward is computed again.
+    Returns the gradients of `x`, `w`, `r`, `b` and the initial states `starts`. `ends`
+    are the gradients of the last states. Recomputes the forward.
     """
     layer = _Layer(group, run, x, w, r, b, **order)
     steps, gathered = layer.forward(step, [layer.state(s) for s in starts])

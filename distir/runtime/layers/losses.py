@@ -1,19 +1,25 @@
-"""Losses of integer labels and their gradients."""
+"""Losses of integer labels, and their gradients."""
 
 import torch
 import torch.nn.functional as F
 
 NO_LABEL = -(2**62)
-"""Stands for ignoring no label; PyTorch's own default would ignore -100."""
+"""
+The value of PyTorch's `ignore_index` for ignoring no label. The default would ignore
+label -100.
+"""
 
 CHUNK = 1 << 24
-"""The number of logits that exist at once in the type in which losses are computed."""
+"""
+The largest number of logits that exist at once in the type in which losses are
+computed.
+"""
 
 
 def _chunks(logits, *others):
     """
-    Yields rows of logits and as many numbers of each of the others, a limited number at a
-    time.
+    Returns chunks of rows of `logits`, together with the corresponding elements of
+    `others`.
     """
     rows = logits.reshape(-1, logits.shape[-1])
     count = max(1, CHUNK // max(1, rows.shape[1]))
@@ -22,7 +28,10 @@ def _chunks(logits, *others):
 
 
 def _by_rows(function, logits, *others):
-    """Applies a function to some rows at a time and returns the results as one tensor."""
+    """
+    Applies `function` to one chunk of rows after another, and returns the results as
+    one tensor.
+    """
     chunks = _chunks(logits, *others)
     parts = (function(*chunk) for chunk in chunks)
     if len(chunks) == 1:
@@ -38,7 +47,9 @@ def _by_rows(function, logits, *others):
 
 
 def cross_entropy(logits, labels, factor, ignore_index, dtype):
-    """Returns the sum of the losses of all labels that count, times `factor`."""
+    """
+    Returns the sum of the losses of all labels except `ignore_index`, times `factor`.
+    """
     ignored = NO_LABEL if ignore_index is None else ignore_index
     parts = [
         F.cross_entropy(rows.to(dtype), classes, ignore_index=ignored, reduction="sum")
@@ -59,8 +70,7 @@ def cross_entropy_grad(dloss, logits, labels, factor, ignore_index):
 
 def _row_gradients(rows, classes, scale):
     """
-    Returns the gradients of rows of logits; `scale` is what the loss of each is multiplied
-    by.
+    Returns the gradients of rows of logits; `scale` multiplies the loss of each row.
     """
     out = torch.softmax(rows, -1, dtype=scale.dtype)
     places = classes[:, None]
@@ -81,7 +91,10 @@ def exponential_sum(logits, maximum):
 
 
 def label_logit(logits, labels, dtype):
-    """Returns the logit of each label; 0 if the label is none of the classes held here."""
+    """
+    Returns the logit of each label, or 0 if this process does not have the label's
+    class.
+    """
     held, classes = _among(labels, logits.shape[-1])
     found = logits.gather(-1, classes)[..., 0].to(dtype)
     return torch.where(held, found, 0.0)
@@ -89,8 +102,8 @@ def label_logit(logits, labels, dtype):
 
 def cross_entropy_sum(maximum, total, chosen, labels, classes, factor, ignore_index):
     """
-    Returns the sum of the losses of all labels that count; NaN if one of these is no class
-    at all.
+    Returns the sum of the losses of all labels except `ignore_index`, times `factor`.
+    The sum is NaN if any of these labels is not a class.
     """
     each = total.log() - (chosen - maximum)
     held, _ = _among(labels, classes)
@@ -118,6 +131,9 @@ def cross_entropy_part_grad(
 
 
 def _among(labels, count):
-    """Returns which labels are classes, and the classes with 0 for the others."""
+    """
+    Returns booleans that are true for labels from 0 to `count` - 1, and the labels with
+    0 in place of all others.
+    """
     held = (labels >= 0) & (labels < count)
     return held, torch.where(held, labels, 0).to(torch.int64)[..., None]

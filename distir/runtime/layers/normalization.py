@@ -1,4 +1,4 @@
-"""Normalisations of ONNX in forms that PyTorch's calls do not have."""
+"""Normalisations of ONNX in variants that PyTorch's functions do not have."""
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,9 @@ def rms_norm(x, scale, axis, epsilon, stash):
 
 
 def batch_norm_training(x, scale, bias, mean, variance, epsilon, momentum):
-    """Returns the normalised batch and the new running mean and variance."""
+    """
+    Returns the normalised batch, the new running mean and the new running variance.
+    """
     axes = (0, *range(2, x.dim()))
     own_mean = x.mean(axes)
     own_variance = x.var(axes, correction=0)
@@ -35,7 +37,9 @@ def batch_norm_training(x, scale, bias, mean, variance, epsilon, momentum):
 
 
 def local_response_norm(x, size, alpha, beta, bias):
-    """Divides by a power of the mean square over `size` neighbouring channels."""
+    """
+    Returns `x` divided by a power of the mean square over `size` neighbouring channels.
+    """
     before = (size - 1) // 2
     squares = x.square().movedim(1, -1)
     squares = F.pad(squares, [before, size - 1 - before])

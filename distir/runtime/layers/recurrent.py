@@ -1,7 +1,9 @@
 """
-Recurrent layers of ONNX. Sequences are (steps, batch, features), or batch first;
-weights are stacked per direction, gates along their rows. Each returns the outputs
-(steps, directions, batch, hidden) and the last states.
+Recurrent layers of ONNX.
+
+Sequences are [steps, batch, features], or [batch, steps, features] with `batch_first`.
+Weights are stacked by direction, and their rows are gates. Each layer returns the
+outputs [steps, directions, batch, hidden] and the last states.
 """
 
 import torch
@@ -10,7 +12,10 @@ from ..devices import here
 
 
 def _scan(step, x, lengths, states, backwards):
-    """Applies `step` to each time step; shorter sequences stop changing at their end."""
+    """
+    Applies `step` to each time step, and returns the outputs and the last states. The
+    states of a sequence stop changing at its end in `lengths`; later outputs are 0.
+    """
     steps = x.shape[0]
     if lengths is None:
         lengths = torch.full((x.shape[1],), steps, device=here())
@@ -28,8 +33,8 @@ def _scan(step, x, lengths, states, backwards):
 
 def _layer(make_step, x, weights, lengths, states, direction, batch_first):
     """
-    Runs one or two directions; `weights` (the second of which are for the last state) and
-    `states` hold a row for each.
+    Runs one or two directions, and returns the outputs and the last states. `weights`
+    and `states` are stacked by direction; `weights[1]` multiplies the state.
     """
     if batch_first:
         x = x.transpose(0, 1)
@@ -52,11 +57,14 @@ def _layer(make_step, x, weights, lengths, states, direction, batch_first):
 
 
 _GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn_tanh": (0,)}
-"""The positions of the gates of PyTorch's kernels among those of ONNX."""
+"""The order of the gates in PyTorch's kernels, as positions among the gates of ONNX."""
 
 
 def _kernel(kind, x, w, r, b, states, direction, batch_first):
-    """Runs one or two directions by PyTorch's own kernel."""
+    """
+    Runs one or two directions by PyTorch's own kernel, and returns the outputs and the
+    last states.
+    """
     if batch_first:
         x = x.transpose(0, 1)
         states = [None if s is None else s.transpose(0, 1) for s in states]
@@ -90,8 +98,8 @@ def _kernel(kind, x, w, r, b, states, direction, batch_first):
 
 def _gradients(run, operands, gradients):
     """
-    Returns the gradients of the tensors from which a function computes, given those of its
-    results: it is run again, and PyTorch differentiates it.
+    Returns the gradients of `operands`, given `gradients`, those of the results of
+    `run`. Runs `run` again, and lets PyTorch differentiate it.
     """
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [tensor.detach().clone().requires_grad_() for tensor in operands]

@@ -1,6 +1,6 @@
 """
-The recurrence of selective state spaces, one step after the other: x and dt are (batch,
-channels, steps), a is (channels, states), b and c are (batch, states, steps).
+The recurrence of selective state spaces, computed step by step. x and dt are [batch,
+channels, steps], a is [channels, states], b and c are [batch, states, steps].
 """
 
 from math import isqrt
@@ -9,7 +9,7 @@ import torch
 
 
 def _widened(*tensors):
-    """Returns the tensors in one type that has at least 32 bits."""
+    """Returns the tensors in a common type of at least 32 bits."""
     wide = torch.float32
     for tensor in tensors:
         wide = torch.promote_types(wide, tensor.dtype)
@@ -21,7 +21,7 @@ def _start(x, a):
 
 
 def _next(state, x, dt, a, b, t):
-    """Returns the state after step t from the one before."""
+    """Returns the state after step `t`, given the state before."""
     decay = torch.exp(dt[:, :, t, None] * a)
     return decay * state + (dt * x)[:, :, t, None] * b[:, None, :, t]
 
@@ -37,8 +37,8 @@ def selective_scan(x, dt, a, b, c):
 
 def selective_scan_grad(dy, x, dt, a, b, c):
     """
-    Returns the gradients of all operands. Of T steps, the states before every chunk of about
-    sqrt(T) are kept; the others are computed again, chunk by chunk.
+    Returns the gradients of all operands. Of the states, only those before every chunk
+    of about sqrt(steps) steps are kept; the others are recomputed, chunk by chunk.
     """
     kinds = [tensor.dtype for tensor in (x, dt, a, b, c)]
     dy, x, dt, a, b, c = _widened(dy, x, dt, a, b, c)

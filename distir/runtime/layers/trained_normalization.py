@@ -1,6 +1,6 @@
 """
-Normalisation layers in training: the forward keeps the statistics of each row, and the
-backward takes them.
+Normalisation layers in training. The forward returns the statistics of each row, and
+the backward takes them as operands.
 """
 
 import torch
@@ -10,8 +10,8 @@ aten = torch.ops.aten
 
 def _wide(x):
     """
-    Returns `x` in f32 or wider, if it is in half precision on a CPU, which would compute
-    statistics in that.
+    Returns `x` in float32 if it is in half precision on a CPU, which would compute
+    statistics in half precision. Returns other tensors as they are.
     """
     half = x.dtype in (torch.float16, torch.bfloat16)
     return x.to(torch.float32) if half and not x.is_cuda else x
@@ -19,7 +19,8 @@ def _wide(x):
 
 def layer_norm(x, scale, bias=None, *, epsilon):
     """
-    Returns the normalised tensor, the mean of each row and its inverse standard deviation.
+    Returns the normalised tensor, the mean of each row and its inverse standard
+    deviation.
     """
     given = (None if y is None else _wide(y) for y in (scale, bias))
     out, mean, inverse = torch.native_layer_norm(_wide(x), scale.shape, *given, epsilon)
@@ -27,9 +28,9 @@ def layer_norm(x, scale, bias=None, *, epsilon):
 
 
 def layer_norm_grad(dy, x, scale, mean, inverse, bias=True):
-    """Returns the gradients of the input, of the scale and, if asked for, of the bias."""
+    """Returns the gradients of the input, the scale and, if `bias`, the bias."""
     weight = _wide(scale)
-    # The last operand only says what a bias looks like.
+    # The last operand stands for the bias; only its type matters.
     found = aten.native_layer_norm_backward(
         *(_wide(dy), _wide(x), scale.shape, mean, inverse, weight, weight),
         [True, True, bias],
@@ -38,7 +39,7 @@ def layer_norm_grad(dy, x, scale, mean, inverse, bias=True):
 
 
 def rms_norm(x, scale, *, epsilon):
-    """Returns the normalised tensor and the inverse root of each row's mean square."""
+    """Returns the normalised tensor and the inverse root mean square of each row."""
     if x.is_cuda and x.dtype == scale.dtype:
         return aten._fused_rms_norm(x, scale.shape, scale, epsilon)
     rows, size = _rows(x, scale)
@@ -50,7 +51,7 @@ def rms_norm(x, scale, *, epsilon):
 
 
 def rms_norm_grad(dy, x, scale, inverse):
-    """Returns the gradients of the input and of the scale."""
+    """Returns the gradients of the input and the scale."""
     if x.is_cuda and x.dtype == scale.dtype:
         return aten._fused_rms_norm_backward(
             *(dy, x, scale.shape, inverse, scale), [True, True]
@@ -68,7 +69,8 @@ def rms_norm_grad(dy, x, scale, inverse):
 
 def _rows(x, scale):
     """
-    Returns `x` with the normalised dimensions as one, in f32 or wider, and their size.
+    Returns `x` as [rows, normalised size], in float32 or float64, and the normalised
+    size.
     """
     size = scale.numel()
     wide_type = torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -1,1 +1,1 @@
-"""The loop of a training: its data, start values, optimizers, settings of steps and logs."""
+"""The training loop: data, start values, optimizers, settings of steps, and logs."""

@@ -1,4 +1,4 @@
-"""Batches of a training; each process reads its part of them."""
+"""Batches of a training. Each process reads its own part of each batch."""
 
 import importlib.util
 import inspect
@@ -19,9 +19,11 @@ ROLES = ("input", "label")
 
 def batch_axes(specs, meshes):
     """
-    Returns the mesh axes that split the first dimension of all of these arguments alike,
-    the outermost first, with their sizes. These axes divide batches into parts. The samples
-    of a part are neighbours, or with micro-batches some neighbours of each micro-batch.
+    Returns the mesh axes, with their sizes, that split the first dimension of all
+    arguments in `specs` in the same way, outermost first.
+
+    These axes divide each batch into parts. The samples of a part are neighbours; with
+    micro-batches, a part has some neighbouring samples of each micro-batch.
     """
     firsts = [spec.split[0] if spec.split else () for spec in specs]
     found = {}
@@ -35,7 +37,10 @@ def batch_axes(specs, meshes):
 
 
 def place_in_batch(axes, meshes, rank):
-    """Returns which part of the batch a process gets, and of how many."""
+    """
+    Returns the index of the part of each batch that process `rank` gets, and the number
+    of parts.
+    """
     place = 0
     for mesh in meshes:
         if rank in mesh.ranks:
@@ -48,8 +53,8 @@ def place_in_batch(axes, meshes, rank):
 
 def share(spec, axes):
     """
-    Returns the shape of the part of a batch for an argument, and the argument as the rest
-    of its layout splits this part.
+    Returns the shape of one part of a batch for an argument, and the argument with the
+    rest of its layout, which splits this part further.
     """
     shape, others = list(spec.shape), []
     for dim, split in enumerate(spec.split):
@@ -62,8 +67,8 @@ def share(spec, axes):
 @dataclass(frozen=True)
 class BatchPart:
     """
-    What one process takes of batches: `specs` are the arguments of the whole program that
-    make up a batch, `takes` those that the process takes.
+    One process's part of batches. `specs` are the arguments of the whole program that
+    make up a batch, and `takes` the names of those that the process takes.
     """
 
     specs: tuple
@@ -73,7 +78,7 @@ class BatchPart:
 
     @classmethod
     def of(cls, program, rank):
-        """Returns the part of a process of a program."""
+        """Returns the part of process `rank` of a program."""
         own = {program.ARGUMENTS[i].name for i in program.RANKS[rank].program.arguments}
         specs = [spec for spec in program.ARGUMENTS if spec.role in ROLES]
         names = frozenset(s.name for s in specs if s.name in own)
@@ -81,19 +86,20 @@ class BatchPart:
 
     @property
     def axes(self):
-        """Returns the axes that divide whole batches into parts."""
+        """The mesh axes that divide whole batches into parts, with their sizes."""
         return batch_axes(self.specs, self.meshes)
 
     @property
     def place(self):
-        """Returns which part this is, and of how many."""
+        """The index of this part, and the number of parts."""
         return place_in_batch(self.axes, self.meshes.values(), self.rank)
 
     @property
     def rows(self):
         """
-        Returns where in a whole batch the samples are of which this process takes
-        something, in its order. Raises ProgramError.
+        The indices, in a whole batch, of the samples that this process takes, in the
+        process's order. Raises ProgramError if the arguments do not all have samples as
+        their first dimension.
         """
         spec = next(s for s in self.specs if s.name in self.takes)
         numbers, axes = torch.arange(self.samples), self.axes
@@ -105,7 +111,10 @@ class BatchPart:
 
     @property
     def samples(self):
-        """Returns how many samples a whole batch has. Raises ProgramError."""
+        """
+        The number of samples in a whole batch. Raises ProgramError if the arguments do
+        not all have samples as their first dimension.
+        """
         sizes = {spec.shape[0] if spec.shape else None for spec in self.specs}
         if len(sizes) != 1 or None in sizes:
             names = ", ".join(f"{s.name!r} {list(s.shape)}" for s in self.specs)
@@ -118,9 +127,9 @@ class BatchPart:
 
     def cut(self, values, source, *, whole):
         """
-        Returns this process's arguments of a batch, by name. `values` hold the whole batch
-        (`whole`) or this process's part; `source` names it in messages. Raises
-        ProgramError.
+        Returns this process's arguments of a batch, by name. `values` are the whole
+        batch if `whole`, else this process's part of it. `source` names the data in
+        messages. Raises ProgramError if a shape or kind of type differs.
         """
         axes = {} if whole else self.axes
         found = {}
@@ -137,7 +146,11 @@ class BatchPart:
         return found
 
     def named(self, batch, source):
-        """Returns the tensors of a batch by the names of arguments. Raises ProgramError."""
+        """
+        Returns the tensors of a batch by argument name. A batch is a dictionary, or a
+        sequence in the order of the arguments. Raises ProgramError if the names or the
+        number of tensors differ.
+        """
         names = [spec.name for spec in self.specs]
         if isinstance(batch, dict):
             given = batch
@@ -159,7 +172,10 @@ class BatchPart:
 
 
 def _check(spec, value, shape, source):
-    """Raises ProgramError if a value is not of this shape or not of the argument's kind."""
+    """
+    Raises ProgramError if `value` does not have shape `shape`, or is not of the
+    argument's kind: floating-point, boolean or another type.
+    """
     if list(value.shape) != list(shape):
         raise runtime.ProgramError(
             f"{source} gives {spec.role} {spec.name!r} as {list(value.shape)}, but this "
@@ -179,10 +195,10 @@ def _check(spec, value, shape, source):
 
 class Arrays:
     """
-    Batches from arrays by name. An array holds one batch for all steps, or has one more
-    dimension in front, of batches, or holds more samples than a batch, as consecutive rows.
-    After the last batch they start over. Memory-mapped arrays stay on the disk, except for
-    what a process takes.
+    Batches from arrays by name. An array is one of these: a single batch for all steps;
+    batches along an additional first dimension; or samples along the first dimension,
+    more than a batch needs. After the last batch, the first one follows. Memory-mapped
+    arrays stay on the disk, except for this process's parts.
     """
 
     is_endless = True
@@ -192,7 +208,7 @@ class Arrays:
 
     @property
     def length(self):
-        """Returns how many batches there are before they start over."""
+        """The number of batches before the first one is repeated."""
         given = [s for s in self.part.specs if s.name in self.arrays]
         return max(
             (self._count(spec, self.arrays[spec.name]) for spec in given), default=1
@@ -206,7 +222,8 @@ class Arrays:
 
     def batches(self, first=1):
         """
-        Yields this process's arguments of each batch, from that step on, without an end.
+        Yields this process's arguments of each batch, from step `first` on, without
+        end.
         """
         step = first
         while True:
@@ -214,11 +231,11 @@ class Arrays:
             step += 1
 
     def once(self):
-        """Yields each batch once."""
+        """Yields this process's arguments of each batch once."""
         return islice(self.batches(), self.length)
 
     def at(self, step):
-        """Returns the batch of a step; the first step is 1."""
+        """Returns this process's arguments for a step; the first step is 1."""
         values = {}
         for spec in self.part.specs:
             value = runtime.found(spec, [self.arrays])
@@ -233,10 +250,12 @@ class Arrays:
 
 class Samples:
     """
-    Batches from a torch Dataset. Every epoch has every sample once, except for the last
-    ones that do not fill a batch, in an order that follows from the seed and the epoch. All
-    distributions of a program get the same samples at the same places of each batch. A
-    process reads its own samples alone.
+    Batches from a torch Dataset.
+
+    Every epoch contains every sample once, except for the last samples if they do not
+    fill a batch. The order follows from the seed and the epoch. Each sample has the
+    same place in the same batch for all distributions of a program. A process reads
+    only its own samples.
     """
 
     is_endless = True
@@ -265,13 +284,14 @@ class Samples:
             yield self.part.cut(values, self.source, whole=False)
 
     def _order(self, epoch):
-        """Returns the numbers of all samples in the order of an epoch."""
+        """Returns the indices of all samples in the order of an epoch."""
         generator = torch.Generator().manual_seed(self.seed + epoch)
         return torch.randperm(len(self.dataset), generator=generator)
 
     def batches(self, first=1):
         """
-        Yields this process's arguments of each batch, from that step on, without an end.
+        Yields this process's arguments of each batch, from step `first` on, without
+        end.
         """
         epoch, skipped = divmod(first - 1, self.length)
         while True:
@@ -279,14 +299,17 @@ class Samples:
             epoch, skipped = epoch + 1, 0
 
     def once(self):
-        """Yields each batch once, in the order of the data set."""
+        """
+        Yields this process's arguments of each batch once, in the order of the data
+        set.
+        """
         return self._epoch(0, shuffle=False)
 
 
 class Stream:
     """
-    Batches as an iterable gives them: whole ones, or this process's parts. Those of the
-    steps before the first are skipped. It may end.
+    Batches from an iterable, which yields whole batches or this process's parts.
+    Batches of the steps before the first are skipped. The stream may end.
     """
 
     is_endless = False
@@ -302,11 +325,11 @@ class Stream:
         self.make = make if self.is_whole else lambda: make(*part.place)
 
     def once(self):
-        """Yields each batch once."""
+        """Yields this process's arguments of each batch once."""
         return self.batches()
 
     def batches(self, first=1):
-        """Yields this process's arguments of each batch, from that step on."""
+        """Yields this process's arguments of each batch, from step `first` on."""
         with _failures(self.source):
             made = self.make()
         if isinstance(made, IterableDataset):
@@ -320,13 +343,13 @@ class Stream:
         yield from map(self._own, given)
 
     def _own(self, batch):
-        """Returns this process's arguments of a batch that the iterable gives."""
+        """Returns this process's arguments of `batch`, an item of the iterable."""
         values = self.part.named(batch, self.source)
         return self.part.cut(values, self.source, whole=self.is_whole)
 
 
 class _failures:
-    """Raises ProgramError for errors that a user's code, called inside, raises."""
+    """A context that turns errors of a user's code into ProgramError."""
 
     def __init__(self, source):
         self.source = source
@@ -344,8 +367,8 @@ class _failures:
 
 def _paragraph(kind, text):
     """
-    Returns an error and its message in one line. What a worker process raises comes with
-    its traceback as the message, of which the error at the end says what is wrong.
+    Returns an error and its message in one line. For an error of a worker process,
+    whose message is a traceback, only the last error of the traceback is kept.
     """
     if text.startswith("Caught ") and "Traceback (most recent call last)" in text:
         lines = text.rstrip().splitlines()
@@ -356,7 +379,8 @@ def _paragraph(kind, text):
 
 def _guarded(iterable, source):
     """
-    Yields the elements of a user's iterable. Raises ProgramError for errors that it raises.
+    Yields the items of a user's iterable. Raises ProgramError if the iterable raises an
+    error.
     """
     with _failures(source):
         iterator = iter(iterable)
@@ -370,9 +394,10 @@ def _guarded(iterable, source):
 
 def read(part, texts, arrays=(), seed=0, workers=0):
     """
-    Returns the batches that these texts name: `FILE.py:FUNCTION`, which returns a torch
-    Dataset or an iterable of batches, or `NAME=FILE.npy`, arrays that are memory-mapped.
-    `arrays` are further ones, by name. Raises ProgramError.
+    Returns the batches that `texts` name. A text is `FILE.py:FUNCTION`, whose function
+    returns a torch Dataset or an iterable of batches, or `NAME=FILE.npy`, a
+    memory-mapped array. `arrays` are tables of further arrays by name. Raises
+    ProgramError if data is missing or cannot be read.
     """
     known = [spec.name for spec in part.specs]
     mapped = {}
@@ -399,7 +424,7 @@ def read(part, texts, arrays=(), seed=0, workers=0):
 
 
 def _tell_of_idle_workers(source):
-    """Says that a source has no use for worker processes."""
+    """Reports that worker processes are not used for a source of data."""
     runtime.report(
         f"note: --data-workers has no effect on {source}, which each rank reads by itself: "
         f"workers load the samples of a torch Dataset; leave it out, or give a Dataset"
@@ -439,13 +464,16 @@ def _from_code(part, text, seed, workers):
 
 
 def _code(path):
-    """Imports a Python file, which can import what lies beside it. Raises ProgramError."""
+    """
+    Imports a Python file, which can import modules from its own folder. Raises
+    ProgramError if there is no such file, or if it raises an error.
+    """
     if not Path(path).is_file():
         raise runtime.ProgramError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"data_{Path(path).stem}", path)
     code = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = code
-    # Worker processes look for what lies beside it too.
+    # Worker processes import modules from the file's folder, too.
     sys.path.insert(0, str(Path(path).resolve().parent))
     with _failures(path):
         spec.loader.exec_module(code)

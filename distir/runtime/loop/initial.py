@@ -1,9 +1,9 @@
 """
 Initial values of parameters, the same for every distribution.
 
-Each element depends only on the seed, the name of its tensor and its position in the whole
-tensor: random numbers are counter-based. All but the last multiplication are computed with
-integers, so that every device draws the same bits.
+Random numbers are counter-based: each element depends only on the seed, the name of its
+tensor and its position in the whole tensor. All operations except the last
+multiplication are on integers, so every device draws the same bits.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from ..communication import collectives, flattening
 from ..random_numbers import MASK, threefry
 
 STANDARD_DEVIATION = 0.02
-"""The standard deviation of matrices, as language models are initialised."""
+"""The standard deviation of new matrices, which is usual for language models."""
 
 _CHUNK = 1 << 20
 _LANES = 8
@@ -24,8 +24,9 @@ _LANES = 8
 
 def normal(key, positions):
     """
-    Returns numbers for elements of a tensor, in float64: almost standard normal, as the sum
-    of eight uniform 16-bit integers, at most 4.9 standard deviations from 0.
+    Returns a float64 number for each position, from a distribution that is almost
+    standard normal. Each is the scaled sum of eight uniform 16-bit integers, at most
+    4.9 standard deviations from 0.
     """
     total = torch.zeros_like(positions)
     for draw in range(2):
@@ -38,8 +39,8 @@ def normal(key, positions):
 
 def positions(spec, mesh, rank):
     """
-    Returns the positions, in the whole tensor, of the elements that a process holds; -1 for
-    zeros of the padding.
+    Returns the positions in the whole tensor of the elements in a process's part, or -1
+    for zeros of the padding.
     """
     if spec.flattened:
         return _flat_positions(spec, mesh, rank)
@@ -60,7 +61,10 @@ def positions(spec, mesh, rank):
 
 
 def _flat_positions(spec, mesh, rank):
-    """Returns the positions of what a process holds of a flattened tensor."""
+    """
+    Returns the positions in the whole tensor of the elements in a process's part of a
+    flattened tensor, or -1 for zeros of the padding.
+    """
     splits = spec.flattened[1]
     begin, end, blocks = flattening.held(spec, mesh, rank)
     found = torch.empty((end - begin, len(blocks)), dtype=torch.int64)
@@ -85,8 +89,8 @@ def _flat_positions(spec, mesh, rank):
 def parameter(spec, mesh, rank, seed):
     """
     Returns a process's part of a new parameter. Tensors of two or more dimensions are
-    normal with a standard deviation of 0.02; of the others, scales (initially `ones`) are
-    one and the rest zero.
+    normal with standard deviation 0.02. Other tensors are one if their initial value is
+    `ones`, as for scales, and else zero.
     """
     if spec.repacked:
         return runtime.shard(

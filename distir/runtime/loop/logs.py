@@ -1,4 +1,4 @@
-"""Reports of a training: lines of text, JSON lines, TensorBoard."""
+"""Reports of a training: lines of text, JSON lines and TensorBoard."""
 
 import json
 import time
@@ -11,9 +11,11 @@ from .. import runtime
 
 class Log:
     """
-    The log of rank 0: a line of text for each step and, if there is a file, a JSON object
-    in a line of its own, such as `{"step": 3, "loss": 2.5, "seconds": 0.1}`; with a folder
-    also TensorBoard's scalars. What a file holds from an earlier run stays.
+    The log of a training on rank 0.
+
+    Each step is reported as a line of text. If there is a file, each step adds a line
+    of JSON, such as `{"step": 3, "loss": 2.5, "seconds": 0.1}`, after the lines of
+    earlier runs. If there is a folder for TensorBoard, scalars are written to it.
     """
 
     def __init__(self, file="", tensorboard=""):
@@ -31,7 +33,10 @@ class Log:
                 raise _unwritable(file, error) from error
 
     def step(self, step, steps, numbers, **others):
-        """Reports the numbers that a step gave, by name; `others` go to files alone."""
+        """
+        Reports the results of a step that are numbers, by name. `others` go to files
+        only.
+        """
         text = ", ".join(f"{name} {value:.9g}" for name, value in numbers.items())
         runtime.report(f"step {step} of {steps}: {text}")
         now = time.perf_counter()
@@ -39,7 +44,7 @@ class Log:
         self.last = now
 
     def evaluation(self, step, numbers):
-        """Reports the means over an evaluation, by name."""
+        """Reports the mean results of an evaluation, by name."""
         text = ", ".join(f"{name} {value:.9g}" for name, value in numbers.items())
         runtime.report(f"evaluation after step {step}: {text}")
         named = {f"evaluation {name}": value for name, value in numbers.items()}

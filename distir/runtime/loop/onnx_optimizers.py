@@ -1,12 +1,15 @@
 """
-Optimizer steps of ONNX. Each takes the learning rate, the number of steps done, and for
-each parameter its value, gradient and states; it returns the new values, then the new
-states.
+Optimizer steps of ONNX. Each takes the learning rate, the number of finished steps and,
+for each parameter, its value, gradient and states. It returns all new values, then all
+new states of each kind.
 """
 
 
 def _by_kind(rows):
-    """Returns all new values, then all first states, and so on."""
+    """
+    Returns all new values, then all first states, and so on, from one row per
+    parameter.
+    """
     return tuple(value for kind in zip(*rows, strict=True) for value in kind)
 
 

@@ -1,8 +1,9 @@
 """
-Updates of several parameters at once, by PyTorch's own kernels.
+Updates of several parameters at once by PyTorch's own kernels.
 
-What is given and returned are lists. `in_place` says, of the parameters and of each kind of
-states or of all, whether the given ones may be overwritten: then these are returned.
+Arguments and results are lists. `in_place` says whether the given tensors may be
+overwritten and are then the results: one boolean for all lists, or one for the
+parameters and one for each kind of state.
 """
 
 from functools import partial
@@ -10,13 +11,17 @@ from functools import partial
 import torch
 
 _CAST_BYTES = 1 << 26
-"""The most memory for gradients that are cast for one kernel, if not for one parameter."""
+"""
+The largest size in bytes of gradients that are cast for one kernel call. The gradient
+of a single parameter may be larger.
+"""
 
 
 def _overwritten(lists, in_place):
     """
-    The tensors that a kernel overwrites: those of these lists that may be, or copies; and
-    the lists that are to have the results where the kernel cannot write to them.
+    Returns the tensors that the kernel overwrites: the tensors in `lists` if `in_place`
+    allows it and they are contiguous, else copies. Also returns, for each list, the
+    tensors that must get the results, or None if they may not be overwritten.
     """
     if isinstance(in_place, bool):
         in_place = (in_place,) * len(lists)
@@ -35,7 +40,7 @@ def _copy(x):
 
 
 def _alike(gradients, parameters):
-    """The gradients in the type of the parameters."""
+    """Returns the gradients in the element types of the parameters."""
     return [
         g.to(p.dtype).contiguous() for g, p in zip(gradients, parameters, strict=True)
     ]
@@ -43,8 +48,8 @@ def _alike(gradients, parameters):
 
 def _together(parameters, gradients):
     """
-    Yields which parameters a kernel updates at once: all, but where gradients are cast, only so
-    many that the casts take little memory.
+    Yields slices of the parameters that one kernel call updates. Without casts of
+    gradients there is one slice; casts limit the size of a slice.
     """
     first = size = 0
     for i, (g, p) in enumerate(zip(gradients, parameters, strict=True)):
@@ -57,7 +62,10 @@ def _together(parameters, gradients):
 
 
 def _results(made, targets):
-    """The new tensors in one list; those that are to be overwritten are written here."""
+    """
+    Returns the new tensors of all lists as one list. If a tensor in `targets` must get
+    a result, the result is written to it.
+    """
     found = []
     for each, target in zip(made, targets, strict=True):
         for i, new in enumerate(each):

@@ -1,4 +1,7 @@
-"""Learning rates that change from step to step, as PyTorch's schedulers change them."""
+"""
+Learning rates that change from step to step, in the same way as with PyTorch's
+schedulers.
+"""
 
 import json
 from dataclasses import dataclass, field
@@ -15,13 +18,14 @@ class StepSettings:
     """
     The hyper-parameters of the optimizer in each step. Steps count from 1.
 
-    - `warmup`: the number of first steps in which the learning rate grows in equal parts to
-      its full value, which it first has in the last of them (`LinearLR` with `start_factor`
-      1/N and `total_iters` N - 1).
-    - `decay`: from then on it falls to `least` as `cosine` (`CosineAnnealingLR`) or
-      `linear` (`LinearLR`), which it would reach in the step after `last`; or it stays:
-      `none`.
-    - `given`: the values of all steps by setting, instead of these and of the program's.
+    - `warmup`: the number of first steps in which the learning rate grows by equal
+      amounts; it has its full value in the last of these steps (`LinearLR` with
+      `start_factor` 1/N and `total_iters` N - 1).
+    - `decay`: after the warm-up, the rate falls to `least` as a `cosine`
+      (`CosineAnnealingLR`) or `linear` (`LinearLR`), and would reach it in the step
+      after `last`; with `none` it stays.
+    - `given`: the values of all steps by setting, which replace the schedule and the
+      program's own values.
     """
 
     warmup: int = 0
@@ -31,7 +35,10 @@ class StepSettings:
     given: dict = field(default_factory=dict)
 
     def at(self, step, spec):
-        """Returns the value, in a step, of the setting that an argument stands for."""
+        """
+        Returns the value, in step `step`, of the setting that argument `spec` stands
+        for. Raises ProgramError if the given values have none for the step.
+        """
         known = self.given.get(spec.setting)
         if known is not None:
             if step > len(known):
@@ -45,7 +52,7 @@ class StepSettings:
         return self.rate(step - 1, spec.default)
 
     def rate(self, done, full):
-        """Returns the learning rate after so many steps, given the full one."""
+        """Returns the learning rate after `done` steps, if its full value is `full`."""
         if done < self.warmup:
             return full * (done + 1) / self.warmup
         if self.decay == "none":
@@ -56,12 +63,15 @@ class StepSettings:
         return self.least + (full - self.least) * left
 
     def changes(self):
-        """Whether it changes the settings of any step."""
+        """Whether a warm-up, a decay or values of steps are set."""
         return bool(self.warmup or self.decay != "none" or self.given)
 
 
 def read(path):
-    """Reads the values of all steps by setting, from a JSON file."""
+    """
+    Returns the values of all steps by setting, from a JSON file. Raises ProgramError if
+    the file cannot be read.
+    """
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         return {name: [float(v) for v in values] for name, values in found.items()}

@@ -1,6 +1,4 @@
-"""
-Trains: runs a program step after step, where results become arguments of the next step.
-"""
+"""Trains: runs a program step by step, with results as arguments of the next step."""
 
 import importlib
 from dataclasses import dataclass, field, replace
@@ -19,17 +17,19 @@ class Options:
     """
     The options of a training.
 
-    - `steps`: the number of the last step; the first one is 1.
-    - `seed`: of parameters that no file holds, and of the order of samples.
-    - `folder`: the folder of checkpoints; `save_every`: number of steps between two (0:
-      only one, after the last step); `resume`: continue from the checkpoint of that step,
-      from the `latest` one, or from the latest one if there is one (`if-any`).
-    - `settings`: learning rates, step by step.
-    - `data`: where inputs and labels come from (see `batches.read`; none: from the inputs),
-      with `workers` processes that load them.
-    - `eval_every`: number of steps between two evaluations on `eval_data` (0: none).
+    - `steps`: the last step; the first step is 1.
+    - `seed`: the seed of parameters that no file contains, and of the order of samples.
+    - `folder`: the folder of checkpoints; `save_every`: the number of steps between two
+      checkpoints (0: only one, after the last step); `resume`: the step whose
+      checkpoint the training continues from, `latest` for the latest checkpoint, or
+      `if-any` for the latest one if there is one.
+    - `settings`: the settings of the optimizer in each step.
+    - `data`: the source of inputs and labels (see `batches.read`; empty: the sources of
+      the program's arguments); `workers`: the number of processes that load data.
+    - `eval_every`: the number of steps between two evaluations on `eval_data` (0: no
+      evaluation).
     - `log`, `tensorboard`: a file and a folder for reports.
-    - `gathers`: whether process 0 is given all final weights at the end.
+    - `gathers`: whether process 0 gets all final weights at the end.
     """
 
     steps: int
@@ -49,13 +49,13 @@ class Options:
 
 def train(program, backend, sources, options, timeout_s=600.0, init_method="env://"):
     """
-    Runs this process's part of the training. Returns, on rank 0, the results that update
-    nothing (scalars: one number per step that was run) and the final weights, by name, if
-    they are gathered.
+    Runs this process's part of the training. Returns, on rank 0, the results that
+    update no argument, and the final weights if `options.gathers`, by name. A scalar
+    result has one number per step of this run.
 
-    If `options` name no data, inputs and labels come from the sources: in the program's
-    shape, or with one more dimension in front; then step s takes row s - 1, starting over
-    after the last row.
+    If `options` name no data, inputs and labels come from `sources`. They have the
+    program's shape, or an additional first dimension: then step s takes row s - 1, and
+    after the last row the first one follows.
     """
     _check_settings(program, options.settings)
     with runtime.processes(program, backend, timeout_s, init_method) as process:
@@ -63,7 +63,10 @@ def train(program, backend, sources, options, timeout_s=600.0, init_method="env:
 
 
 def _check_settings(program, wanted):
-    """Refuses learning rates for a program that takes none."""
+    """
+    Raises ProgramError if settings are given for a program without a learning rate, or
+    if the rate would have to fall to a larger value than its full one.
+    """
     known = {spec.setting for spec in program.ARGUMENTS}
     if wanted.changes() and "learning_rate" not in known:
         raise runtime.ProgramError(
@@ -81,7 +84,9 @@ def _check_settings(program, wanted):
 
 
 class _Training:
-    """One process's part of a training: what it holds, and what it does in each step."""
+    """
+    One process's part of a training: its program, data, arguments and checkpoints.
+    """
 
     def __init__(self, program, process, sources, options):
         self.program, self.sources, self.options = program, sources, options
@@ -113,7 +118,10 @@ class _Training:
             raise
 
     def close(self):
-        """Gives back what other processes may wait for."""
+        """
+        Releases the lock on the folder of checkpoints, so that other trainings can use
+        it.
+        """
         if self.saver is not None:
             self.saver.close()
 
@@ -153,7 +161,8 @@ class _Training:
 
     def next_of(self, given, data):
         """
-        Returns the next batch of an iterator; None on all processes if it ends on one.
+        Returns the next batch of iterator `given`. Returns None on all processes if the
+        data ends on one.
         """
         takes = bool(data.part.takes)
         batch = next(given, None) if takes else {}
@@ -164,7 +173,7 @@ class _Training:
         return batch if there.item() else None
 
     def arguments_of(self, batch, step):
-        """Returns the arguments of a step, in order."""
+        """Returns the arguments of a step, in the order of the program."""
         return [
             self.options.settings.at(step, spec)
             if spec.default is not None
@@ -176,7 +185,8 @@ class _Training:
 
     def _step(self, step, batch):
         """
-        Runs a step and replaces what it updates; returns the other results, on rank 0.
+        Runs a step and replaces the arguments that its results update. Returns the
+        other results by name, on rank 0.
         """
         results = runtime.results_of(self.body, self.arguments_of(batch, step))
         reported = {}
@@ -192,7 +202,7 @@ class _Training:
         return runtime.collect(kept, reported, self.program.MESHES, self.rank)
 
     def _rates(self, step):
-        """Returns the learning rates of a step."""
+        """Returns the learning rates of a step, by the name of the argument."""
         return {
             spec.name: self.options.settings.at(step, spec)
             for spec in self.program.ARGUMENTS
@@ -200,7 +210,9 @@ class _Training:
         }
 
     def _tell_repetition(self):
-        """Says so if there are fewer batches than steps, which take them again."""
+        """
+        Reports if there are fewer batches than steps, so that batches are repeated.
+        """
         steps = self.options.steps
         if not self.data.is_endless or self.data.length >= steps:
             return
@@ -215,7 +227,10 @@ class _Training:
         runtime.report(f"note: {text}; --data gives more")
 
     def _end_of_data(self, done):
-        """Saves the finished steps, and returns the error for data that ended."""
+        """
+        Saves a checkpoint of the finished steps, and returns the error for data that
+        ended early.
+        """
         text = (
             f"the data of {self.data.source} ended after {done} batches, before step "
             f"{done + 1} of {self.options.steps}; give more of it, or ask for --steps {done}"
@@ -228,7 +243,8 @@ class _Training:
 
     def _start(self):
         """
-        Returns the arguments to start with, without inputs and labels, and the first step.
+        Returns the arguments before the first step, without inputs and labels, and the
+        first step to run. Raises ProgramError if the checkpoint has all steps already.
         """
         checkpoint, first = self._checkpoint(), 1
         if checkpoint is not None:
@@ -262,7 +278,9 @@ class _Training:
         return held, first
 
     def _tell_of_new_parameters(self, checkpoint):
-        """Reports parameters that are drawn although weights hold others."""
+        """
+        Reports parameters that are drawn at random although the weights contain others.
+        """
         parameters = [s for s in self.program.ARGUMENTS if s.role == "parameter"]
         new = [
             spec.name
@@ -276,7 +294,10 @@ class _Training:
             )
 
     def _checkpoint(self):
-        """Returns the checkpoint to continue from, if any. Raises ProgramError."""
+        """
+        Returns the checkpoint to continue from, or None. Raises ProgramError if the
+        folder has checkpoints and the training does not resume.
+        """
         options = self.options
         if not options.folder:
             return None
@@ -294,7 +315,10 @@ class _Training:
         return None
 
     def _new(self, spec, mesh):
-        """Returns the first value of an argument that no file holds."""
+        """
+        Returns the start value of an argument that no file contains. Raises
+        ProgramError unless the argument is a parameter or a state.
+        """
         sources, seed = self.sources, self.options.seed
         if spec.role == "parameter":
             return initial.parameter(spec, mesh, self.rank, seed)
@@ -314,7 +338,10 @@ class _Training:
         return initial.parameter(narrow, mesh, self.rank, seed).to(spec.dtype)
 
     def _kept(self):
-        """Returns the arguments of this process that a checkpoint holds, and their parts."""
+        """
+        Returns the arguments of this process that checkpoints contain, each with this
+        process's part.
+        """
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # copies of states to the host may be under way
         return [
@@ -325,8 +352,8 @@ class _Training:
 
     def _final_weights(self):
         """
-        Returns every parameter, and other weights that the steps update (running
-        statistics), whole, on rank 0.
+        Returns the whole parameters on rank 0, and other weights that the steps update,
+        such as running statistics.
         """
         runtime.report("gathering parameters")
         specs = {
@@ -343,7 +370,7 @@ class _Training:
 
 
 class _Evaluation:
-    """Runs the forward program, without updates, on data of its own."""
+    """Runs the forward program on evaluation data, without updates."""
 
     def __init__(self, training, data):
         self.training, self.data = training, data
@@ -353,7 +380,10 @@ class _Evaluation:
         self.body = runtime.body_of(self.program, rank, device)
 
     def run(self):
-        """Returns the means of all numbers over the batches of the data, on rank 0."""
+        """
+        Returns the means, over the batches of the data, of all results that are
+        numbers, on rank 0. Raises ProgramError if the data has no batch.
+        """
         training, total, count = self.training, {}, 0
         own = self.program.RANKS[training.rank].program
         given = self.data.once() if self.data.part.takes else iter(())
@@ -378,5 +408,5 @@ class _Evaluation:
 
 
 def numbers(values):
-    """Returns the values that are one number, by name."""
+    """Returns those of `values` that have one element, by name, as Python numbers."""
     return {name: v.item() for name, v in values.items() if v.numel() == 1}

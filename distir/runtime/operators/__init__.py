@@ -1,1 +1,1 @@
-"""Operators of ONNX, and their gradients, that are not one call of PyTorch."""
+"""ONNX operators without an equivalent PyTorch function, and their gradients."""

@@ -1,4 +1,4 @@
-"""The loss of all alignments of labels with a sequence."""
+"""The CTC loss, over all alignments of labels with a sequence, and its gradient."""
 
 import torch
 

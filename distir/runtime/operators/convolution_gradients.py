@@ -1,4 +1,4 @@
-"""Gradients of convolutions and pooling over one to three dimensions of space."""
+"""Gradients of convolutions and pooling over one to three spatial dimensions."""
 
 from itertools import product
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 
 def _flat(margins):
-    """Returns padding as F.pad takes it: the last dimension first."""
+    """Returns padding in the order of `F.pad`: the last dimension first."""
     return [n for pair in reversed(margins) for n in pair]
 
 
@@ -16,7 +16,7 @@ def _is_symmetric(margins):
 
 
 def _cropped(padded, margins):
-    """Returns a tensor without the padding of space."""
+    """Returns a tensor without the padding of its spatial dimensions."""
     for dim, (before, after) in enumerate(margins, start=2):
         padded = padded.narrow(dim, before, padded.shape[dim] - before - after)
     return padded
@@ -28,7 +28,7 @@ def _padded_shape(shape, margins):
 
 
 def conv_grad(x, weight, dy, strides, dilations, margins, groups):
-    """Returns the gradients of input and weight."""
+    """Returns the gradients of the input and the weight."""
     padded, pads = x, [before for before, _ in margins]
     if not _is_symmetric(margins):
         padded, pads = F.pad(x, _flat(margins)), [0] * len(strides)
@@ -57,7 +57,10 @@ def conv_grad_weight(x, dy, shape, strides, dilations, margins, groups):
 
 
 def _backward(x, weight, dy, strides, pads, dilations, groups, wanted):
-    """Returns the gradients of input, weight and bias that are wanted."""
+    """
+    Returns the gradients of input, weight and bias for which `wanted` is true, and None
+    for the others.
+    """
     return torch.ops.aten.convolution_backward(
         *(dy, x, weight, None, strides, pads, dilations),
         *(False, [0] * len(strides), groups, wanted),
@@ -65,7 +68,10 @@ def _backward(x, weight, dy, strides, pads, dilations, groups, wanted):
 
 
 def _reach(shape, kernel, windows, strides, dilations, margins):
-    """Returns the padding, with what windows reach beyond it at the end (ceil mode)."""
+    """
+    Returns the padding, enlarged at the end by the elements that windows cover beyond
+    it (ceil mode).
+    """
     return [
         (before, max(after, (n - 1) * s + (k - 1) * d + 1 - before - size))
         for size, k, n, s, d, (before, after) in zip(
@@ -75,7 +81,9 @@ def _reach(shape, kernel, windows, strides, dilations, margins):
 
 
 def _fits(pads, kernel):
-    """Whether PyTorch's call accepts that much padding."""
+    """
+    Whether PyTorch's function accepts the padding `pads`: at most half of the kernel.
+    """
     return all(2 * pad <= size for pad, size in zip(pads, kernel, strict=True))
 
 
@@ -100,8 +108,8 @@ def max_pool_grad(dy, x, kernel, strides, dilations, margins):
 
 def average_pool_grad(dy, shape, counts, kernel, strides, dilations, margins):
     """
-    Returns the gradient of average pooling; `counts` has, per dimension and window, how
-    many elements count.
+    Returns the gradient of average pooling. `counts` gives, for each dimension and
+    window, the number of elements that count.
     """
     windows = dy.shape[2:]
     margins = _reach(shape, kernel, windows, strides, dilations, margins)

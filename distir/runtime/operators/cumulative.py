@@ -1,4 +1,4 @@
-"""The gradient of running products."""
+"""The gradient of cumulative products."""
 
 import torch
 

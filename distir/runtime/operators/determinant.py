@@ -1,4 +1,6 @@
-"""Determinants, their logarithms and gradients; of 16-bit floats in 32 bits."""
+"""
+Determinants, their logarithms and gradients. 16-bit floats are computed in 32 bits.
+"""
 
 import torch
 

@@ -1,6 +1,6 @@
 """
-Matrix products in 8-bit floats: by the tensor cores of devices that have them, elsewhere the
-same numbers multiplied in f32.
+Matrix products in 8-bit floats. Devices with tensor cores for 8-bit floats use them;
+others multiply the same numbers in float32.
 """
 
 import torch
@@ -10,8 +10,9 @@ _LEAST = 1e-12
 
 def float8_scale(x, largest, dim):
     """
-    Returns the factor that fills the range of a format whose largest value is given: one
-    for all of `x`, or one for each row along a dimension.
+    Returns the scales by which `x` fills the range of a format with largest value
+    `largest`. With `dim`, there is one scale for each row along this dimension; if it
+    is None, one for all of `x`.
     """
     x = x.abs()
     magnitude = x.amax() if dim is None else x.amax(dim, keepdim=True)
@@ -19,13 +20,19 @@ def float8_scale(x, largest, dim):
 
 
 def to_float8(x, scale, dtype):
-    """Returns `x` times its scale, rounded; numbers too large become the largest value."""
+    """
+    Returns `x * scale`, rounded to the 8-bit type `dtype`. Values that are too large
+    become the largest finite value.
+    """
     limit = torch.finfo(dtype).max
     return (x.to(torch.float32) * scale).clamp_(-limit, limit).to(dtype)
 
 
 def float8_product(a, b, scale_a, scale_b, dtype):
-    """Returns `a b` without their scales, in that type; sums are kept in f32."""
+    """
+    Returns the product of `a` and `b`, divided by their scales, in type `dtype`. Sums
+    are accumulated in float32.
+    """
     inverse_a, inverse_b = scale_a.reciprocal(), scale_b.reciprocal()
     if not _has_cores(a, b):
         found = a.to(torch.float32) @ b.to(torch.float32)
@@ -46,7 +53,10 @@ def float8_product(a, b, scale_a, scale_b, dtype):
 
 
 def float8_linear(a, b, a_dtype, b_dtype, is_whole):
-    """Returns `a b` by way of these formats, with scales of tensors or of rows."""
+    """
+    Returns the product of `a` and `b`, both rounded to 8-bit types first. There is one
+    scale for each tensor if `is_whole`, else one for each row of `a` and column of `b`.
+    """
     factors, scales = [], []
     for x, dtype, dim in ((a, a_dtype, -1), (b, b_dtype, 0)):
         limit = torch.finfo(dtype).max
@@ -56,7 +66,10 @@ def float8_linear(a, b, a_dtype, b_dtype, is_whole):
 
 
 def _has_cores(a, b):
-    """Whether the device multiplies such factors: sizes in steps of 16, not both e5m2."""
+    """
+    Whether the device has tensor cores for the product: on NVIDIA GPUs of compute
+    capability 8.9 or more, if sizes are multiples of 16 and not both types are e5m2.
+    """
     if not a.is_cuda or torch.version.hip is not None:
         return False
     if torch.cuda.get_device_capability(a.device) < (8, 9):

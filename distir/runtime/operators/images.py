@@ -1,4 +1,4 @@
-"""Sampling of images with ONNX's options, and selection of boxes."""
+"""Resampling of images with ONNX's options, and selection of boxes."""
 
 import math
 
@@ -9,7 +9,8 @@ from ..devices import here
 
 def _positions(count, size, scale, place, start, end):
     """
-    Returns the positions in the input (of `size` elements) of the `count` output elements.
+    Returns the positions of `count` output elements along an axis of the input, which
+    has `size` elements. `place` is ONNX's `coordinate_transformation_mode`.
     """
     i = torch.arange(count, dtype=torch.float64, device=here())
     length = scale * size
@@ -28,7 +29,10 @@ def _positions(count, size, scale, place, start, end):
 
 
 def _kernel(distance, mode, cubic):
-    """Returns the weight of a sample at a distance."""
+    """
+    Returns the weights of samples at distances `distance`, for linear or cubic
+    interpolation.
+    """
     d = distance.abs()
     if mode == "linear":
         return (1 - d).clamp(min=0)
@@ -53,7 +57,8 @@ def _resize_axis(
     outside,
 ):
     """
-    Returns `x` with `count` elements along an axis, each of which is `1 / scale` wide.
+    Returns `x` with `count` elements along `axis`, which are `1 / scale` input elements
+    apart.
     """
     size = x.shape[axis]
     at = _positions(count, size, scale, place, *span)
@@ -92,8 +97,8 @@ def _resize_axis(
 
 def resize(x, roi, scales, sizes, policy, axes, **options):
     """
-    Interpolates along each axis in turn, to `sizes` or by `scales`. The options are those
-    of `_resize_axis`.
+    Returns `x` interpolated along each axis in turn, to `sizes` if given, else by
+    `scales`. The options are those of `_resize_axis`.
     """
     axes = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
     if sizes is not None:
@@ -119,8 +124,9 @@ def resize(x, roi, scales, sizes, policy, axes, **options):
 
 def resize_grad(dy, shape, scales, **options):
     """
-    Returns the gradient of `resize` by these scales of all axes, for an input of that
-    shape: resizing each unit vector shows how much of each element is in the result.
+    Returns the gradient of `resize` for an input of shape `shape`, with one scale for
+    each axis. Resizing unit vectors gives the weight of each input element in each
+    output element.
     """
     out = dy.to(torch.float64)
     for axis, (size, scale) in enumerate(zip(shape, scales, strict=True)):
@@ -136,7 +142,10 @@ def resize_grad(dy, shape, scales, **options):
 
 
 def _corners(boxes, centers):
-    """Returns the least and the largest corner of each box."""
+    """
+    Returns the smallest and the largest corner of each box. With `centers`, boxes are
+    given by centre and size, else by two corners.
+    """
     if centers:
         middle, half = boxes[:, :2], boxes[:, 2:] / 2
         return middle - half, middle + half
@@ -146,8 +155,9 @@ def _corners(boxes, centers):
 
 def non_max_suppression(boxes, scores, count, overlap, least_score, centers):
     """
-    Returns rows (batch, class, box) of the best boxes, at most `count` of each class, none
-    of which overlaps a better one by more than `overlap` of their union.
+    Returns rows (batch, class, box) of the best boxes, at most `count` per batch entry
+    and class. A box is left out if its overlap with a better box is more than the
+    fraction `overlap` of their union, or its score is not above `least_score`.
     """
     chosen = []
     for batch in range(scores.shape[0]):
@@ -174,9 +184,9 @@ def non_max_suppression(boxes, scores, count, overlap, least_score, centers):
 
 def _bilinear(image, y, x, edge):
     """
-    Returns samples of (channels, height, width) at the points of y and x: the weighted sum
-    of the four neighbours of each point. Points outside count as 0; with `edge`, points up
-    to one element outside count as the edge.
+    Returns the four weighted neighbours of each point (`y`, `x`) in `image` [channels,
+    height, width], whose sum is the sample. Points outside count as 0. With `edge`,
+    points up to one element outside count as the edge.
     """
     height, width = image.shape[-2:]
     valid = torch.ones_like(y, dtype=torch.bool)
@@ -199,7 +209,10 @@ def _bilinear(image, y, x, edge):
 
 
 def roi_align(x, boxes, batches, size, samples, scale, mode, half_pixel):
-    """Pools each box of an image, sampled between the elements, to `size`."""
+    """
+    Returns each box of the images pooled to `size`. Samples between elements are
+    interpolated.
+    """
     shift = 0.5 if half_pixel else 0.0
     out = []
     for box, batch in zip(boxes.tolist(), batches.tolist(), strict=True):
@@ -231,7 +244,9 @@ def roi_align(x, boxes, batches, size, samples, scale, mode, half_pixel):
 def deform_conv(
     x, weight, offset, bias, mask, strides, before, dilations, groups, offset_groups
 ):
-    """Computes a convolution whose samples are moved by `offset` and weighted by `mask`."""
+    """
+    Returns a convolution whose samples are moved by `offset` and weighted by `mask`.
+    """
     batch, channels = x.shape[:2]
     outputs, _, *kernel = weight.shape
     size = offset.shape[2:]

@@ -1,4 +1,4 @@
-"""Operators of ONNX that look up or write elements by index. Indices may be negative."""
+"""ONNX operators that read or write elements by index. Indices may be negative."""
 
 import torch
 
@@ -18,8 +18,8 @@ def gather_elements(x, indices, axis):
 
 def gather_nd(x, indices, batch_dims=0):
     """
-    Looks up elements; the last dimension of `indices` holds index tuples into x, after the
-    batch.
+    Returns the elements or slices of `x` at the index tuples in the last dimension of
+    `indices`. The first `batch_dims` dimensions of both tensors correspond.
     """
     batch = x.shape[:batch_dims]
     length = indices.shape[-1]
@@ -42,7 +42,10 @@ def scatter_elements(x, indices, updates, axis, reduction="none"):
 
 
 def scatter_nd(x, indices, updates, reduction="none"):
-    """Writes `updates` at the index tuples of the last dimension of `indices`."""
+    """
+    Returns `x` with `updates` written at the index tuples in the last dimension of
+    `indices`, or combined with the old values by `reduction`.
+    """
     length = indices.shape[-1]
     sizes = x.shape[:length]
     strides = [sizes[i + 1 :].numel() for i in range(length)]
@@ -59,7 +62,11 @@ def scatter_nd(x, indices, updates, reduction="none"):
 
 
 def tensor_scatter(x, update, places, axis, mode="linear"):
-    """Writes one block per batch entry along `axis`, starting at its place."""
+    """
+    Returns `x` with one block per batch entry overwritten by `update` along `axis`.
+    `places` are the start positions of the blocks; None stands for 0. Positions wrap
+    around in mode "circular".
+    """
     out = x.clone()
     if places is None:
         places = torch.zeros(x.shape[0], dtype=torch.int64, device=here())
@@ -74,7 +81,10 @@ def tensor_scatter(x, update, places, axis, mode="linear"):
 
 
 def compress(x, condition, axis=None):
-    """Returns the slices along `axis` (the elements, if None) where the condition holds."""
+    """
+    Returns the slices along `axis` for which `condition` is true. If `axis` is None,
+    returns elements of the flattened tensor.
+    """
     if axis is None:
         x, axis = x.reshape(-1), 0
     return x.index_select(axis, condition.nonzero().reshape(-1))
@@ -82,8 +92,8 @@ def compress(x, condition, axis=None):
 
 def one_hot(indices, depth, values, axis=-1):
     """
-    Returns one-hot vectors; `values` are the off and the on value; out-of-range indices are
-    all off.
+    Returns one-hot vectors; `values` are the value for off and the value for on. An
+    index out of range gives a vector that is off everywhere.
     """
     classes = torch.arange(depth, device=here())
     places = indices.to(torch.int64)
@@ -95,7 +105,9 @@ def one_hot(indices, depth, values, axis=-1):
 
 
 def reverse_sequence(x, lengths, batch_axis, time_axis):
-    """Reverses the first `lengths[b]` elements of each batch entry."""
+    """
+    Returns `x` with the first `lengths[b]` elements of each batch entry b reversed.
+    """
     moved = x.movedim((batch_axis, time_axis), (0, 1))
     steps = torch.arange(moved.shape[1], device=here())
     ends = lengths.reshape(-1, 1).to(torch.int64)
@@ -106,8 +118,10 @@ def reverse_sequence(x, lengths, batch_axis, time_axis):
 
 def unique(x, axis=None, ordered=True):
     """
-    Returns unique slices, where each occurs first, which one each slice is, and how often
-    each occurs.
+    Returns four tensors: the unique slices along `axis`, the first position of each,
+    the index of the unique slice for each original slice, and the number of occurrences
+    of each. Unique slices are sorted if `ordered`, else in the order of their first
+    positions. If `axis` is None, elements are compared.
     """
     if axis is None:
         found, inverse, counts = torch.unique(
@@ -132,7 +146,7 @@ def unique(x, axis=None, ordered=True):
 
 
 def gather_grad(dy, indices, shape, axis):
-    """Returns the gradient of a look-up along `axis` of data of that shape."""
+    """Returns the gradient of a look-up along `axis` in data of shape `shape`."""
     depth = indices.dim()
     slices = dy.movedim(tuple(range(axis, axis + depth)), tuple(range(depth)))
     rest = slices.shape[depth:]
@@ -146,8 +160,8 @@ def gather_grad(dy, indices, shape, axis):
 
 def add_look_ups(base, dy, indices, in_place=False):
     """
-    Returns `base` with each slice of `dy` added to the row that its index names, in a fixed
-    order; `base` is overwritten if it may be.
+    Returns `base` with each slice of `dy` added to the row that its index names, in a
+    fixed order. With `in_place`, `base` is overwritten.
     """
     out = base if in_place else base.clone()
     if out.is_cuda:
@@ -158,8 +172,9 @@ def add_look_ups(base, dy, indices, in_place=False):
 
 def scatter_sum(updates, indices, shape, axis, batch_dims):
     """
-    Returns zeros of that shape with `updates` added where `indices` say: along `axis`, or, if
-    it is None, as tuples of indices after the batch dimensions.
+    Returns zeros of shape `shape` with `updates` added at `indices`. These are
+    positions along `axis`, or, if `axis` is None, tuples of positions after
+    `batch_dims` batch dimensions.
     """
     zeros = updates.new_zeros(shape)
     if axis is not None:

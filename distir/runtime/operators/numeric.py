@@ -1,10 +1,13 @@
-"""Arithmetic that PyTorch lacks: unsigned integers, 8-bit floats, cumulative scans."""
+"""
+Arithmetic that PyTorch lacks: on unsigned integers, to narrow types, and cumulative
+sums and products.
+"""
 
 import torch
 
 
 def as_int64(x):
-    """Returns `x` as int64, exactly; fails for unsigned values of 2**63 and more."""
+    """Returns `x` as int64. Raises ValueError for unsigned values of 2**63 or more."""
     if x.dtype == torch.uint64:
         x = x.view(torch.int64)
         if bool((x < 0).any()):
@@ -14,7 +17,10 @@ def as_int64(x):
 
 
 def to_unsigned(x, dtype):
-    """Converts floats to unsigned integers, through int64 for those below 2**63."""
+    """
+    Returns floats as unsigned integers of type `dtype`. Types of 16 and 32 bits are
+    converted by way of int64.
+    """
     if dtype == torch.uint8 or dtype == torch.uint64:
         return x.to(dtype)
     return x.to(torch.int64).to(dtype)
@@ -22,14 +28,16 @@ def to_unsigned(x, dtype):
 
 def to_narrow(x, least, largest, dtype):
     """
-    Converts to integers of less than a byte, one per element of `dtype`; wraps around.
+    Returns `x` as integers from `least` to `largest`, a range of less than a byte, with
+    one per element of `dtype`. Values out of range wrap around.
     """
     return ((x.to(torch.int64) - least) % (largest - least + 1) + least).to(dtype)
 
 
 def to_float4(x):
     """
-    Returns the nearest value (of two, the even one) of 4-bit floats (E2M1), as float32.
+    Returns the nearest values of 4-bit floats (E2M1), as float32. Ties go to the even
+    value.
     """
     x = x.to(torch.float32)
     size = x.abs()
@@ -39,8 +47,9 @@ def to_float4(x):
 
 def bit_shift(x, amount, left):
     """
-    Shifts integers. If the amount is negative or at least the number of bits, nothing
-    remains except, for a shift to the right, the sign of a signed integer.
+    Returns the integers `x`, shifted by `amount` bits to the left if `left`, else to
+    the right. If the amount is negative or at least the number of bits, the result is
+    0; for negative integers that are shifted to the right, it is -1.
     """
     bits = x.dtype.itemsize * 8
     unsigned = x.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
@@ -59,8 +68,8 @@ def bit_shift(x, amount, left):
 
 def to_float8(x, dtype, saturate=True, round_mode="up"):
     """
-    Casts to an 8-bit float. Values that are too large become the largest finite value if
-    `saturate`, else infinity or NaN, whichever the type has.
+    Returns `x` in the 8-bit float type `dtype`. Values that are too large become the
+    largest finite value if `saturate`, else infinity or NaN, depending on the type.
     """
     if x.dtype == dtype:
         return x
@@ -92,7 +101,10 @@ def to_float8(x, dtype, saturate=True, round_mode="up"):
 
 
 def _to_exponent(x, saturate, round_mode):
-    """Returns powers of two, stored as their biased exponent (E8M0)."""
+    """
+    Returns powers of two near the magnitudes of `x`, stored as their biased exponents
+    (E8M0).
+    """
     magnitude = x.abs().to(torch.float64)
     mantissa, exponent = torch.frexp(magnitude)  # magnitude = mantissa * 2**exponent
     whole = exponent.to(torch.int64) - 1
@@ -112,8 +124,8 @@ def _to_exponent(x, saturate, round_mode):
 
 def cumulative(function, x, axis, exclusive, reverse):
     """
-    Returns a running sum or product, backwards if `reverse`, without the element itself if
-    `exclusive`.
+    Returns the cumulative sum or product along `axis`: from the end if `reverse`,
+    without the element itself if `exclusive`.
     """
     if reverse:
         x = x.flip(axis)

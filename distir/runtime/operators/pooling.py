@@ -1,4 +1,6 @@
-"""Pooling with ONNX's options: uneven padding, dilation, indices, any element type."""
+"""
+Pooling with ONNX's options: uneven padding, dilation, indices, and any element type.
+"""
 
 import torch
 
@@ -8,7 +10,7 @@ from ..devices import here
 def _out_size(size, kernel, stride, dilation, before, after, ceil):
     reach = dilation * (kernel - 1) + 1
     free = size + before + after - reach
-    # ONNX rounds toward 0: a window that lacks less than a stride exists.
+    # ONNX rounds toward 0: a window exists if less than a stride is missing.
     count = (-(-free // stride) if ceil or free < 0 else free // stride) + 1
     if ceil and (count - 1) * stride >= size + before:
         count -= 1  # a window must not begin behind the data
@@ -17,7 +19,8 @@ def _out_size(size, kernel, stride, dilation, before, after, ceil):
 
 def _windows(x, kernel, strides, dilations, before, counts, fill):
     """
-    Returns all windows of the spatial dimensions: (n, c, *positions, elements of a window).
+    Returns all windows of the spatial dimensions, [n, c, *positions, elements of a
+    window]. Elements outside of the input are `fill`.
     """
     spatial = len(kernel)
     for i in reversed(range(spatial)):
@@ -63,8 +66,8 @@ def max_pool(
     columns_first=False,
 ):
     """
-    Returns the maximum of each window; with `indices`, also its position in the flattened
-    input.
+    Returns the maximum of each window and, with `indices`, also its position in the
+    flattened input. `columns_first` numbers positions in column-major order.
     """
     counts = _counts(x, kernel, strides, dilations, before, after, ceil)
     least = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
@@ -80,7 +83,7 @@ def max_pool(
     places = torch.arange(x.shape[0] * x.shape[1], device=here()).unsqueeze(1) * size
     places = (places + spatial.reshape(-1)).reshape(x.shape)
     where = _windows(places, kernel, strides, dilations, before, counts, -1)
-    # What pads the data may be as large as all of it, and is never chosen.
+    # Padding may be as large as the data, but must never be chosen.
     windows = torch.where(where < 0, least, windows)
     is_largest = (windows == windows.amax(-1, keepdim=True)) | (windows != windows)
     best = (is_largest & (where >= 0)).to(torch.uint8).argmax(-1, keepdim=True)
@@ -111,7 +114,10 @@ def lp_pool(x, kernel, strides, dilations, before, after, ceil=False, p=2):
 
 
 def max_unpool(x, indices, kernel, strides, pads, shape=None):
-    """Puts each value back where `max_pool` found it; 0 elsewhere."""
+    """
+    Returns a tensor with each value at the position where `max_pool` found it, and 0
+    elsewhere.
+    """
     n = len(kernel)
     inferred = [
         (size - 1) * stride - (pads[i] + pads[i + n]) + k
@@ -130,7 +136,10 @@ def max_unpool(x, indices, kernel, strides, pads, shape=None):
 
 
 def col2im(x, image, block, dilations, pads, strides):
-    """Sums the columns of x into the blocks of an image that they came from."""
+    """
+    Returns images in which each column of `x` has been added to the block that it came
+    from.
+    """
     n = len(image)
     size = torch.Size(block).numel()
     batch, channels = x.shape[0], x.shape[1] // size

@@ -12,7 +12,10 @@ def integer_matmul(a, b):
 
 
 def _per_row(zero, rank):
-    """Returns a zero point per row of a matrix as a column."""
+    """
+    Returns the zero points, or scales, of a matrix's rows as a column. A single value
+    is returned as it is.
+    """
     return zero if zero.dim() == 0 or zero.numel() == 1 else zero.reshape(-1, 1)
 
 
@@ -26,7 +29,10 @@ def matmul_integer(a, b, a_zero=None, b_zero=None):
 
 
 def convolve_integer(x, weight, x_zero=None, weight_zero=None, convolve=F.conv2d):
-    """Returns a convolution of integers, exact as long as sums stay below 2**53."""
+    """
+    Returns a convolution of integers in float64, which is exact if sums stay below
+    2**53.
+    """
     x, weight = x.to(torch.float64), weight.to(torch.float64)
     if x_zero is not None:
         x = x - x_zero.to(torch.float64)
@@ -37,7 +43,10 @@ def convolve_integer(x, weight, x_zero=None, weight_zero=None, convolve=F.conv2d
 
 
 def _along(parameter, x, axis, block):
-    """Returns a scale or zero point in a shape that broadcasts with x."""
+    """
+    Returns a scale or zero point in a shape that broadcasts to `x`: per tensor, per
+    element of `axis`, or per block of `block` elements along `axis`.
+    """
     if parameter.numel() == 1 and parameter.dim() <= 1:
         return parameter.reshape(())
     if block:
@@ -51,7 +60,10 @@ def _along(parameter, x, axis, block):
 def quantize(
     x, scale, zero, dtype, axis=1, block=0, saturate=True, limits=None, precision=None
 ):
-    """Returns round(x / scale) + zero, saturated to the range of `dtype` or to `limits`."""
+    """
+    Returns `round(x / scale) + zero`, saturated to the range of `dtype`, or to `limits`
+    if given.
+    """
     precision = precision or x.dtype
     scaled = x.to(precision) / _along(scale, x, axis, block).to(precision)
     if dtype == torch.float32:
@@ -66,7 +78,7 @@ def quantize(
 
 
 def dequantize(x, scale, zero, dtype, axis=1, block=0):
-    """Returns (x - zero) * scale."""
+    """Returns `(x - zero) * scale` in type `dtype`."""
     if x.dtype.is_floating_point:
         values = x.to(torch.float32)
         if zero is not None:
@@ -80,7 +92,10 @@ def dequantize(x, scale, zero, dtype, axis=1, block=0):
 
 
 def dynamic_quantize(x):
-    """Returns uint8 values with the scale and zero point that their range needs."""
+    """
+    Returns `x` quantised to uint8, with the scale and the zero point that fit its
+    range.
+    """
     low, high = x.min().clamp(max=0), x.max().clamp(min=0)
     scale = (high - low) / 255
     zero = torch.where(scale == 0, 0, ((0 - low) / scale).round()).clamp(0, 255)

@@ -8,7 +8,10 @@ _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def _ordered(x):
-    """Unsigned integers as signed ones of the same order."""
+    """
+    Returns unsigned integers as signed integers of the same order, and other types as
+    they are.
+    """
     if x.dtype == torch.uint64:
         return x.view(torch.int64) ^ torch.iinfo(torch.int64).min
     return x.to(torch.int64) if x.dtype in _UNSIGNED else x
@@ -16,8 +19,8 @@ def _ordered(x):
 
 def reduce(kind, x, axes, keep, noop=False):
     """
-    Returns the ONNX reduction of that name over `axes` (None or none: all, or nothing if
-    `noop`). Empty sets are allowed if the reduction has a neutral element.
+    Returns the ONNX reduction `kind` over `axes`. Without axes, all are reduced, or
+    none if `noop`. Empty sets are allowed if the reduction has a neutral element.
     """
     dtype = x.dtype
     if kind in ("ReduceMax", "ReduceMin"):
@@ -97,7 +100,10 @@ def _extreme(x, axes, keep, largest, dtype):
 
 
 def arg_extreme(function, x, axis, keep, last):
-    """Returns the first (or last) position of the extreme."""
+    """
+    Returns the position of the extreme along `axis`: of equal values the last if
+    `last`, else the first. `function` is argmax or argmin.
+    """
     x = _ordered(x)
     if not last:
         return function(x, axis, keepdim=keep)
@@ -105,13 +111,16 @@ def arg_extreme(function, x, axis, keep, last):
 
 
 def top_k(x, count, axis, largest):
-    """Returns the `count` extremes in order and their positions; of equals the first."""
+    """
+    Returns the `count` largest (or smallest) values along `axis` in order, and their
+    positions. Equal values stay in the order of their positions.
+    """
     values, places = torch.sort(x, dim=axis, descending=largest, stable=True)
     return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
 
 def hardmax(x, axis):
-    """Returns 1 at the first maximum, 0 elsewhere."""
+    """Returns a tensor that is 1 at the first maximum along `axis`, and 0 elsewhere."""
     if x.numel() == 0:
         return x
     place = x.argmax(axis, keepdim=True)
@@ -119,6 +128,6 @@ def hardmax(x, axis):
 
 
 def lp_normalize(x, p, axis):
-    """Divides by the norm along an axis; zeros stay zeros."""
+    """Returns `x` divided by its norm along `axis`. Vectors of zeros stay zero."""
     norm = torch.linalg.vector_norm(x, p, axis, keepdim=True)
     return x / torch.where(norm == 0, 1, norm)

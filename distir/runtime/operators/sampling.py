@@ -1,4 +1,4 @@
-"""Gradients of sampling images at the points of a grid."""
+"""Gradients of sampling an image at the points of a grid."""
 
 import torch
 

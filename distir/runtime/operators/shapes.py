@@ -1,4 +1,4 @@
-"""Operators of ONNX that rearrange elements, where PyTorch has no call for them."""
+"""ONNX operators that rearrange elements and have no equivalent PyTorch function."""
 
 import torch
 import torch.nn.functional as F
@@ -7,21 +7,26 @@ from ..devices import here
 
 
 def reshape(x, shape, allow_zero=False):
-    """Reshapes; 0 in `shape` keeps a dimension, unless `allow_zero`."""
+    """
+    Returns `x` with shape `shape`. A 0 in `shape` keeps the size of the dimension,
+    unless `allow_zero`.
+    """
     if not allow_zero:
         shape = [x.shape[i] if n == 0 else n for i, n in enumerate(shape)]
     return x.reshape(shape)
 
 
 def flatten(x, axis):
-    """Returns a matrix; the dimensions before `axis` are its rows."""
+    """Returns `x` as a matrix whose rows are the dimensions before `axis`."""
     axis %= x.dim() + 1
     rows = x.shape[:axis].numel()
     return x.reshape(rows, x.numel() // rows if rows else x.shape[axis:].numel())
 
 
 def unsqueeze(x, axes):
-    """Inserts dimensions of size 1 at these places of the result."""
+    """
+    Returns `x` with dimensions of size 1 inserted at `axes`, positions in the result.
+    """
     rank = x.dim() + len(axes)
     for axis in sorted(axis % rank for axis in axes):
         x = x.unsqueeze(axis)
@@ -29,19 +34,24 @@ def unsqueeze(x, axes):
 
 
 def expand(x, shape):
-    """Broadcasts in both directions."""
+    """
+    Returns `x` expanded to the shape that results from broadcasting `x` and `shape`.
+    """
     return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))
 
 
 def split_evenly(x, count, axis):
-    """Returns `count` parts; the last one may be smaller."""
+    """Returns `count` parts of `x` along `axis`. The last part may be smaller."""
     each = -(-x.shape[axis] // count)
     sizes = [each] * (count - 1)
     return x.split([*sizes, x.shape[axis] - sum(sizes)], axis)
 
 
 def slice_(x, starts, ends, axes=None, steps=None):
-    """Returns Python's slices, also backwards, along `axes`."""
+    """
+    Returns a slice of `x` along `axes` with the meaning of Python's slices, including
+    negative steps.
+    """
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
@@ -64,7 +74,10 @@ def slice_(x, starts, ends, axes=None, steps=None):
 
 
 def pad(x, pads, axes=None, mode="constant", value=0):
-    """Adds (or, where negative, removes) elements before and after each axis."""
+    """
+    Returns `x` with elements added before and after each axis. Negative padding removes
+    elements.
+    """
     rank = x.dim()
     axes = range(rank) if axes is None else [axis % rank for axis in axes]
     count = len(pads) // 2
@@ -91,7 +104,7 @@ def pad(x, pads, axes=None, mode="constant", value=0):
 
 
 def center_crop_pad(x, shape, axes=None):
-    """Crops or pads around the centre to the sizes in `shape`."""
+    """Returns `x` cropped or padded around its centre to the sizes in `shape`."""
     axes = range(x.dim()) if axes is None else axes
     for axis, size in zip(axes, shape, strict=True):
         have = x.shape[axis]
@@ -106,8 +119,8 @@ def center_crop_pad(x, shape, axes=None):
 
 def depth_to_space(x, size):
     """
-    Moves blocks from the channels to space; the position in the block is the major part of
-    a channel.
+    Returns `x` with blocks moved from channels to space. In a channel's index, the
+    position in the block varies slowest.
     """
     n, c, h, w = x.shape
     x = x.reshape(n, size, size, c // size**2, h, w)
@@ -115,21 +128,24 @@ def depth_to_space(x, size):
 
 
 def space_to_depth(x, size):
-    """The inverse of `depth_to_space`."""
+    """
+    Returns `x` with blocks moved from space to channels; the inverse of
+    `depth_to_space`.
+    """
     n, c, h, w = x.shape
     x = x.reshape(n, c, h // size, size, w // size, size)
     return x.permute(0, 3, 5, 1, 2, 4).reshape(n, c * size**2, h // size, w // size)
 
 
 def sequence_insert(sequence, x, place):
-    """Returns a new sequence with `x` before `place`."""
+    """Returns a new sequence with `x` inserted before position `place`."""
     out = list(sequence)
     out.insert(place if place >= 0 else len(out) + place, x)
     return out
 
 
 def sequence_erase(sequence, place):
-    """Returns a new sequence without the element at `place`."""
+    """Returns a new sequence without the element at position `place`."""
     out = list(sequence)
     del out[place]
     return out
@@ -137,8 +153,9 @@ def sequence_erase(sequence, place):
 
 def split_to_sequence(x, sizes, axis, keep):
     """
-    Returns the parts of those sizes (one number: all of that size, the last may be
-    smaller).
+    Returns the parts of `x` with sizes `sizes` along `axis`. If `sizes` is one number,
+    all parts have this size, and the last may be smaller. Unless `keep`, the axis is
+    removed from the parts.
     """
     parts = list(x.split(sizes, axis))
     return parts if keep else [part.squeeze(axis) for part in parts]

@@ -1,4 +1,6 @@
-"""Fourier transforms whose last dimension holds real and imaginary part."""
+"""
+Fourier transforms of tensors whose last dimension has the real and imaginary part.
+"""
 
 import torch
 
@@ -6,7 +8,10 @@ from ..devices import here
 
 
 def _complex(x):
-    """Returns a complex tensor from one or two parts, at least in single precision."""
+    """
+    Returns a complex tensor from real and imaginary part, or a real one if there is no
+    imaginary part. The precision is at least single.
+    """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if x.shape[-1] == 1:
         return x.squeeze(-1)
@@ -28,7 +33,10 @@ def dft(x, length, axis, inverse=False, onesided=False):
 
 
 def stft(x, step, window, length=None, onesided=True):
-    """Returns transforms of windowed frames, `step` apart, of (batch, samples, parts)."""
+    """
+    Returns the Fourier transforms of windowed frames of `x` [batch, samples, parts].
+    Frames start every `step` samples.
+    """
     signal = _complex(x if x.dim() == 3 else x.unsqueeze(-1))
     length = len(window) if length is None else length
     frames = signal.unfold(1, length, step)
@@ -42,7 +50,9 @@ def stft(x, step, window, length=None, onesided=True):
 
 def mel_weights(bins, length, rate, low, high):
     """
-    Returns the triangles that turn a spectrum of `length` samples into `bins` mel bins.
+    Returns the triangular weights [frequencies, bins] that turn a spectrum of `length`
+    samples into `bins` mel bins, from frequency `low` to `high` at sampling rate
+    `rate`.
     """
     to_mel = lambda f: 2595 * torch.log10(1 + torch.tensor(f, device=here()) / 700)  # noqa: E731
     count = length // 2 + 1

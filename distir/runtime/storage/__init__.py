@@ -1,1 +1,3 @@
-"""Checkpoints: tensors in boxes, files and their metadata, and the lock of a folder."""
+"""
+Checkpoints: their files, metadata and parts of tensors, and the lock on their folder.
+"""

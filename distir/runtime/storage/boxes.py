@@ -1,4 +1,4 @@
-"""The boxes of a whole tensor of which a process's part of it consists."""
+"""The boxes of a whole tensor that make up a process's part of it."""
 
 from itertools import product
 from math import prod
@@ -10,7 +10,7 @@ from ..communication import collectives, flattening
 
 
 class Strided(NamedTuple):
-    """The beginning of a box in the flat part that holds it, and its strides there."""
+    """The offset of a box in a flat part, and the strides of the box there."""
 
     offset: int
     strides: tuple
@@ -18,8 +18,8 @@ class Strided(NamedTuple):
 
 def boxes(spec, mesh, rank):
     """
-    Returns where the part of a tensor lies that a rank of the mesh holds: for each box
-    where it begins in the whole tensor, where in the part, and its sizes.
+    Returns the boxes of a tensor that make up the part of process `rank`: for each box,
+    its start in the whole tensor, its start in the part, and its sizes.
     """
     if spec.flattened:
         return _flat_boxes(spec, mesh, rank)
@@ -36,7 +36,10 @@ def boxes(spec, mesh, rank):
 
 
 def _flat_boxes(spec, mesh, rank):
-    """Returns the boxes of a part of a flattened tensor, which is a few boxes in a row."""
+    """
+    Returns the boxes of a whole tensor that make up a process's part of it after
+    flattening.
+    """
     splits = spec.flattened[1]
     shape = flattening.block_shape(spec.whole_shape, splits)
     begin, end, blocks = flattening.held(spec, mesh, rank)
@@ -62,8 +65,8 @@ def _flat_boxes(spec, mesh, rank):
 
 def _cut(begin, end, shape):
     """
-    Returns the boxes, by their beginnings and sizes, of which a range of row-major
-    positions consists.
+    Yields the boxes of shape `shape` that the row-major positions from `begin` to `end`
+    consist of, as starts and sizes.
     """
     if begin >= end:
         return
@@ -88,8 +91,9 @@ def _cut(begin, end, shape):
 
 def runs(places):
     """
-    Returns the runs of which ascending positions of a dimension consist: where each begins
-    in the whole and among the positions, and its length. Those of zeros are left out.
+    Returns the runs of consecutive numbers in the ascending positions `places`: for
+    each run, its first position, the index of this position in `places`, and its
+    length. Runs of padding are left out.
     """
     breaks = (torch.diff(places) != 1).nonzero().reshape(-1) + 1
     starts = [0, *breaks.tolist()]
@@ -102,7 +106,9 @@ def runs(places):
 
 
 def box_of(part, own, sizes):
-    """Returns the elements of a box in a part: where it begins there, and its sizes."""
+    """
+    Returns the elements of a box in `part`, given its start `own` there and its sizes.
+    """
     if isinstance(own, Strided):
         return part.as_strided(sizes, own.strides, part.storage_offset() + own.offset)
     for dim, (begin, size) in enumerate(zip(own, sizes, strict=True)):

@@ -1,13 +1,14 @@
 """
 Checkpoints in the format of torch.distributed.checkpoint (DCP).
 
-A checkpoint is a folder `step-<number>` that DCP can read: parameters, and what a module
-calls buffers, are under `model`, the optimizer's states under `state`, each by its name and
-as the whole tensor. If several processes hold the same part, the first one writes it, in
-the background. `manifest.json` has the size and SHA-256 of every file. The folder is
-written under a hidden name, flushed to the disk, and then renamed, so that a folder with
-that name is always complete; the previous checkpoint stays. All processes need the same
-file system.
+A checkpoint is a folder `step-<number>` that DCP can read. Parameters, and buffers of
+modules, are under `model`, and optimizer states under `state`. Each tensor is whole and
+has its own name. If several processes have the same part, the first one writes it, in
+the background. `manifest.json` has the size and SHA-256 of every file.
+
+The folder is written under a hidden name, flushed to the disk, and then renamed. A
+folder with the final name is thus always complete. The previous checkpoint is kept. All
+processes need the same file system.
 """
 
 import hashlib
@@ -48,11 +49,17 @@ _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 
 
 class OtherFormatError(CheckpointError):
-    """A checkpoint is of another version of DistIR; the message says how to go on."""
+    """
+    Raised if another version of DistIR wrote a checkpoint. The message says how to
+    continue.
+    """
 
 
 def steps_in(folder):
-    """Returns the steps of which the folder has a checkpoint, ascending."""
+    """
+    Returns the steps with a checkpoint in `folder`, in ascending order; none if there
+    is no such folder. Raises CheckpointError if the folder cannot be read.
+    """
     try:
         names = [entry.name for entry in Path(folder).iterdir() if entry.is_dir()]
     except FileNotFoundError:
@@ -63,13 +70,14 @@ def steps_in(folder):
 
 
 def folder_of(folder, step):
-    """Returns the path of a step's checkpoint."""
+    """Returns the path of the checkpoint of step `step`."""
     return Path(folder) / f"step-{step}"
 
 
 def key_of(spec):
     """
-    Returns where an argument is in a checkpoint: the section of it, and its name there.
+    Returns the section of an argument in a checkpoint, `model` or `state`, and its name
+    there.
     """
     of_model = spec.role == "parameter" or not (spec.of or spec.counter)
     return "model" if of_model else "state", spec.name
@@ -105,7 +113,7 @@ class Stored:
         ]
 
     def box(self, index):
-        """Returns the part of the tensor that a chunk of a checkpoint is."""
+        """Returns the part's elements of the box that DCP's `index` names."""
         return box_of(self.part, *self.boxes[tuple(index.offset)])
 
 
@@ -115,7 +123,7 @@ class _SavePlanner(dcp.DefaultSavePlanner):
 
 
 class PartsPlanner(dcp.DefaultLoadPlanner):
-    """Reads `parts`, by their keys."""
+    """Lets DCP read into the tensors `parts`, by their keys."""
 
     def __init__(self, parts):
         super().__init__(flatten_state_dict=False)
@@ -131,9 +139,11 @@ class PartsPlanner(dcp.DefaultLoadPlanner):
 
 class Saver:
     """
-    Writes checkpoints of a program's training in the background, one at a time. Every
-    process has one and calls its methods in the same order. Until it is closed, no other
-    training writes to the folder. Raises CheckpointError if another one does.
+    Writes checkpoints of a training in the background, one at a time.
+
+    Every process must have one and call its methods in the same order. Until it is
+    closed, no other training can write to the folder. Raises CheckpointError if another
+    training writes to the folder already.
     """
 
     def __init__(self, folder, program, rank):
@@ -145,7 +155,10 @@ class Saver:
         self.previous = max(steps_in(folder), default=None)
 
     def _lock(self):
-        """Has process 0 lock the folder, and tells all others if it cannot."""
+        """
+        Makes process 0 lock the folder. Raises CheckpointError on all processes if it
+        cannot.
+        """
         fault = None
         if self.rank == 0:
             try:
@@ -160,7 +173,10 @@ class Saver:
             raise CheckpointError(told[0])
 
     def close(self):
-        """Lets other trainings write to the folder, unless this one still does."""
+        """
+        Releases the folder for other trainings, unless a checkpoint is still being
+        written.
+        """
         if self.lock is not None and (
             self.thread is None or not self.thread.is_alive()
         ):
@@ -168,10 +184,10 @@ class Saver:
 
     def save(self, step, held):
         """
-        Begins to write the checkpoint of a step, from a copy of the tensors `held`: arguments
-        with the parts of this process. Once it is complete, older ones except for the
-        previous one are removed. Raises CheckpointError, also for a previous one that
-        failed meanwhile.
+        Starts to write the checkpoint of step `step`. `held` are arguments with this
+        process's parts, which are copied first. When the checkpoint is complete, older
+        ones except for the previous one are removed. Raises CheckpointError if the
+        previous checkpoint could not be written.
         """
         self.finish()
         parts = {"model": {}, "state": {}}
@@ -186,7 +202,10 @@ class Saver:
         self.thread.start()
 
     def finish(self):
-        """Waits until the last checkpoint is complete. Raises CheckpointError."""
+        """
+        Waits until the last checkpoint is complete. Raises CheckpointError if it could
+        not be written.
+        """
         if self.thread is not None:
             self.thread.join()
             self.thread = None
@@ -223,7 +242,10 @@ class Saver:
 
 
 def _emptied(folder, partial):
-    """Makes an empty folder to write to; returns the reason if it cannot."""
+    """
+    Removes the remains of unfinished checkpoints in `folder` and makes an empty folder
+    `partial`. Returns None, or the error as text if it cannot.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".step-*"):
@@ -235,7 +257,10 @@ def _emptied(folder, partial):
 
 
 def reason(error):
-    """Returns the first cause among what DCP reports of all processes."""
+    """
+    Returns the reason of an error as text: the first cause, if DCP reports errors of
+    several processes.
+    """
     if isinstance(error, CheckpointException):
         rank, (first, _) = next(iter(error.failures.items()))
         return f"rank {rank}: {reason(first)}"
@@ -243,7 +268,10 @@ def reason(error):
 
 
 class _CheckpointWriter(dcp.FileSystemWriter):
-    """Writes to a folder with checksums, and renames it when everything is there."""
+    """
+    Writes a checkpoint with checksums to a hidden folder, and renames the folder when
+    all files are complete.
+    """
 
     def __init__(self, partial, step, previous, number):
         super().__init__(partial)
@@ -282,7 +310,7 @@ class _CheckpointWriter(dcp.FileSystemWriter):
 
 
 class quiet:
-    """Suppresses DCP's own messages while it works."""
+    """A context that suppresses DCP's own messages."""
 
     def __enter__(self):
         self.level = logging.getLogger("torch.distributed.checkpoint").level
@@ -311,13 +339,13 @@ def _digest(body):
 
 
 def _written(path, content):
-    """Writes JSON, and waits until it is on the disk."""
+    """Writes `content` as JSON to `path`, and waits until it is on the disk."""
     write_text(path, json.dumps(content, indent=1))
     _to_disk(path)
 
 
 def _to_disk(path):
-    """Waits until a file or folder is on the disk."""
+    """Waits until the file or folder at `path` is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -327,9 +355,9 @@ def _to_disk(path):
 
 def verified(path, share=0, shares=1):
     """
-    Returns the manifest of a checkpoint after checking that its files are as they were
-    written; each of `shares` processes checks its share of the files. Raises
-    CheckpointError.
+    Returns the manifest of a checkpoint, after a check that its files have not changed
+    since they were written. Each of `shares` processes checks its share of the files.
+    Raises CheckpointError if a file is missing or differs.
     """
     path = Path(path)
     try:
@@ -376,8 +404,8 @@ def verified(path, share=0, shares=1):
 
 def _body(content):
     """
-    Returns the contents of a manifest of any version. Raises ValueError for one that was not
-    written as it is.
+    Returns the contents of a manifest of any version. Raises ValueError if its
+    structure or its checksum is wrong.
     """
     body = content.get("manifest") if isinstance(content, dict) else None
     if not isinstance(body, dict) or not isinstance(body.get("format"), str):
@@ -389,8 +417,8 @@ def _body(content):
 
 def _check_listed(path, body):
     """
-    Checks that a manifest of this version names a step, and files with their sizes and
-    checksums. Raises CheckpointError.
+    Raises CheckpointError if a manifest of this version lacks the step, or the size and
+    SHA-256 of a file.
     """
     files, step = body.get("files"), body.get("step")
     if not (type(step) is int and step >= 0 and isinstance(files, dict)):
@@ -414,12 +442,15 @@ def _check_listed(path, body):
 
 class Checkpoint:
     """
-    A checkpoint to continue from: its `step`, and by `parts` its tensors under any layout.
-    Every process makes it.
+    A checkpoint to continue from. `step` is its step, and `parts` returns its tensors
+    under any layout. Every process must make one.
     """
 
     def __init__(self, folder, resume, rank):
-        """`resume` is the number of a step, or `latest`."""
+        """
+        Verifies the checkpoint of step `resume` in `folder`, or the latest one if
+        `resume` is "latest". Raises CheckpointError if there is none or it is corrupt.
+        """
         known = steps_in(folder)
         if not known:
             raise CheckpointError(f"there is no complete checkpoint in {folder}")
@@ -442,9 +473,10 @@ class Checkpoint:
 
     def parts(self, specs, meshes):
         """
-        Returns this process's parts, by name, of those arguments that a checkpoint holds,
-        as they are or as the tensors that they consist of. Every process must call it.
-        Raises CheckpointError for an argument that the checkpoint lacks.
+        Returns this process's parts, by name, of the arguments in `specs` that are
+        parameters or states. The checkpoint may contain an argument whole or as the
+        tensors that it consists of. Every process must call the method. Raises
+        CheckpointError if the checkpoint lacks an argument.
         """
         reader = Reader(self.path, self.files)
         stored = reader.read_metadata().state_dict_metadata
@@ -464,7 +496,7 @@ class Checkpoint:
                     continue
                 self._check(spec, stored)
                 shape = runtime.local_shape(spec, mesh)
-                # A checkpoint does not hold the zeros that a tensor is filled up with.
+                # Checkpoints do not contain the zeros of the padding.
                 made = torch.zeros if spec.padded or spec.flattened else torch.empty
                 part = made(shape, dtype=spec.dtype, device="cpu")
                 found[spec.name] = part
@@ -504,7 +536,10 @@ class Checkpoint:
 
 
 def _advice(folder, earlier):
-    """Returns advice for a checkpoint that cannot be used."""
+    """
+    Returns advice for a user whose checkpoint cannot be used: the latest intact one of
+    the steps `earlier`, if there is one.
+    """
     for step in reversed(earlier):
         try:
             verified(folder_of(folder, step))

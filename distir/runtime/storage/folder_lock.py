@@ -1,10 +1,11 @@
 """
-A lock on a folder of checkpoints, so that two trainings do not remove each other's parts.
+A lock on a folder of checkpoints, which keeps two trainings from removing each other's
+files.
 
-The lock is the operating system's, on a file in the folder: it ends with the process that
-holds it, however that ends, and reaches other hosts where the file system's locks do (NFS,
-Lustre with `flock`, GPFS, CephFS). The file says which process of which host it is. On a file
-system without locks that text alone decides.
+The lock is an operating system lock on a file in the folder. It ends when its process
+ends, for any reason. It also works between hosts if the file system's locks do (NFS,
+Lustre with `flock`, GPFS, CephFS). The file names the process and its host. On a file
+system without locks, this text alone decides.
 """
 
 import json
@@ -13,17 +14,21 @@ import socket
 from pathlib import Path
 
 NAME = ".lock"
-"""The file in the folder."""
+"""The name of the lock file in the folder."""
 
 
 class LockedError(Exception):
-    """Another process holds the lock; the message says which, and what to do."""
+    """
+    Raised if another process has the lock. The message names the process and says what
+    to do.
+    """
 
 
 class FolderLock:
     """
-    Holds the lock on a folder, which is made if needed, until `release`. Raises LockedError,
-    or OSError for a folder that cannot be written to.
+    A lock on a folder, which is created if needed. The lock lasts until `release`.
+    Raises LockedError if another process has it, or OSError if the folder cannot be
+    written to.
     """
 
     def __init__(self, folder):
@@ -35,7 +40,10 @@ class FolderLock:
             self._handle = self._opened()
 
     def _opened(self):
-        """Returns the locked file; None if it was removed meanwhile."""
+        """
+        Returns the handle of the locked file, or None if the file was removed in the
+        meantime.
+        """
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             self._take(handle)
@@ -75,7 +83,10 @@ class FolderLock:
                 ) from None
 
     def release(self):
-        """Gives the lock back, and removes the file, and a folder that is empty as before."""
+        """
+        Releases the lock and removes its file. Also removes the folder if the lock
+        created it and it is empty.
+        """
         handle, self._handle = self._handle, None
         if handle is None:
             return
@@ -91,7 +102,7 @@ class FolderLock:
 
 
 def _is_at(handle, path):
-    """Whether an open file is the one at a path still."""
+    """Whether the open file `handle` is still the file at `path`."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -101,7 +112,10 @@ def _is_at(handle, path):
 
 
 def _holder(handle):
-    """Returns the host and the process that a lock file names; empty texts if none."""
+    """
+    Returns the host and the process id in a lock file, or two empty texts if it names
+    none.
+    """
     try:
         said = json.loads(os.pread(handle, 4096, 0))
         return str(said["host"]), int(said["pid"])
@@ -110,7 +124,7 @@ def _holder(handle):
 
 
 def _runs(pid):
-    """Whether there is a process of that number on this host."""
+    """Whether a process with id `pid` runs on this host."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,9 +1,11 @@
 """
-Reads what a checkpoint of torch.distributed.checkpoint (DCP) says of itself. Its
-`.metadata` is a pickle, and a pickle may call anything: this one is read with stand-ins for
-the classes that DCP writes, and refused if it names any other. What it says is checked
-before objects of DCP are made of it, so that whoever wrote it can make a checkpoint wrong,
-but not run code or have other files read.
+Reads the metadata of a checkpoint of torch.distributed.checkpoint (DCP) safely.
+
+The file `.metadata` is a pickle, and loading a pickle may call any function. This
+module loads it with stand-ins for the classes that DCP writes, and refuses a pickle
+that names any other class. The contents are checked before DCP's objects are made from
+them. A malicious file can thus describe a wrong checkpoint, but it cannot run code or
+make other files be read.
 """
 
 import io
@@ -30,7 +32,7 @@ from .. import runtime
 from ..tensors import why
 
 METADATA = ".metadata"
-"""The file that makes a folder a checkpoint of DCP."""
+"""The name of the file that marks a folder as a checkpoint of DCP."""
 
 _DCP = "torch.distributed.checkpoint"
 _SHARDS = "torch.distributed._shard"
@@ -49,12 +51,12 @@ _CLASSES = {
     },
     (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"): "",
     (f"{_DCP}.filesystem", "_StorageInfo"): "_StorageInfo",
-    # Where PyTorch 2.2 and before have two of them.
+    # PyTorch 2.2 and earlier have two of the classes here.
     (f"{_SHARDS}.sharded_tensor.metadata", "TensorProperties"): "TensorProperties",
     (f"{_SHARDS}.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"): "",
     ("torch", "Size"): "Size",
     ("torch.serialization", "_get_layout"): "",
-    # Where the checkpoint was written.
+    # The path that the checkpoint was written to.
     **{
         (module, f"{pure}{kind}Path"): ""
         for module in ("pathlib", "pathlib._local")
@@ -64,23 +66,29 @@ _CLASSES = {
     ("collections", "OrderedDict"): "dict",
 }
 """
-The classes that a pickle of DCP names, and those that stand for them here ("": not used).
+The classes that DCP's pickles name, with the kinds of their stand-ins; an empty text
+stands for a class that is not used.
 """
 
 _STRIDES, _STRIDES_AT = "strides", 5
-"""What PyTorch 2.15 adds to the properties of a tensor, and its place in their state."""
+"""
+The property of a tensor that PyTorch 2.15 added, and its index in the state of the
+properties.
+"""
 
 _STORING = ("PUT", "BINPUT", "LONG_BINPUT")
 
 
 class CheckpointError(runtime.ProgramError):
-    """A checkpoint cannot be used or written; the message says why."""
+    """
+    Raised if a checkpoint cannot be read or written. The message gives the reason.
+    """
 
 
 class Reader(dcp.FileSystemReader):
     """
-    Reads a checkpoint. Its metadata is read once for all tensors; `files`, if given, are
-    those that were verified, and no others are read.
+    Reads a checkpoint. The metadata is read once for all tensors. `files`, if given,
+    lists the verified files, and only these are read.
     """
 
     def __init__(self, path, files=None):
@@ -88,7 +96,10 @@ class Reader(dcp.FileSystemReader):
         self._files, self._known = files, None
 
     def read_metadata(self, *args, **kwargs):
-        """Returns the metadata. Raises CheckpointError."""
+        """
+        Returns the metadata of the checkpoint. Raises CheckpointError if it cannot be
+        used.
+        """
         if self._known is None:
             self._known = read_metadata(self.path, self._files)
             self._known.storage_meta = StorageMeta(load_id=self.load_id)
@@ -97,8 +108,9 @@ class Reader(dcp.FileSystemReader):
 
 def read_metadata(path, files=None):
     """
-    Returns the metadata of the checkpoint in a folder, whose tensors are complete, in files
-    of the folder (which `files` lists, if given). Raises CheckpointError.
+    Returns the metadata of the checkpoint in folder `path`. Raises CheckpointError
+    unless all tensors are complete and stored in files of the folder, and these are in
+    `files` if it is given.
     """
     path = Path(path)
     try:
@@ -118,9 +130,9 @@ def read_metadata(path, files=None):
 
 def regular_file(folder, name):
     """
-    Returns the path of a file by its name in a folder. Raises ValueError for a name that
-    leads out of the folder, also by a link, and for a file that cannot be read to its end,
-    such as a device or pipe; OSError if there is none.
+    Returns the path of file `name` in `folder`. Raises ValueError if the name leads out
+    of the folder, also by a link, or if the file is not a regular one, such as a device
+    or pipe. Raises OSError if there is no such file.
     """
     text = name if isinstance(name, str) else ""
     if not text or "\0" in text or "\\" in text:
@@ -141,7 +153,10 @@ def regular_file(folder, name):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads a pickle with stand-ins for the classes that it may name."""
+    """
+    Loads a pickle with stand-ins for the classes that it may name. Raises ValueError
+    for any other class.
+    """
 
     def __init__(self, data):
         for opcode, argument, _ in pickletools.genops(data):
@@ -161,7 +176,7 @@ class _Unpickler(pickle.Unpickler):
             )
         if (module, name) == ("collections", "OrderedDict"):
             return type("OrderedDict", (dict,), {})
-        # Of this pickle alone, as a pickle may change the classes that it is given.
+        # New classes for each pickle, because a pickle may change its classes.
         return self._made.setdefault(
             (module, name),
             type(name, (_Said,), {"kind": _CLASSES[module, name]}),
@@ -169,7 +184,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Said:
-    """Stands for an object: what it is made of, and its state."""
+    """
+    A stand-in for an object in a pickle: the arguments of its class, and its state.
+    """
 
     kind, arguments, state = "", (), None
 
@@ -183,7 +200,10 @@ class _Said:
 
 
 def _fields(said, kind):
-    """Returns the state of an object of a class, by the names of its fields."""
+    """
+    Returns the fields by name of a stand-in of kind `kind`. Raises ValueError for
+    anything else.
+    """
     if not isinstance(said, _Said) or said.kind != kind:
         raise ValueError(f"a {kind} is missing")
     state = {} if said.state is None else said.state
@@ -219,7 +239,10 @@ def _metadata(said):
 
 
 def _stored(name, said):
-    """Returns the description of an entry of a checkpoint."""
+    """
+    Returns DCP's description of an entry of a checkpoint. Raises ValueError if it is
+    malformed.
+    """
     if isinstance(said, _Said) and said.kind == "BytesStorageMetadata":
         return BytesStorageMetadata()
     fields = _fields(said, "TensorStorageMetadata")
@@ -246,7 +269,9 @@ def _stored(name, said):
 
 
 def _check_complete(name, about, places):
-    """Checks that the parts of a tensor are all of it, and stored."""
+    """
+    Raises ValueError unless the parts of a tensor cover all of it, and each is stored.
+    """
     if isinstance(about, BytesStorageMetadata):
         return
     count, starts = 0, set()
@@ -265,7 +290,10 @@ def _check_complete(name, about, places):
 
 
 def _check_files(path, places, files):
-    """Checks that all stored tensors lie in files of the folder."""
+    """
+    Raises ValueError unless all stored tensors lie inside of files of the folder, and
+    these are in `files` if it is given.
+    """
     lengths = {}
     for place in places.values():
         name = place.relative_path
@@ -288,7 +316,7 @@ def _place(said):
 
 
 def _size(said):
-    """Returns a shape."""
+    """Returns a shape from its stand-in. Raises ValueError for anything else."""
     is_size = isinstance(said, _Said) and said.kind == "Size" and said.arguments
     if not (is_size and isinstance(said.arguments[0], tuple | list)):
         raise ValueError("a shape is missing")
@@ -296,7 +324,10 @@ def _size(said):
 
 
 def _strides(said, size):
-    """Returns how far apart in memory neighbours of each dimension are; None if unsaid."""
+    """
+    Returns the strides of a tensor, or None if the checkpoint has none. Raises
+    ValueError if their number does not fit the shape `size`.
+    """
     if said is None:
         return None
     if not isinstance(said, tuple) or len(said) != len(size):
@@ -317,7 +348,7 @@ def _text(said):
 
 
 def _step(said):
-    """Returns a step of the path to an entry."""
+    """Returns a part of the path to an entry: an index or a name."""
     return _count(said) if type(said) is int else _text(said)
 
 

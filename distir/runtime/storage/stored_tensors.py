@@ -1,5 +1,5 @@
 """
-Weights in a checkpoint of torch.distributed.checkpoint (DCP), of which each process reads
+Weights in a checkpoint of torch.distributed.checkpoint (DCP). Each process reads only
 its own parts.
 """
 
@@ -20,10 +20,11 @@ _MODEL = "model"
 
 def load(path):
     """
-    Returns the tensors of a checkpoint by their names in the module: what it has under
-    `model`, or everything if it has nothing there. `path` is the checkpoint, or the folder
-    of those that trainings write, of which the latest is taken; these are verified, each
-    process a share of the files. Raises ProgramError.
+    Returns the tensors of a checkpoint by their names in the module: the tensors under
+    `model`, or all if there are none. `path` is a checkpoint, or a folder of a
+    training's checkpoints, whose latest one is used. A checkpoint that DistIR wrote is
+    verified; each process verifies a share of its files. Raises ProgramError if it
+    cannot be used.
     """
     path, files = found(path), None
     if (path / checkpoints.MANIFEST).exists():
@@ -40,8 +41,9 @@ def load(path):
 
 def names_of(metadata):
     """
-    Returns the names in the module of the tensors in a checkpoint, by their keys there: of
-    those under `model`, or of all if nothing is there.
+    Returns the names of a checkpoint's tensors in the module, by their keys in the
+    checkpoint. Only tensors under `model` are included, or all tensors if there are
+    none.
     """
     stored = metadata.state_dict_metadata
     keys = [k for k, v in stored.items() if isinstance(v, TensorStorageMetadata)]
@@ -58,8 +60,8 @@ def names_of(metadata):
 
 def found(path):
     """
-    Returns the checkpoint that a path means: itself, or the latest one in it. Raises
-    ProgramError if there is none.
+    Returns the path of a checkpoint: `path` if it is one, else the latest checkpoint in
+    this folder. Raises ProgramError if there is none.
     """
     path = Path(path)
     if not (path / METADATA).exists() and (steps := checkpoints.steps_in(path)):
@@ -73,16 +75,18 @@ def found(path):
 
 
 class StoredTensor:
-    """A tensor in a checkpoint: its shape and type are known, its values are not read."""
+    """
+    A tensor in a checkpoint, with known shape and type. Its values have not been read.
+    """
 
     def __init__(self, reader, key, about):
         self._reader, self._key = reader, key
         self.shape, self.dtype = tuple(about.size), about.properties.dtype
 
     def part(self, spec, mesh, rank):
-        """Reads the part of an argument that a rank of the mesh holds."""
+        """Reads the part of argument `spec` that process `rank` of the mesh has."""
         shape = runtime.local_shape(spec, mesh)
-        # A checkpoint does not hold the zeros that a tensor is filled up with.
+        # Checkpoints do not contain the zeros of the padding.
         made = torch.zeros if spec.padded or spec.flattened else torch.empty
         part = made(shape, dtype=self.dtype, device="cpu")
         wanted = {self._key: checkpoints.Stored(spec, mesh, rank, part)}
@@ -101,5 +105,5 @@ class StoredTensor:
         return part
 
     def whole(self):
-        """Reads all of it."""
+        """Reads the whole tensor."""
         return self.part(runtime.Tensor(self._key, self.dtype, self.shape), None, 0)
