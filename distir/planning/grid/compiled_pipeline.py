@@ -277,9 +277,9 @@ class CompiledEntry:
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         """
-        Returns the function of the ops in `group` on mesh `mesh`, which adds its
-        results to the values `added`. If a stage on an equal mesh has an equal
-        function, that function is used.
+        Returns the function of the ops in `group` on mesh `mesh`. It adds its terms to
+        the running sums `added`. If another stage already has an equal function whose
+        mesh costs the same, that function is used.
         """
         common, content = self.compilation, self._division.group_contents.of(group)
         sums = [(group.accumulated.index(v), monoid_over_time(v)) for v in added]

@@ -121,7 +121,7 @@ class Compilation:
     ) -> SharedFunction:
         """
         Returns the compiled function of the ops in `group` on mesh `mesh`. It adds its
-        results to the values `added`. Raises DistIRError if it cannot be compiled.
+        terms to the running sums `added`. Raises DistIRError if it cannot be compiled.
         """
         fold = self.fold
         function, made = stage_function(self.structure, fold, group, mesh, added)
