@@ -44,8 +44,8 @@ class Kernel:
       largest element;
     - `flops`: the floating-point operations, if they differ from those of the replaced
       ops;
-    - `workspace`: the bytes of temporary memory. Both are sums of products of factors,
-      such as `4*b*h*q`.
+    - `workspace`: the bytes of temporary memory. Like `flops`, it is a sum of products
+      of factors, such as `4*b*h*q`.
     """
 
     name: str

@@ -75,7 +75,7 @@ def verify_kernels(
 
 
 def _kernels_alone(module: ModuleOp) -> str:
-    """Returns the kernels of a program, without the program, as text."""
+    """Returns the kernels of a program, without its other parts, as text."""
     return str(ModuleOp([kernel.clone() for kernel in kernels(module).values()]))
 
 

@@ -129,8 +129,8 @@ def _caller() -> str:
 
 def _text(value: str) -> StringAttr:
     """
-    Returns a text as an attribute. Raises DistIRError if `value` is no text, because
-    scripts are not type-checked.
+    Returns the text `value` as an attribute. Raises DistIRError if `value` has another
+    type, because scripts are not type-checked.
     """
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DistIRError(
@@ -142,8 +142,8 @@ def _text(value: str) -> StringAttr:
 
 def _integer(value: int) -> IntegerAttr:
     """
-    Returns an integer as an attribute. Raises DistIRError if `value` is no integer,
-    because scripts are not type-checked.
+    Returns the integer `value` as an attribute. Raises DistIRError if `value` has
+    another type, because scripts are not type-checked.
     """
     if not isinstance(value, int) or isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DistIRError(
@@ -506,7 +506,7 @@ class FoundGroups:
 
 @dataclass(frozen=True)
 class Onnx:
-    """An ONNX operator with attributes. The function `onnx` makes one."""
+    """An ONNX operator with attributes. The function `onnx` returns one."""
 
     name: str
     attributes: Mapping[str, Attribute]

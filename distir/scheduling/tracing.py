@@ -88,8 +88,9 @@ class _Tracer:
 
     def value(self, value: Any) -> SSAValue:
         """
-        Returns the value of the pattern for an argument of a call. A number becomes a
-        constant. Raises DistIRError for anything else that is no value.
+        Returns the pattern's value for `value`, an argument of a call in the traced
+        function. A number becomes a constant. Raises DistIRError if `value` is neither
+        a number nor a traced value.
         """
         if isinstance(value, SSAValue):
             return value

@@ -427,7 +427,7 @@ class AutoSearch(PlanSearch):
     def _smaller(self) -> list[Plan]:
         """
         Returns variants, with more micro-batches, of the plans for which no layouts
-        fitted.
+        fitted into memory.
         """
         variants: set[Plan] = {
             smaller
@@ -470,8 +470,8 @@ class AutoSearch(PlanSearch):
 
     def _fits_undivided(self, plan: Plan) -> bool:
         """
-        Whether `plan` is known to fit with a single micro-batch, without memory
-        deciding its layouts.
+        Whether `plan` is known to fit with a single micro-batch, with layouts that
+        memory did not decide.
         """
         whole = with_micro_batches(replace(plan, schedule="", overlap=False), 1)
         known = self.results.get(whole)

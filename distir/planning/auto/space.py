@@ -164,10 +164,11 @@ class AutoSpace:
         self, batches: Sequence[int], zero: int, may_fit: Callable[[Plan], bool]
     ) -> list[GridPlan]:
         """
-        Returns one plan for each division of the program by the grid for which
-        `may_fit` returns True. The plan recomputes as much as is allowed, has ZeRO
-        stage `zero`, and has as many micro-batches as possible. Plans that keep
-        optimizer states in the host's memory are returned only if no others fit.
+        Returns one plan for each way in which the grid divides the program. Only plans
+        for which `may_fit` returns True are considered. The plan recomputes as much as
+        is allowed, has ZeRO stage `zero`, and has as many micro-batches as possible.
+        Plans that keep optimizer states in the host's memory are returned only if no
+        others fit.
         """
         if not self.trains or self.own_axes:
             return []

@@ -62,8 +62,8 @@ class Decomposition(NamedTuple):
 class AxisOp:
     """
     The strategies of an op on one mesh axis, given its strategy on the axes planned
-    before (`base`). All ops with the same signature and the same `base` share one
-    `AxisOp`.
+    before this one (`base`). All ops with the same signature and the same `base` share
+    one `AxisOp`.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class AxisOp:
     def local_size(self, factor: int) -> int:
         """
         Returns the size of a factor on one device, after the splits of the axes planned
-        before.
+        before this one.
         """
         shards = self.assignment.get(factor, ())
         return self.rule.factors[factor].size // prod(
@@ -231,7 +231,7 @@ class AxisOp:
     def parts_before(self) -> tuple[LayoutStrategy, ...]:
         """
         Returns the strategies of the ops of this op's decomposition on the axes planned
-        before.
+        before this one.
         """
         found = self._decompose((REPLICATED,) * len(self.operand_types), True)
         assert found is not None  # else no axis decomposes it
@@ -251,8 +251,8 @@ class AxisOp:
     def exchanged(self, strategy: AxisStrategy) -> float:
         """
         Returns the cost of the communication inside the ops of the decomposition that
-        `strategy` uses. Returns 0 without a decomposition: an op that communicates by
-        itself was written so by the user.
+        `strategy` uses. Returns 0 without a decomposition: the user then asked for the
+        communication by writing the op.
         """
         (option,) = strategy.options
         if not strategy.parts or not isinstance(option, SplitFactor):
@@ -369,8 +369,8 @@ class AxisOp:
     def fitting(self, index: int, placement: Placement) -> Placement | None:
         """
         Returns the split of operand `index` that corresponds to `placement` of the same
-        value in another place. The axes planned before may split the value differently
-        in the two places. Returns None if the sizes do not allow the split.
+        value in another place. The axes planned before this one may split the value
+        differently in the two places. Returns None if the sizes do not allow the split.
         """
         key = (index, placement)
         if key not in self._fitting:
@@ -414,10 +414,10 @@ def placed(
 class AxisProgram:
     """
     The view of a program for the planning of one mesh axis. It holds the strategies on
-    the axes planned before, and offers the strategies on this axis.
+    the axes planned before this one, and offers the strategies on this axis.
 
-    - `strategies`: the strategy of each op on the axes planned before, including calls
-      and returns;
+    - `strategies`: the strategy of each op on the axes planned before this one,
+      including calls and returns;
     - `signatures`: tells which ops are equal;
     - `functions`: the functions that the entry function reaches, by name;
     - `entry`: the entry function;

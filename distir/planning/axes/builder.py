@@ -187,7 +187,7 @@ class AxisGraphBuilder:
         """
         Returns the bytes of a value that are moved when it changes its placement. For
         an argument, they are the largest bytes over its uses, as the axes planned
-        before may have gathered it for them.
+        before this one may have gathered it for them.
         """
         if isinstance(value, OpResult):
             return self.program.info(value.op).result_bytes[value.index]

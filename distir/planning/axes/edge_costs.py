@@ -335,9 +335,9 @@ class EdgeCosts:
         """
         Returns the placements in which a value may leave its function as result
         `index`, with the cost of each. If the value is available whole, it leaves
-        whole. Else it leaves in a split that fits the axes planned before. If there is
-        none, it leaves partial if it is available only partial, else whole at the cost
-        of moving it.
+        whole. Else it leaves in a split that fits the axes planned before this one. If
+        there is none, it leaves partial if it is available only partial, else whole at
+        the cost of moving it.
         """
         if REPLICATED in available:
             return {REPLICATED: 0.0}

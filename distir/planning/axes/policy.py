@@ -1,5 +1,5 @@
 """
-The purpose of a mesh axis, and the wishes about its use that a program expresses.
+The purpose of a mesh axis, and a program's own requests about the use of the axis.
 
 The costs of work and communication do not decide between many equally cheap plans. An
 axis either splits the inputs, and the parameters follow, or it splits parameters, and

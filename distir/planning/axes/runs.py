@@ -111,8 +111,8 @@ class RunLengths:
 
     def _follow(self, value: SSAValue, split: SplitPlacement) -> None:
         """
-        Passes a split in runs on to the op that computes `value` and, unless
-        `backwards`, to the ops that use it.
+        Tells the op that computes `value` about `split`, a split in runs. Unless
+        `backwards`, also tells the ops that use `value`.
         """
         for use in () if self.backwards else value.uses:
             op = use.operation

@@ -344,7 +344,7 @@ class OpStrategies:
     def _is_divisible(self, placement: Placement) -> bool:
         """
         Whether the sizes allow the first operand to have `placement` inside the splits
-        of the axes planned before.
+        of the axes planned before this one.
         """
         is_split = isinstance(placement, SplitPlacement)
         return not is_split or self.info.fitting(0, placement) is not None
@@ -352,7 +352,7 @@ class OpStrategies:
     def _check_divisible(self, op: ConstrainOp, target: Placement) -> None:
         """
         Raises DistIRError if a constraint requests a split that the sizes do not allow
-        inside the splits of the axes planned before.
+        inside the splits of the axes planned before this one.
         """
         if not isinstance(target, SplitPlacement) or self._is_divisible(target):
             return

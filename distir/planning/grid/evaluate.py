@@ -138,9 +138,8 @@ class Evaluator:
 
     def refusal(self, plan: Plan) -> Impossible | None:
         """
-        Returns the result of `plan` without evaluating it, if its program cannot be
-        divided into micro-batches as an earlier plan has shown. Returns None if nothing
-        speaks against it.
+        Returns an impossible result for `plan` if an earlier plan has shown that its
+        program cannot be divided into micro-batches. Returns None for any other plan.
         """
         error = self._undivided.get(_source_of(plan)) if plan.k > 1 else None
         return None if error is None else Impossible(plan, error, is_undivided=True)

@@ -82,8 +82,8 @@ repeated, as the estimate may be too high.
 
 _WORTH_IT = 0.005
 """
-Layouts are searched again with sends only if sends could save at least this fraction of
-a step.
+Layouts are searched again with the costs of sends only if this could save at least this
+fraction of a step.
 """
 
 _MARGIN = 0.99
@@ -307,8 +307,8 @@ class FittedSearch:
         known: FittedPlan | None,
     ) -> FittedPlan:
         """
-        Returns the best plan if sends between stages cost nothing. `known` is a plan
-        that was found before but does not fit, or None.
+        Returns the best plan under the assumption that sends between stages cost
+        nothing. `known` is a plan that was found before but does not fit, or None.
         """
         finish, plans = self.finish, [] if known is None else [known]
         limit, failed, bound = self.memory, False, inf

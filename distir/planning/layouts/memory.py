@@ -107,8 +107,8 @@ class _Problem:
 @dataclass(frozen=True)
 class LimitedProblem:
     """
-    An optimisation problem whose first nodes are those of a layout graph. `what` names
-    the op or value of each node.
+    An optimisation problem with a memory limit. Its first nodes are those of the layout
+    graph. `what` names the op or value of each node.
     """
 
     problem: Problem

@@ -74,7 +74,7 @@ class _Separator:
         self._all_runs = _runs(module)
 
     def separate(self) -> None:
-        """Makes the functions and changes the calls so that they call them."""
+        """Makes the clones that are needed and redirects calls to them."""
         self._function(self._whole)
         erase_unreachable(self.module)
         self._restore_names()

@@ -16,13 +16,13 @@ from distir.scheduling.knobs import KnobChoice
 OVERALL = 1.0
 """
 The expected error that all predictions have in common, as a standard deviation of the
-logarithm.
+logarithm of the throughput.
 """
 
 OF_A_VALUE = 0.05
 """
 The expected additional error of each value of a knob, as a standard deviation of the
-logarithm.
+logarithm of the throughput.
 """
 
 REACH = 0.5
@@ -34,7 +34,7 @@ is 1 / e. It is a fraction of the number of values in their order.
 OF_A_DIVISION = 0.3
 """
 The expected additional error of each way to divide a program among devices, as a
-standard deviation of the logarithm.
+standard deviation of the logarithm of the throughput.
 """
 
 NOISE = 0.02
@@ -60,7 +60,9 @@ MEMORY_NOISE = 0.02
 """The expected relative error of predictions of memory compared with each other."""
 
 IMPROBABLE = 0.02
-"""Candidates are not tried if they fit with at most this probability."""
+"""
+Candidates are not tried if the probability that they fit into memory is at most this.
+"""
 
 _CAPACITIES = 1000
 

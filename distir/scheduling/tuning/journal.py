@@ -25,7 +25,8 @@ _FORMAT = 1
 @dataclass(frozen=True)
 class Measurement:
     """
-    A point that was run, with the seconds of its step; None if it ran out of memory.
+    A point that was run, with the time of its step. `seconds` is None if it ran out of
+    memory.
     """
 
     point: Point

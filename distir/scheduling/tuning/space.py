@@ -103,7 +103,7 @@ class TuningSpace:
         }
         self.coordinates = (*self._knobs, *varied)
         self.most = len(self.plans) * prod(len(k.all_values) for k in free)
-        """An upper bound of the number of points."""
+        """An upper bound of the number of points in the space."""
 
     def _has_values_of(self, plan: GridPlan, knobs: Sequence[KnobOp]) -> bool:
         return all(

@@ -27,9 +27,9 @@ Score = tuple[bool, float]
 
 def score_of(result: Result) -> Score:
     """
-    Returns a key that orders results, best last. Results that fit into memory are
-    ordered by throughput. Results that do not fit come before them, ordered by memory,
-    after impossible ones.
+    Returns a key that is larger for a better result. A result that fits into memory is
+    better than one that does not. Results that fit are compared by throughput, others
+    by memory. An impossible plan is the worst result.
     """
     if not isinstance(result, Simulated):
         return (False, -inf)
