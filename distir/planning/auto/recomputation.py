@@ -155,8 +155,8 @@ class _Mixture:
     def seconds(self, plan: Plan, bounds: Bounds) -> float:
         """
         Estimates the seconds of the mixture `plan` from those of the plans with one
-        policy. If memory decided the layouts of a plan, its time is no measure; the
-        amounts of work are then compared instead, by `bounds`.
+        policy. If memory decided the layouts of a plan, its time cannot be used. The
+        estimate then compares the amounts of work, by `bounds`.
         """
         all_some, slow = self.all_some, self.all_more.step_time_s
         if isinstance(all_some, Simulated) and all_some.layouts is None:
@@ -203,8 +203,8 @@ def _spare(result: Result, rank: int) -> float | None:
 def _least_enough(known: Sequence[tuple[int, float | None]]) -> int:
     """
     Returns the least number of layers with which a rank probably fits. `known` pairs
-    numbers of layers with the bytes left on the rank. For the largest number, the bytes
-    left must not be negative.
+    numbers of layers with the bytes left on the rank. In the pair with the most layers,
+    the bytes left must not be negative.
     """
     enough = {n: spare for n, spare in known if spare is not None and spare >= 0}
     most = min(enough)

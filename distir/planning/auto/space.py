@@ -136,7 +136,7 @@ class AutoSpace:
         Yields plans of the grid that need little memory. They recompute as much as is
         allowed, split the optimizer states, and use micro-batches of one sample. Tensor
         and pipeline parallelism together divide the parameters over the fewest devices
-        for which `may_fit` returns True, or over twice as many, in all combinations.
+        that suffice according to `may_fit`, or over twice as many, in all combinations.
         """
         plans = self._with_little_memory(
             batches, 1 if 1 in self.zero else self.zero[-1], may_fit

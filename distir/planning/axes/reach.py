@@ -111,8 +111,8 @@ class Reached:
 ENDS = 2
 """
 The number of calls at each end of a sequence of calls of one function that make choices
-of their own, in a training step. In a forward program one call at each end does, as no
-other layer there has a different kind of neighbour.
+of their own, in a training step. In a forward program, one call at each end is enough,
+because only the first and the last layer have different neighbours there.
 """
 
 

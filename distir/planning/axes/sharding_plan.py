@@ -1,9 +1,9 @@
 """
 The layouts of a whole program, chosen for one mesh axis after another.
 
-`propagate-sharding` and `tensor-parallel` both use them. `propagate-sharding` writes
-the layouts of every op into the program; `tensor-parallel` writes only the splits of
-the parameters.
+The passes `propagate-sharding` and `tensor-parallel` both choose layouts in this way.
+`propagate-sharding` writes the layouts of every op into the program; `tensor-parallel`
+writes only the splits of the parameters.
 """
 
 from __future__ import annotations

@@ -141,9 +141,10 @@ class UnitCosts(CostModel):
 
     def gradient(self, flops: float, parts: int) -> float:
         """
-        Returns the cost of the gradient of a contraction with `flops` operations whose
-        parameter every device keeps whole and cuts its part out of. In the backward
-        each device then computes the whole gradient.
+        Returns the additional cost in the backward if every device keeps the parameter
+        of a contraction whole but uses only a part of it. Each device then computes the
+        whole gradient of the parameter instead of one of `parts` parts. `flops` are the
+        operations of the contraction.
         """
         return flops * (1 - 1 / parts)
 

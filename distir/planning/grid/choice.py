@@ -194,8 +194,8 @@ class ChosenProgram:
 
     def is_for(self, plan: GridPlan) -> bool:
         """
-        Whether `plan` has the same layouts, if its number of micro-batches allows them
-        (`allows`).
+        Whether `plan` uses the same layouts as the plan that the layouts were chosen
+        for. `allows` must also accept its number of micro-batches.
         """
         first = self._plan
         if first.shared != plan.shared:

@@ -188,8 +188,8 @@ def search_sharding(
     **options: Any,
 ) -> LayoutResult:
     """
-    Searches layouts as `search_layouts` does, and returns the result. Raises
-    DistIRError if no layouts fit, where `search_layouts` returns the reason.
+    Searches layouts as `search_layouts` does, and returns the result. Unlike
+    `search_layouts`, raises DistIRError if it finds no layouts.
     """
     found = search_layouts(module, costs, limits, **options)
     if isinstance(found, NoLayouts):

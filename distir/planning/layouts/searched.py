@@ -44,8 +44,8 @@ The allowed cost of layouts above the optimum, as a fraction. It is the default 
 
 _TOGETHER = 3000
 """
-Mesh axes are chosen together up to this number of alternatives. The number is small
-enough for a search in seconds, because many plans are searched.
+Mesh axes are chosen together if there are at most this many alternatives. The number is
+small, so that one search takes only seconds: layouts are searched for many plans.
 """
 
 _WHAT = "auto-parallel"
@@ -96,7 +96,7 @@ class SearchedLayouts:
     ) -> SearchedPlan:
         """
         Distributes a program. `module` may be changed or replaced. Raises DistIRError
-        if the program cannot be distributed so.
+        if the program cannot be distributed in this way.
 
         - `configuration`: the plan, without its layouts;
         - `pipeline_step`: simulates a pipeline without building it (see

@@ -17,7 +17,8 @@ from distir.scheduling.run import ScheduleRun, origin, schedule_action
 def match(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.match`: finds the modules whose path matches a pattern. Raises
-    DistIRError if none matches, or not the expected number.
+    DistIRError if no module matches, or if the number of matches is not the expected
+    one.
     """
     assert isinstance(op, MatchOp)
     roots, pattern = run.modules_of(op.root), op.pattern.data

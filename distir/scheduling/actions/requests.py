@@ -48,7 +48,7 @@ from distir.transforms.memory.checkpoint_policies import check_layer_policy
 def shard(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.shard`: requests a split of parameters. Raises DistIRError if the
-    dimension does not exist or another request contradicts.
+    dimension does not exist or another request contradicts this one.
     """
     assert isinstance(op, ShardOp)
     length = None if op.run is None else op.run.value.data
@@ -60,7 +60,7 @@ def shard(op: Operation, run: ScheduleRun) -> None:
 def whole(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.whole`: requests that an axis does not split parameters. Raises
-    DistIRError if another request contradicts.
+    DistIRError if another request contradicts this one.
     """
     assert isinstance(op, WholeOp)
     for index in run.parameters_of(op.parameters):
@@ -72,7 +72,7 @@ def split_linear(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.split_linear`: requests splits of the weights and biases of linear
     layers. Raises DistIRError if a module is no linear layer or another request
-    contradicts.
+    contradicts this one.
     """
     assert isinstance(op, SplitLinearOp)
     axis, by = op.axis.data, op.by.data
@@ -141,7 +141,8 @@ def _split(op: Operation, run: ScheduleRun, index: int, dim: int, shard: Shard) 
 def stage(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.stage`: marks the op with which a pipeline stage begins. Raises
-    DistIRError if the stage is the first one, was requested before or is out of order.
+    DistIRError if the stage is the first stage, was requested before or is out of
+    order.
     """
     assert isinstance(op, StageOp)
     for scope in run.modules_of(op.modules):
@@ -266,7 +267,7 @@ def _entered(op: Operation, scope: str, run: ScheduleRun) -> Operation:
 def place(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.place`: requests a layout of a value that modules compute. Raises
-    DistIRError if the value does not exist or another request contradicts.
+    DistIRError if the value does not exist or another request contradicts this one.
     """
     assert isinstance(op, PlaceOp)
     groups: list[OpGroup] = []

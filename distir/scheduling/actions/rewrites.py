@@ -68,7 +68,7 @@ def merge(op: Operation, run: ScheduleRun) -> None:
 def cast(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.cast`: makes modules compute in 16 bits, as `AutocastOp`
-    documents. Raises DistIRError if no op of the modules can.
+    documents. Raises DistIRError if no op of the modules can compute in 16 bits.
     """
     assert isinstance(op, AutocastOp)
     by_path: dict[CallPath, dict[Operation, None]] = {}

@@ -1,1 +1,1 @@
-"""Schedules for families of models. `distir schedule` takes each file by its name."""
+"""Schedules for families of models. Each file can be passed to `distir schedule`."""

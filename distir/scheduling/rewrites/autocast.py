@@ -70,8 +70,8 @@ class Autocast:
 
     def _is_cheap(self, value: SSAValue) -> bool:
         """
-        Whether a value may be cast to 16 bits because the other operands are: it is a
-        single number or a parameter (a bias).
+        Whether a value may be cast to 16 bits to suit the other operands of an op. It
+        may if it is a single number or a parameter (a bias).
         """
         constant = direct_constant(value)
         if constant is not None:

@@ -52,7 +52,7 @@ class LinearLayer:
 def linear_of(product: Operation) -> LinearLayer | None:
     """
     Returns the linear layer that consists of `product`, a matrix product with a
-    parameter, and its bias. Returns None if `product` is no such product.
+    parameter, and its bias. Returns None for any other op.
     """
     if not isinstance(product, OnnxOp) or len(product.operands) < 2:
         return None
