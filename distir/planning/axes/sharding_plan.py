@@ -182,7 +182,7 @@ class ShardingPlan:
         self, axis: str, *, free_parameters: bool, is_forward: bool = False
     ) -> tuple[AxisProgram, AxisPlan]:
         """
-        Finds the cheapest plan for one axis, given the plans of the axes before.
+        Finds the cheapest plan for `axis`, given the plan of the axes before it.
         Returns the view of the program for this axis, and the plan.
 
         - `free_parameters`: whether parameters without a request may be split in any
@@ -402,8 +402,8 @@ class ShardingPlan:
 def propagate_sharding(module: ModuleOp, mesh: Mesh) -> tuple[WrittenPlan, ...]:
     """
     Annotates every op of a sequential program with layouts on a mesh. The layouts
-    follow from those requested for the arguments, axis by axis. Returns the written
-    plans, as `follow_steps` takes them. Adds a note about ops without a sharding rule.
+    follow from those requested for the arguments, axis by axis. Returns the plans in
+    the form that `ChosenLayouts` holds. Adds a note about ops without a sharding rule.
     Raises DistIRError if requests are invalid.
     """
     add_notes(module, unruled_ops(module))

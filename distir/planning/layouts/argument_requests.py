@@ -56,9 +56,10 @@ class ArgumentRequest:
         mesh: Mesh,
     ) -> set[Layout]:
         """
-        Returns the layouts that the argument may have on the mesh axes in `axes`. Each
-        is the request, extended on the axes that the request leaves free by the splits
-        of one of `layouts`. `layouts` are those that the users of the argument want.
+        Returns the layouts that the argument may have on the mesh axes in `axes`. They
+        are the request itself, and the request extended by the splits of one of
+        `layouts` over the axes that the request leaves free. `layouts` are those that
+        the users of the argument want.
         """
         found = {restricted(self.layout, set(axes))}
         if self.fixed is None:

@@ -1,4 +1,4 @@
-"""The graph of layout strategies. Its edges cost reshards."""
+"""The graph of layout strategies. The cost of an edge is the cost of a reshard."""
 
 from __future__ import annotations
 
