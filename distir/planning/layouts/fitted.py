@@ -116,10 +116,10 @@ def search_without_cluster(
 
 def copy_price(mesh: Mesh, cluster: ClusterOp) -> Price:
     """
-    Returns a function that prices a reshard in seconds. It decides which uses share a
-    copy of a value in programs with searched layouts. The prices come from the data
-    sheet of the cluster, not from a profile, so that the same layouts always give the
-    same program.
+    Returns a function that prices a reshard in seconds. Programs with searched layouts
+    use the prices to decide which uses of a value share a copy. The prices come from
+    the data sheet of the cluster, not from a profile, so that the same layouts always
+    give the same program.
     """
     return costs_on(mesh, cluster).reshard
 
