@@ -1,10 +1,12 @@
 """
-Schedules: short scripts beside a model that say how it is to run (`docs/schedules.md`).
+Schedules: short scripts that say how a model is to run, in files of their own beside
+the model (`docs/schedules.md`).
 
-Scripts are written with `recorder`, `kernel` (names kernels of a user's) and `patterns`
-(ready-made patterns); `script` reads their files; `run` applies the IR form of a schedule
-with `actions`, one for each op. `tracing` turns Python functions into patterns, `rewrites`
-changes programs. `library` holds scripts for families of models.
+Scripts are written with `recorder`, `kernel` (users' kernels) and `patterns`
+(ready-made patterns). `script` reads their files. `run` applies the IR form of a
+schedule; `actions` has one function for each op of a schedule. `tracing` turns Python
+functions into patterns, and `rewrites` changes programs. `library` holds scripts for
+families of models.
 """
 
 from distir.scheduling import kernels, patterns

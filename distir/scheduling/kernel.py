@@ -1,4 +1,4 @@
-"""Users' kernels, as scripts name them."""
+"""Users' kernels, as scripts declare them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,24 @@ class Kernel:
     ```
 
     - `name`: the name of the kernel in the program;
-    - `implementation`: the function, `module:function`. It takes tensors in the order of
-      the pattern's arguments, whole or parts, and returns one;
-    - `rule`: the factors of every dimension; by default it follows from the ops that are
-      replaced. `keep`: the factors that stay whole. The rule is proved;
-    - `gradient`: `reference`: the replaced ops are computed again, and differentiated;
-      `autograd`: PyTorch differentiates the function; `module:function`: a function of the
-      arguments and the gradient of the result, which gives one for each argument;
-    - `options`: numbers and texts that the functions are given by name besides;
-    - `tolerance`: its largest difference from the replaced ops, relative to the largest element;
-    - `flops`: floating-point operations, if not those of the replaced ops; `workspace`: bytes
-      that it needs besides. Both are sums of products of factors: `4*b*h*q`.
+    - `implementation`: the function, as `module:function`. It takes tensors in the
+      order of the pattern's arguments, whole tensors or parts of them, and returns one
+      tensor;
+    - `rule`: the sharding rule, which names the factors of every dimension; by default
+      it follows from the replaced ops. DistIR proves that the rule holds;
+    - `keep`: the factors of `rule` that must stay whole;
+    - `gradient`: the backward. With `reference`, the replaced ops are recomputed and
+      differentiated. With `autograd`, PyTorch differentiates the function. With
+      `module:function`, that function takes the arguments and the gradient of the
+      result, and returns one gradient per argument;
+    - `options`: numbers and texts that both functions get as additional keyword
+      arguments;
+    - `tolerance`: the largest allowed difference from the replaced ops, relative to the
+      largest element;
+    - `flops`: the floating-point operations, if they differ from those of the replaced
+      ops;
+    - `workspace`: the bytes of temporary memory. Like `flops`, it is a sum of products
+      of factors, such as `4*b*h*q`.
     """
 
     name: str
@@ -60,13 +67,14 @@ class Kernel:
 
     def having(self, **options: int | float | str) -> Kernel:
         """
-        Returns the kernel with other options: `kernels.attention.having(head_size=64)`.
+        Returns the kernel with the given options added or changed:
+        `kernels.attention.having(head_size=64)`.
         """
         return replace(self, options={**self.options, **options})
 
     @property
     def attributes(self) -> Mapping[str, Attribute]:
-        """Returns the fields that are given, as the properties of `schedule.kernel`."""
+        """Returns the fields that are set, as the properties of `schedule.kernel`."""
         rule = f"{self.rule} keep {self.keep}" if self.keep else self.rule
         texts = {
             "symbol": self.name,

@@ -1,6 +1,7 @@
 """
-Compares a user's kernel with its reference. It runs the user's code, in a process of its own
-(`kernel_verification` starts it): `python -m distir.scheduling.kernel_check JOB.json`.
+Compares a user's kernel with its reference, the ops that it replaces. The user's code
+runs in a process of its own, which `kernel_verification` starts: `python -m
+distir.scheduling.kernel_check JOB.json`.
 """
 
 from __future__ import annotations
@@ -48,15 +49,18 @@ Function = Callable[..., Any]
 
 MOST_ELEMENTS = 1 << 25
 """
-The most elements that the values of a reference may have for it to be computed whole;
-larger references are computed on parts.
+The maximal number of array elements of all values of a reference that is computed
+whole. Larger references are computed on parts.
 """
 
 _SEEDS = (0, 1)
 
 
 class KernelCheck:
-    """The checks of one kernel; each raises DistIRError, which names the fault."""
+    """
+    The checks of one kernel. Each check raises DistIRError with the fault that it
+    finds.
+    """
 
     def __init__(self, kernel: KernelDefOp, function: Function):
         self.kernel = kernel
@@ -78,7 +82,10 @@ class KernelCheck:
         self.difference = 0.0
 
     def run(self) -> None:
-        """Runs all checks; `difference` is then the largest relative difference found."""
+        """
+        Runs all checks. Afterwards, `difference` is the largest relative difference
+        found. Raises DistIRError if a check fails.
+        """
         for seed in _SEEDS:
             inputs = random_arguments(self._program, seed)
             found = self._call(inputs)
@@ -100,7 +107,10 @@ class KernelCheck:
                     self._compare(on_parts, found, how, "that of the whole")
 
     def _call(self, inputs: Sequence[Array]) -> list[Array]:
-        """Returns the results of the kernel for these inputs, which it must not change."""
+        """
+        Returns the results of the kernel for `inputs`. Raises DistIRError if the kernel
+        changes its inputs.
+        """
         return self._called(inputs, [_torch_type(t) for t in self._types.outputs])
 
     def _called(self, inputs: Sequence[Array], types: Sequence[Any]) -> list[Array]:
@@ -129,8 +139,8 @@ class KernelCheck:
 
     def _call_on_parts(self, inputs: Sequence[Array], factor: int) -> list[Array]:
         """
-        Returns the results of the kernel on parts of a factor, put together as its rule
-        says.
+        Splits `inputs` along `factor`, calls the kernel on each part, and returns the
+        results combined as the kernel's rule says.
         """
         types = self._types
         rule = parse_rule(self.kernel.rule.data).rule(
@@ -185,8 +195,9 @@ class KernelCheck:
 
     def _made_small(self) -> dict[int, int]:
         """
-        Returns, by factor, the number of parts to split it into so that the reference is
-        small enough. Raises DistIRError if no parts are.
+        Returns, for each factor that must be split, the number of parts that makes the
+        reference small enough. Returns an empty table if the whole reference is small
+        enough. Raises DistIRError if even the smallest parts are too large.
         """
         block, parts = self.kernel.reference.block, dict[int, int]()
         sizes = [prod(shape_of(v)) for op in block.ops for v in op.results]
@@ -227,7 +238,9 @@ def _array(tensor: torch.Tensor) -> Array:
 
 
 def _program(block: Block, results: Sequence[Any]) -> ModuleOp:
-    """Returns a program whose body is the ops of a block, with these results."""
+    """
+    Returns a program whose body is the ops of `block`, and which returns `results`.
+    """
     block.add_op(ReturnOp(*results))
     types = [arg.type for arg in block.args], [value.type for value in results]
     return ModuleOp([FuncOp(ENTRY, types, Region(block))])
@@ -235,7 +248,8 @@ def _program(block: Block, results: Sequence[Any]) -> ModuleOp:
 
 def kernel_with_gradient(module: ModuleOp, symbol: str) -> Iterator[KernelDefOp]:
     """
-    Yields the kernel of that name, and the kernel that is its gradient if it has its own.
+    Yields the kernel called `symbol`, and then the kernel of its gradient if it has its
+    own.
     """
     kernel = kernels(module)[symbol]
     yield kernel
@@ -276,8 +290,8 @@ _LOADED: set[str] = set()
 
 def main(job: Path) -> None:
     """
-    Checks the kernel that a job file names, and writes the result: the differences, or
-    which function is wrong and why.
+    Checks the kernel that the job file `job` names. Writes the result to a file: the
+    differences, or the name of the wrong function and the reason.
     """
     asked = json.loads(job.read_text(encoding="utf-8"))
     text = Path(asked["program"]).read_text(encoding="utf-8")

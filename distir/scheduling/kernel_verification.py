@@ -1,6 +1,6 @@
 """
-Verifies the kernels of a program: each is compared with its reference, in a process of its
-own and within a time limit.
+Verifies the kernels of a program. Each kernel is compared with its reference, in a
+process of its own and within a time limit.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ from distir.sharding.kernel_parts import check_rule
 from distir.system.output_files import write_text
 
 SECONDS = 60.0
-"""The default limit, in seconds, for the checks of one kernel."""
+"""The default time limit for the checks of one kernel, in seconds."""
 
 
 @dataclass(frozen=True)
 class VerifiedKernel:
     """
-    A kernel that agrees with its reference: the largest difference of its results and, if
-    it has a gradient of its own, of the gradients, relative to the largest element.
+    A kernel that agrees with its reference.
+
+    - `kernel`: the kernel;
+    - `difference`: the largest difference of its results, relative to the largest
+      element;
+    - `gradient_difference`: the same for its gradients; None if the kernel has no
+      gradient of its own.
     """
 
     kernel: KernelDefOp
@@ -44,11 +49,16 @@ def verify_kernels(
     module: ModuleOp, files: list[Path], seconds: float = SECONDS
 ) -> list[VerifiedKernel]:
     """
-    Compares every kernel of a sequential program with its reference; `files` are the user's
-    files. Compared are results, gradients for random gradients of the result, and results
-    on parts for every factor that the rule lets split. The kernel must not change its
-    arguments, and two runs must be equal. Raises DistIRError for the first kernel that is
-    wrong, with the reason, or whose checks take longer than `seconds`.
+    Compares every kernel of a sequential program with its reference. `files` are the
+    user's files with the kernels.
+
+    Three results are compared: the kernel's result, its gradients for random gradients
+    of the result, and its result on parts, for every factor that the rule allows to
+    split. The kernel must not change its arguments, and two runs must give equal
+    results.
+
+    Raises DistIRError for the first kernel that is wrong, with the reason, or whose
+    checks take longer than `seconds`.
     """
     sources = kernel_files(module, files)
     found: list[VerifiedKernel] = []
@@ -65,7 +75,7 @@ def verify_kernels(
 
 
 def _kernels_alone(module: ModuleOp) -> str:
-    """Returns the kernels of a program, as text."""
+    """Returns the kernels of a program, without its other parts, as text."""
     return str(ModuleOp([kernel.clone() for kernel in kernels(module).values()]))
 
 
@@ -75,7 +85,11 @@ def _checked(
     sources: Mapping[str, KernelFile],
     seconds: float,
 ) -> list[float]:
-    """Returns the differences that the checking process finds. Raises DistIRError."""
+    """
+    Checks a kernel in a new process and returns the differences that were found: that
+    of the results and, if the kernel has its own gradient, that of the gradients.
+    Raises DistIRError if the kernel is wrong or the time is over.
+    """
     job, answer = (program.with_name(n) for n in ("job.json", "answer.json"))
     answer.unlink(missing_ok=True)
     asked = {
@@ -119,7 +133,7 @@ def _checked(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ends a process and all that it started."""
+    """Kills a process and all processes that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

@@ -16,31 +16,40 @@ from distir.dialects.schedule import KnobOp, KnobValue
 from distir.errors import DistIRError
 
 KnobChoice = float | int | str
-"""The value of a knob."""
+"""A value of a knob: a number or a text."""
 
 MOST_CASES = 10_000
-"""The most combinations of knobs that another knob or a requirement may depend on."""
+"""
+The maximal number of combinations of knobs that another knob or a requirement may
+depend on.
+"""
 
 _Case = TypeVar("_Case")
 
 
 @dataclass(frozen=True)
 class Knob:
-    """A value that is chosen when the schedule is applied; see `Schedule.knob`."""
+    """
+    A value that is chosen when the schedule is applied; see `Schedule.knob`. `handle`
+    stands for the value in the recorded schedule.
+    """
 
     name: str
     handle: SSAValue
 
 
 def knob_attribute(value: KnobChoice) -> KnobValue:
-    """Returns a value of a knob as an attribute."""
+    """Returns a knob's value as an attribute."""
     if isinstance(value, str):
         return StringAttr(value)
     return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f64)
 
 
 def knob_value(attr: Attribute) -> KnobChoice:
-    """Returns the number or text of an attribute. Raises DistIRError for another one."""
+    """
+    Returns the number or text that an attribute holds. Raises DistIRError for other
+    attributes.
+    """
     if isinstance(attr, IntegerAttr | FloatAttr):
         return attr.value.data
     if isinstance(attr, StringAttr):
@@ -49,7 +58,7 @@ def knob_value(attr: Attribute) -> KnobChoice:
 
 
 def knob_op(handle: SSAValue) -> KnobOp:
-    """Returns the op that defines a knob's handle."""
+    """Returns the op that defines the handle of a knob."""
     assert isinstance(handle.owner, KnobOp)
     return handle.owner
 
@@ -58,8 +67,9 @@ def knobs_of(
     function: Callable[..., object], known: Mapping[str, Knob], origin: str
 ) -> list[Knob]:
     """
-    Returns the knobs that the parameters of a function name, in their order. Raises
-    DistIRError, whose message begins with `origin`, for a name that no knob has.
+    Returns the knobs whose names are the parameters of `function`, in their order.
+    Raises DistIRError if a parameter is no name of a knob or the knobs have too many
+    combinations. `origin` is the first part of the error message.
     """
     names = list(inspect.signature(function).parameters)
     for name in names:
@@ -80,8 +90,8 @@ def knobs_of(
 
 def cases(function: Callable[..., _Case], knobs: Sequence[Knob]) -> list[_Case]:
     """
-    Returns the results of a function for each combination of knobs, in the order of
-    `KnobOp`.
+    Calls `function` for each combination of the knobs' values, and returns the results
+    in the order of `KnobOp`.
     """
     values = [map(knob_value, knob_op(knob.handle).all_values) for knob in knobs]
     return [function(*combination) for combination in product(*values)]
@@ -90,7 +100,10 @@ def cases(function: Callable[..., _Case], knobs: Sequence[Knob]) -> list[_Case]:
 def case_number(
     handles: Sequence[SSAValue], chosen: Mapping[SSAValue, KnobValue]
 ) -> int:
-    """Returns the number of the combination of these knobs that was chosen."""
+    """
+    Returns the index of the combination of knob values in `chosen`, among all
+    combinations of the knobs `handles`.
+    """
     number = 0
     for handle in handles:
         values = knob_op(handle).all_values
@@ -102,6 +115,7 @@ def possible_values(
     op: KnobOp, chosen: Mapping[SSAValue, KnobValue]
 ) -> list[KnobValue]:
     """
-    Returns the values that a knob may have, given the values chosen for those before it.
+    Returns the values that a knob may have, given the values `chosen` for the knobs
+    before it.
     """
     return op.cases[case_number(op.earlier, chosen)]

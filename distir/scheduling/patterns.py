@@ -1,8 +1,10 @@
 """
-Patterns for `find` of what kernels often replace: `layer.find(patterns.attention)`.
+Patterns for `find`, for groups of ops that kernels often replace:
+`layer.find(patterns.attention)`.
 
-`distir import` and the builders make one op of attention, so that its pattern is one op
-too: of queries, keys and values of four dimensions, or of three, in which heads are packed.
+In programs from `distir import` and the builders, attention is a single op, so the
+pattern of attention is one op too. Its queries, keys and values have four dimensions,
+or three if the heads are packed into the last one.
 """
 
 from __future__ import annotations
@@ -21,49 +23,52 @@ def attention(query: Any, key: Any, value: Any) -> Any:
 
 
 def causal_attention(query: Any, key: Any, value: Any) -> Any:
-    """Attention of each query to the keys up to its position."""
+    """Attention of each query to the keys up to its own position."""
     import torch.nn.functional as F
 
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 def masked_attention(query: Any, key: Any, value: Any, mask: Any) -> Any:
-    """Attention with a mask, which is added to the scores or says which of them count."""
+    """
+    Attention with a mask. The mask is added to the scores, or holds booleans that
+    select the keys.
+    """
     import torch.nn.functional as F
 
     return F.scaled_dot_product_attention(query, key, value, mask)
 
 
 def bias_gelu(x: Any, bias: Any) -> Any:
-    """GELU of a sum with a bias."""
+    """The GELU of `x + bias`."""
     import torch.nn.functional as F
 
     return F.gelu(x + bias)
 
 
 def bias_gelu_tanh(x: Any, bias: Any) -> Any:
-    """GELU of a sum with a bias, as GPT-2 approximates it."""
+    """The GELU of `x + bias`, with the tanh approximation that GPT-2 uses."""
     import torch.nn.functional as F
 
     return F.gelu(x + bias, approximate="tanh")
 
 
 def add_norm(x: Any, residual: Any, weight: Any, shift: Any) -> Any:
-    """Layer normalisation of a sum with a residual; epsilon is 1e-5."""
+    """The layer norm of `x + residual`, with epsilon 1e-5."""
     import torch.nn.functional as F
 
     return F.layer_norm(x + residual, (), weight, shift)
 
 
 def bias_add_norm(x: Any, bias: Any, residual: Any, weight: Any, shift: Any) -> Any:
-    """Layer normalisation of a sum with a bias and a residual; epsilon is 1e-5."""
+    """The layer norm of `x + bias + residual`, with epsilon 1e-5."""
     import torch.nn.functional as F
 
     return F.layer_norm(x + bias + residual, (), weight, shift)
 
 
 def bias_dropout_add(x: Any, bias: Any, residual: Any) -> Any:
-    """Dropout of a sum with a bias, and the sum of that with a residual."""
+    """The dropout of `x + bias`, added to `residual`."""
     import torch.nn.functional as F
 
     return F.dropout(x + bias) + residual
@@ -72,7 +77,10 @@ def bias_dropout_add(x: Any, bias: Any, residual: Any) -> Any:
 def bias_dropout_add_norm(
     x: Any, bias: Any, residual: Any, weight: Any, shift: Any
 ) -> Any:
-    """Layer normalisation of `bias_dropout_add`; epsilon is 1e-5."""
+    """
+    The layer norm of the sum of `residual` and the dropout of `x + bias`, with epsilon
+    1e-5.
+    """
     import torch.nn.functional as F
 
     total = F.dropout(x + bias) + residual
@@ -80,7 +88,10 @@ def bias_dropout_add_norm(
 
 
 def bias_dropout_add_norm_of(epsilon: float) -> Callable[..., Any]:
-    """Returns `bias_dropout_add_norm` with this epsilon: BERT's is 1e-12."""
+    """
+    Returns the pattern `bias_dropout_add_norm` with `epsilon` in place of 1e-5. BERT
+    has 1e-12.
+    """
     import torch.nn.functional as F
 
     def pattern(x: Any, bias: Any, residual: Any, weight: Any, shift: Any) -> Any:
@@ -92,8 +103,8 @@ def bias_dropout_add_norm_of(epsilon: float) -> Callable[..., Any]:
 
 def rows_bias_dropout_add(x: Any, bias: Any, residual: Any) -> Any:
     """
-    `bias_dropout_add` of [rows, features], as GPT-2's linear layers give them, and a
-    residual of [batch, sequence, features].
+    The pattern `bias_dropout_add` for a value `x` of shape [rows, features], as GPT-2's
+    linear layers return it, and a residual of shape [batch, sequence, features].
     """
     import torch.nn.functional as F
 
@@ -102,8 +113,8 @@ def rows_bias_dropout_add(x: Any, bias: Any, residual: Any) -> Any:
 
 def cross_entropy(scores: Any, labels: Any) -> Any:
     """
-    The mean cross-entropy. To `decompose()` it gives the sum of the losses, which a kernel
-    computes on parts of the rows, and the division.
+    The mean cross-entropy. `decompose()` replaces it by the sum of the losses and a
+    division. A kernel can compute the sum on parts of the rows.
     """
     import torch.nn.functional as F
 
@@ -112,8 +123,9 @@ def cross_entropy(scores: Any, labels: Any) -> Any:
 
 def head_cross_entropy(x: Any, weight: Any, labels: Any) -> Any:
     """
-    The mean cross-entropy of a language model's head without a bias, a linear layer of
-    [batch, sequence, features]; labels are one for each row.
+    The mean cross-entropy of a language model's head without a bias. The head is a
+    linear layer on `x` of shape [batch, sequence, features]; `labels` has one label per
+    row.
     """
     import torch.nn.functional as F
 
@@ -121,14 +133,20 @@ def head_cross_entropy(x: Any, weight: Any, labels: Any) -> Any:
 
 
 def head_bias_cross_entropy(x: Any, weight: Any, bias: Any, labels: Any) -> Any:
-    """The same of a head with a bias."""
+    """
+    The mean cross-entropy of a language model's head with a bias. The head is a linear
+    layer on `x` of shape [batch, sequence, features]; `labels` has one label per row.
+    """
     import torch.nn.functional as F
 
     return F.cross_entropy(op("Reshape", F.linear(x, weight, bias)), labels)
 
 
 def head_cross_entropy_sum(x: Any, weight: Any, labels: Any) -> Any:
-    """The sum of the losses of such a head without a bias."""
+    """
+    The sum of the cross-entropies of a language model's head without a bias. The head
+    is a linear layer on `x` of shape [batch, sequence, features].
+    """
     import torch.nn.functional as F
 
     scores = op("Reshape", F.linear(x, weight))
@@ -136,7 +154,10 @@ def head_cross_entropy_sum(x: Any, weight: Any, labels: Any) -> Any:
 
 
 def head_bias_cross_entropy_sum(x: Any, weight: Any, bias: Any, labels: Any) -> Any:
-    """The sum of the losses of such a head with a bias."""
+    """
+    The sum of the cross-entropies of a language model's head with a bias. The head is a
+    linear layer on `x` of shape [batch, sequence, features].
+    """
     import torch.nn.functional as F
 
     scores = op("Reshape", F.linear(x, weight, bias))
@@ -144,7 +165,7 @@ def head_bias_cross_entropy_sum(x: Any, weight: Any, bias: Any, labels: Any) -> 
 
 
 def linear_cross_entropy(x: Any, weight: Any, labels: Any) -> Any:
-    """The mean cross-entropy of a linear layer without a bias."""
+    """The mean cross-entropy of a linear layer without a bias, on rows."""
     import torch.nn.functional as F
 
     return F.cross_entropy(op("Gemm", x, weight, transB=1), labels)

@@ -1,6 +1,6 @@
 """
-The objects with which scripts are written: they record ops of the `schedule` dialect, and
-do nothing else.
+The objects with which scripts are written. They record ops of the `schedule` dialect
+and do nothing else.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ SEQUENCE = "schedule"
 @dataclass(frozen=True)
 class Columns:
     """
-    Splits a linear layer by columns: its outputs over a mesh axis, and its bias with them.
-    What follows works on parts: `Columns("t")`.
+    Splits a linear layer by columns: mesh axis `axis` splits its outputs, and its bias
+    likewise. The ops that follow work on parts. Example: `Columns("t")`.
     """
 
     axis: str
@@ -85,8 +85,9 @@ class Columns:
 @dataclass(frozen=True)
 class Rows:
     """
-    Splits a linear layer by rows: its inputs over a mesh axis. Each device has terms of a
-    sum, which an all-reduce adds up; the bias stays whole: `Rows("t")`.
+    Splits a linear layer by rows: mesh axis `axis` splits its inputs. Each device then
+    has terms of a sum, and an all-reduce adds them. The bias stays whole. Example:
+    `Rows("t")`.
     """
 
     axis: str
@@ -105,7 +106,10 @@ class Recording:
         self.sequence = NamedSequenceOp(name, types, Region(self._block))
 
     def add(self, op: Operation) -> Operation:
-        """Adds an op, with the line of the script that asks for it, and returns it."""
+        """
+        Adds an op and returns it. The op stores the line of the script that asks for
+        it.
+        """
         op.attributes[BY] = StringAttr(_caller())
         return self._builder.insert(op)
 
@@ -116,7 +120,7 @@ class Recording:
 
 
 def _caller() -> str:
-    """Returns the file and line of the running script."""
+    """Returns the file name and line of the running script, as text."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back
@@ -124,7 +128,10 @@ def _caller() -> str:
 
 
 def _text(value: str) -> StringAttr:
-    """Raises DistIRError for anything but a text: scripts are not type-checked."""
+    """
+    Returns the text `value` as an attribute. Raises DistIRError if `value` has another
+    type, because scripts are not type-checked.
+    """
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DistIRError(
             f"{_caller()}: a name, a pattern or an axis is a text, not of type "
@@ -134,7 +141,10 @@ def _text(value: str) -> StringAttr:
 
 
 def _integer(value: int) -> IntegerAttr:
-    """Raises DistIRError for anything but an integer: scripts are not type-checked."""
+    """
+    Returns the integer `value` as an attribute. Raises DistIRError if `value` has
+    another type, because scripts are not type-checked.
+    """
     if not isinstance(value, int) or isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DistIRError(
             f"{_caller()}: a dimension, a number or a size is an integer, not of type "
@@ -152,8 +162,8 @@ class Parameters:
 
     def split(self, dim: int, axis: str, run: int | None = None) -> Parameters:
         """
-        Requests that mesh axis `axis` splits dimension `dim`, in runs of `run` elements if
-        given: `s["wte"].param("weight").split(0, "t")`.
+        Requests that mesh axis `axis` splits dimension `dim` of these parameters, in
+        runs of `run` elements if given: `s["wte"].param("weight").split(0, "t")`.
         """
         attributes: dict[str, Attribute] = {
             "dim": _integer(dim),
@@ -168,8 +178,8 @@ class Parameters:
 
     def whole(self, axis: str) -> Parameters:
         """
-        Requests that mesh axis `axis` does not split them; other axes still may, such as
-        ZeRO's: `s["head"].param().whole("t")`.
+        Requests that mesh axis `axis` does not split these parameters. Other axes may
+        still split them, such as that of ZeRO: `s["head"].param().whole("t")`.
         """
         self._recording.add(
             WholeOp.create(operands=[self._handle], attributes={"axis": _text(axis)})
@@ -179,9 +189,9 @@ class Parameters:
 
 class Modules:
     """
-    Modules of the model. `modules["attention.*"]` are the modules in them with that path:
-    parts are separated by dots, `*` stands for any text in a part, `**` for any number of
-    parts.
+    Modules of the model. `modules["attention.*"]` selects modules inside these modules
+    by their paths. The parts of a path are separated by dots; `*` stands for any text
+    in one part, `**` for any number of parts.
     """
 
     def __init__(self, recording: Recording, handle: SSAValue):
@@ -193,8 +203,9 @@ class Modules:
 
     def match(self, pattern: str, count: int | None = None) -> Modules:
         """
-        Returns the modules in these with that path; if `count` is given, there must be as
-        many: `s.match("encoder.layer.*", count=24)`.
+        Returns the modules inside these whose path matches `pattern`. If `count` is
+        given, exactly `count` modules must match: `s.match("encoder.layer.*",
+        count=24)`.
         """
         attributes = {} if count is None else {"count": _integer(count)}
         op = MatchOp.create(
@@ -207,8 +218,8 @@ class Modules:
 
     def first(self, amount: Knob | int | float) -> Modules:
         """
-        Returns the first of them: this many, or this fraction of them (a float, rounded
-        down): `s["h.*"].first(0.5)`.
+        Returns the first of these modules. An integer `amount` is their number; a float
+        is a fraction of all, rounded down: `s["h.*"].first(0.5)`.
         """
         operands, attributes = [self._handle], dict[str, Attribute]()
         if isinstance(amount, Knob):
@@ -233,10 +244,12 @@ class Modules:
         optional: bool = False,
     ) -> Modules | FoundGroups:
         r"""
-        Returns the groups of ops in these modules that compute what a function does, which
-        is traced without shapes: `layers.find(lambda x, b: F.gelu(x + b))`. There must be
-        at least one, unless `optional`. For a regular expression, returns the modules with
-        such a path: `s.find(re.compile(r".*\.(query|key)"))`.
+        Returns the groups of ops in these modules that compute the function `pattern`.
+        The function is traced without shapes: `layers.find(lambda x, b: F.gelu(x +
+        b))`. There must be at least one group, unless `optional`.
+
+        If `pattern` is a regular expression, returns the modules whose path matches it:
+        `s.find(re.compile(r".*\.(query|key)"))`.
         """
         if isinstance(pattern, re.Pattern):
             op = MatchOp.create(
@@ -260,15 +273,16 @@ class Modules:
 
     def decompose(self) -> Modules:
         """
-        Replaces ops that have a decomposition, such as a product with a bias, by it:
-        `s["pooler.dense"].decompose()`.
+        Replaces ops in these modules by their decomposition, if they have one, such as
+        a product with a bias: `s["pooler.dense"].decompose()`.
         """
         self._recording.add(DecomposeOp.create(operands=[self._handle]))
         return self
 
     def param(self, pattern: str = "**") -> Parameters:
         """
-        Returns the parameters with that name in their module: `s["wte"].param("weight")`.
+        Returns the parameters of these modules whose name in the module matches
+        `pattern`: `s["wte"].param("weight")`.
         """
         op = ParametersOp.create(
             operands=[self._handle],
@@ -279,7 +293,7 @@ class Modules:
 
     def split(self, how: Columns | Rows) -> Modules:
         """
-        Requests that these linear layers are split:
+        Requests a split of these modules, which must be linear layers:
         `s["h.*.mlp.c_fc"].split(Columns("t"))`.
         """
         by = "columns" if isinstance(how, Columns) else "rows"
@@ -291,8 +305,9 @@ class Modules:
 
     def plan(self, plan: Mapping[str, Columns | Rows]) -> Modules:
         """
-        Requests how linear layers in these modules are split, by their paths:
-        `layer.plan({"mlp.up": Columns("t"), "mlp.down": Rows("t")})`.
+        Requests splits of linear layers in these modules. `plan` maps the path of a
+        layer to its split: `layer.plan({"mlp.up": Columns("t"), "mlp.down":
+        Rows("t")})`.
         """
         for pattern, how in plan.items():
             self[pattern].split(how)
@@ -300,11 +315,14 @@ class Modules:
 
     def merge(self, *layers: str, name: str, groups: int = 1) -> Modules:
         """
-        In each of these modules, merges several linear layers that read the same value into
-        one, called `name`; existing weights and checkpoints still fit:
-        `s["h.*.attention.self"].merge("query", "key", "value", name="qkv")`. Layers of
-        different sizes that are to be split are merged in `groups`, such as the key-value
-        heads of grouped-query attention, each of which has its part of every layer.
+        Merges several linear layers of each of these modules into one layer called
+        `name`. The layers must read the same value. Existing weights and checkpoints
+        still fit. Example: `s["h.*.attention.self"].merge("query", "key", "value",
+        name="qkv")`.
+
+        If layers of different sizes are to be split, give the number of `groups`, such
+        as the number of key-value heads in grouped-query attention. Each group then
+        holds its part of every layer.
         """
         attributes: dict[str, Attribute] = {
             "layers": ArrayAttr([_text(layer) for layer in layers]),
@@ -318,7 +336,10 @@ class Modules:
         return self
 
     def stage(self) -> Modules:
-        """Requests that a pipeline stage begins with each of them: `s["h.6"].stage()`."""
+        """
+        Requests that a pipeline stage begins with each of these modules:
+        `s["h.6"].stage()`.
+        """
         self._recording.add(StageOp.create(operands=[self._handle]))
         return self
 
@@ -326,9 +347,10 @@ class Modules:
         self, axis: str, *, backward: bool = False, **collectives: int
     ) -> Modules:
         """
-        Expects that the forward of each of them (or its backward) has exactly these numbers
-        of collectives by kind over a mesh axis, and no others, when the program is
-        distributed: `s["h.*"].expect("t", all_reduce=2)`.
+        Requests a check: when the program is distributed, the forward of each of these
+        modules (or its backward, if `backward`) must have exactly the given numbers of
+        collectives over mesh axis `axis`, by kind, and no others: `s["h.*"].expect("t",
+        all_reduce=2)`.
         """
         counts = {kind: _integer(count) for kind, count in collectives.items()}
         attributes: dict[str, Attribute] = {
@@ -344,9 +366,9 @@ class Modules:
 
     def cast(self, dtype: Literal["bf16", "f16"]) -> Modules:
         """
-        Makes these modules compute in 16 bits as PyTorch's autocast does, with parameters
-        and norms in f32: `s["transformer.h.*"].cast("bf16")`. Lines that work on groups of
-        ops (`find`) must come before it.
+        Makes these modules compute in 16 bits as PyTorch's autocast does; parameters
+        and norms stay in f32: `s["transformer.h.*"].cast("bf16")`. Lines of the script
+        that work on groups of ops (`find`) must come before this one.
         """
         self._recording.add(
             AutocastOp.create(
@@ -357,15 +379,17 @@ class Modules:
 
     def out(self, index: int = 0) -> Outputs:
         """
-        Returns a value that each of them computes and others use, by number in the order of
-        the program: `s["lm_head"].out(0).whole("t")`.
+        Returns one of the values that each of these modules computes and other modules
+        use. `index` counts these values from 0, in the order of the program:
+        `s["lm_head"].out(0).whole("t")`.
         """
         return Outputs(self._recording, self._handle, index)
 
     def cuda_graph(self) -> Modules:
         """
-        Asks that packages capture these modules as CUDA graphs, forward and backward:
-        `s["transformer.h.*"].cuda_graph()`. Where that cannot be, `distir lower` says why.
+        Requests that packages capture these modules as CUDA graphs, forward and
+        backward: `s["transformer.h.*"].cuda_graph()`. If a module cannot be captured,
+        `distir lower` says why.
         """
         self._recording.add(CudaGraphOp.create(operands=[self._handle]))
         return self
@@ -375,8 +399,9 @@ class Modules:
         policy: str | Knob,
     ) -> Modules:
         """
-        Requests that the backward recomputes them instead of keeping what they computed, by
-        a policy of `activation-checkpoint`: `s["h.*"].first(0.5).recompute("full")`, or
+        Requests that the backward recomputes the values of these modules instead of
+        keeping them. `policy` is a policy of `activation-checkpoint`:
+        `s["h.*"].first(0.5).recompute("full")`, or
         `recompute("save:onnx.MatMul+train.attention")`.
         """
         operands, attributes = [self._handle], dict[str, Attribute]()
@@ -392,8 +417,8 @@ class Modules:
 
 class Outputs:
     """
-    One value that each of some modules computes, as `Modules.out` returns it: requests for
-    its layout. Communication follows from them.
+    One value of each of some modules, as `Modules.out` returns it. Its methods request
+    layouts; the communication follows from the layouts.
     """
 
     def __init__(self, recording: Recording, handle: SSAValue, index: int):
@@ -403,15 +428,15 @@ class Outputs:
 
     def split(self, dim: int, axis: str) -> Outputs:
         """
-        Requests that a mesh axis splits a dimension of it:
+        Requests that mesh axis `axis` splits dimension `dim` of the value:
         `s["transformer.h.*"].out(0).split(1, "t")`.
         """
         return self._place(axis, {"dim": _integer(dim)})
 
     def whole(self, axis: str) -> Outputs:
         """
-        Requests that a mesh axis does not split it, so that partial sums are added up
-        there: `s["lm_head"].out(0).whole("t")`.
+        Requests that mesh axis `axis` does not split the value, so that partial sums
+        are reduced there: `s["lm_head"].out(0).whole("t")`.
         """
         return self._place(axis, {})
 
@@ -425,8 +450,8 @@ class Outputs:
 
 class FoundGroups:
     """
-    Groups of ops that compute what a pattern does, as `Modules.find` returns them. Methods
-    that rewrite them consume them: they cannot be used again.
+    Groups of ops that compute a pattern, as `Modules.find` returns them. All methods
+    rewrite the groups and consume them: the object cannot be used again afterwards.
     """
 
     def __init__(self, recording: Recording, handle: SSAValue):
@@ -435,9 +460,9 @@ class FoundGroups:
 
     def fuse(self, name: str, backend: Literal["eager", "inductor"] = "eager") -> None:
         """
-        Runs each group as one function called `name`; with the backend "inductor",
-        PyTorch's compiler makes a kernel of it: `s["h.*"].find(lambda x, b: F.gelu(x +
-        b)).fuse("bias_gelu")`.
+        Runs each group as one function called `name`. With the backend "inductor",
+        PyTorch's compiler makes one kernel of the function; with "eager", its ops run
+        one by one: `s["h.*"].find(lambda x, b: F.gelu(x + b)).fuse("bias_gelu")`.
         """
         attributes = {"symbol": _text(name), "backend": _text(backend)}
         self._recording.add(
@@ -446,10 +471,10 @@ class FoundGroups:
 
     def replace(self, other: Onnx | Kernel) -> None:
         """
-        Replaces each group by an operator of ONNX, which is refused unless it computes the
-        same: `s.find(lambda x: x * torch.sigmoid(x)).replace(onnx("Swish"))`; or by a
-        function of yours, which `distir schedule --verify` compares with the group:
-        `.replace(Kernel("swish", "my_kernels:swish"))`.
+        Replaces each group by an ONNX operator or by a user's kernel. An operator is
+        refused unless it computes the same: `s.find(lambda x: x *
+        torch.sigmoid(x)).replace(onnx("Swish"))`. A kernel is compared with the group
+        by `distir schedule --verify`: `.replace(Kernel("swish", "my_kernels:swish"))`.
         """
         attributes: dict[str, Attribute]
         if isinstance(other, Kernel):
@@ -463,8 +488,8 @@ class FoundGroups:
 
     def decompose(self) -> None:
         """
-        Replaces ops in the groups that have a decomposition by it: `s.find(lambda x, w, b:
-        F.linear(x, w, b)).decompose()`.
+        Replaces ops in the groups by their decomposition, if they have one:
+        `s.find(lambda x, w, b: F.linear(x, w, b)).decompose()`.
         """
         self._recording.add(DecomposeOp.create(operands=[self._handle]))
 
@@ -481,7 +506,7 @@ class FoundGroups:
 
 @dataclass(frozen=True)
 class Onnx:
-    """An operator of ONNX with attributes; the function `onnx` makes one."""
+    """An ONNX operator with attributes. The function `onnx` returns one."""
 
     name: str
     attributes: Mapping[str, Attribute]
@@ -489,7 +514,8 @@ class Onnx:
 
 def onnx(name: str, **attributes: int | float | str) -> Onnx:
     """
-    Returns an operator of ONNX to replace groups with: `onnx("Gelu", approximate="tanh")`.
+    Returns an ONNX operator with attributes, for `FoundGroups.replace`: `onnx("Gelu",
+    approximate="tanh")`.
     """
     own = {key: _onnx_attribute(value) for key, value in attributes.items()}
     return Onnx(name, own)
@@ -501,8 +527,8 @@ def _onnx_attribute(value: int | float | str) -> Attribute:
 
 class Schedule(Modules):
     """
-    The schedule of a program, recorded from a script: a file with a function `schedule`
-    that takes an object of this class.
+    The schedule of a program, recorded from a script. A script is a file with a
+    function `schedule` that takes an object of this class:
 
     ```python
     from distir.scheduling import Columns, Rows, Schedule
@@ -528,12 +554,14 @@ class Schedule(Modules):
         option: Literal["batch", "d", "t", "p", "k", "zero"] | None = None,
     ) -> Knob:
         """
-        Returns a value that is chosen when the schedule is applied (`--set NAME=VALUE`) or
-        tuned (`--tune`), one of `values`: `s.knob("ratio", [1.0, 0.5, 0.0])`. A function
-        returns the values that go with those of earlier knobs, which its parameters name:
-        `s.knob("ratio", lambda batch: [1.0] if batch > 128 else [1.0, 0.5])`. With `option`
-        the knob is also that option of `distribute`, or the size of the batch, when it is
-        tuned.
+        Returns a knob: a value that is chosen when the schedule is applied (`--set
+        NAME=VALUE`) or tuned (`--tune`). It is one of `values`: `s.knob("ratio", [1.0,
+        0.5, 0.0])`.
+
+        `values` may depend on earlier knobs. It is then a function whose parameters are
+        the names of these knobs, and which returns the allowed values: `s.knob("ratio",
+        lambda batch: [1.0] if batch > 128 else [1.0, 0.5])`. With `option`, tuning uses
+        the knob's value also as that option of `distribute`, or as the batch size.
         """
         known, attributes = self._recording.knobs, dict[str, Attribute]()
         earlier: list[Knob] = []
@@ -557,8 +585,9 @@ class Schedule(Modules):
 
     def require(self, predicate: Callable[..., bool]) -> None:
         """
-        Excludes combinations of knobs, which the parameters of the predicate name, for
-        which it is false: `s.require(lambda batch, ratio: batch * (1 - ratio) < 100)`.
+        Excludes combinations of knob values. The parameters of `predicate` are names of
+        knobs; a combination is excluded if it returns False: `s.require(lambda batch,
+        ratio: batch * (1 - ratio) < 100)`.
         """
         knobs = knobs_of(predicate, self._recording.knobs, _caller())
         holds = [IntegerAttr(int(bool(v)), 1) for v in cases(predicate, knobs)]
@@ -570,5 +599,8 @@ class Schedule(Modules):
         )
 
     def recorded(self) -> NamedSequenceOp:
-        """Returns the schedule in its IR form; nothing can be added to it afterwards."""
+        """
+        Returns the schedule in its IR form. Nothing can be added to the schedule
+        afterwards.
+        """
         return self._recording.end()

@@ -26,13 +26,15 @@ class ScheduleRun:
     """
     A schedule that is being applied.
 
-    - `module`: the program; `modules`: its modules, as long as no op changes them;
-    - `chosen`: the values of knobs by their names, as text; `values`: those of the knobs
-      met so far, by their handles.
+    - `module`: the program;
+    - `modules`: the modules of the model in the program, analysed again after each
+      rewrite;
+    - `chosen`: the values of knobs by name, as text;
+    - `values`: the values of the knobs that were defined so far, by handle.
 
-    What a handle stands for is stored by its SSA value: the paths of modules
-    (`modules_of`), the indices of arguments (`parameters_of`), groups of ops (`groups_of`),
-    or a knob's value (`value_of`).
+    A handle is an SSA value of the schedule. It stands for the paths of modules
+    (`modules_of`), the indices of arguments (`parameters_of`), groups of ops
+    (`groups_of`) or the value of a knob (`value_of`).
     """
 
     def __init__(self, module: ModuleOp, chosen: dict[str, str]):
@@ -54,7 +56,8 @@ class ScheduleRun:
 
     def modules_of(self, handle: SSAValue) -> list[str]:
         """
-        Returns the paths of the modules that a handle stands for; "" is the whole model.
+        Returns the paths of the modules that `handle` stands for; "" is the whole
+        model. Raises DistIRError if it stands for groups of ops.
         """
         if handle not in self._modules:
             raise DistIRError(
@@ -64,22 +67,24 @@ class ScheduleRun:
         return self._modules[handle]
 
     def parameters_of(self, handle: SSAValue) -> list[int]:
-        """Returns the indices of the entry's arguments that a handle stands for."""
+        """
+        Returns the indices of the entry function's arguments that `handle` stands for.
+        """
         places = {name: i for i, name in enumerate(self.modules.names)}
         return [places[name] for name in self._parameters[handle]]
 
     def value_of(self, handle: SSAValue) -> KnobChoice:
-        """Returns the value of a knob."""
+        """Returns the value of the knob that `handle` stands for."""
         return knob_value(self.values[handle])
 
     def is_groups(self, handle: SSAValue) -> bool:
-        """Whether a handle stands for groups of ops, not for modules."""
+        """Whether `handle` stands for groups of ops, not for modules."""
         return handle in self._groups
 
     def groups_of(self, handle: SSAValue) -> list[OpGroup]:
         """
-        Returns the groups of ops that a handle stands for. Raises DistIRError for modules,
-        and for groups that are not in the program any more.
+        Returns the groups of ops that `handle` stands for. Raises DistIRError if it
+        stands for modules, or if ops of a group are no longer in the program.
         """
         if handle not in self._groups:
             raise DistIRError(
@@ -98,23 +103,26 @@ class ScheduleRun:
         return groups
 
     def consume(self, handle: SSAValue, op: Operation) -> None:
-        """Records that an op of the schedule rewrites what a handle stands for."""
+        """
+        Records that `op` of the schedule rewrites the groups that `handle` stands for.
+        The handle cannot be used afterwards.
+        """
         self._consumed[handle] = origin(op)
 
     def set_groups(self, handle: SSAValue, groups: Sequence[OpGroup]) -> None:
-        """Records which groups of ops a handle stands for."""
+        """Records the groups of ops that `handle` stands for."""
         self._groups[handle] = list(groups)
 
     def set_modules(self, handle: SSAValue, scopes: Sequence[str]) -> None:
-        """Records which modules a handle stands for."""
+        """Records the modules that `handle` stands for, by path."""
         self._modules[handle] = list(scopes)
 
     def set_parameters(self, handle: SSAValue, indices: Sequence[int]) -> None:
-        """Records which arguments of the entry a handle stands for."""
+        """Records the arguments of the entry function that `handle` stands for."""
         self._parameters[handle] = [self.modules.names[i] for i in indices]
 
     def rewritten(self, op: Operation) -> None:
-        """Analyses the program again, which an op of the schedule has rewritten."""
+        """Analyses the program again after `op` of the schedule has rewritten it."""
         self._last = origin(op)
         before = [*self.modules.scopes, *self.modules.names]
         self.modules = ProgramModules(self.module)
@@ -124,7 +132,10 @@ class ScheduleRun:
                 self._gone[name] = origin(op)
 
     def _check_handles(self, op: Operation) -> None:
-        """Raises DistIRError for handles of ops that are not in the program any more."""
+        """
+        Raises DistIRError if an operand of `op` stands for groups, modules or
+        parameters that are no longer in the program.
+        """
         self._now = origin(op)
         for handle in op.operands:
             if handle in self._consumed:
@@ -141,7 +152,10 @@ class ScheduleRun:
                 )
 
     def run(self, sequence: NamedSequenceOp) -> None:
-        """Applies the ops of a sequence, in order. Raises DistIRError."""
+        """
+        Applies the ops of a schedule in order. Raises DistIRError if one of them cannot
+        be applied or a chosen knob does not exist.
+        """
         args = sequence.body.block.args
         if len(args) != 1 or sequence.function_type.outputs.data:
             raise DistIRError(
@@ -172,16 +186,17 @@ ScheduleAction = Callable[[Operation, ScheduleRun], None]
 
 schedule_action: Registry[ScheduleAction] = Registry("distir.scheduling.actions")
 """
-Registers the actions of ops of schedules by the ops' names. Under
-`@schedule_action("toy.paint")` stands a function of the op and the `ScheduleRun`; the
-message of a DistIRError that it raises begins with `origin(op)`.
+The registry of functions that apply ops of schedules, by the names of the ops.
+`@schedule_action("toy.paint")` registers a function of the op and the `ScheduleRun`. If
+it raises DistIRError, the message must begin with `origin(op)`.
 """
 
 
 def origin(op: Operation) -> str:
     """
-    Returns the file and line in which a user wrote an op of a schedule, for messages and
-    requests.
+    Returns the file and line in which the user wrote `op` of a schedule, for messages
+    and requests. For an op that no script recorded, returns its position in the
+    schedule.
     """
     written = text_attribute(op.attributes, BY)
     if written is not None:
@@ -194,9 +209,10 @@ def origin(op: Operation) -> str:
 
 def apply_schedule(module: ModuleOp, entry: str, chosen: Sequence[str] = ()) -> None:
     """
-    Applies the schedule of that name to the program in the same module, and removes all
-    schedules. `chosen` are knobs, each `NAME=VALUE`. Raises DistIRError; the program may
-    then be partly changed.
+    Applies the schedule called `entry` to the program in the same module, and removes
+    all schedules from the module. `chosen` are values of knobs, each as `NAME=VALUE`.
+    Raises DistIRError if the schedule cannot be applied; the program may then be partly
+    changed.
     """
     sequences = [op for op in module.body.block.ops if isinstance(op, NamedSequenceOp)]
     found = [op for op in sequences if op.sym_name.data == entry]

@@ -1,4 +1,4 @@
-"""Reads scripts from files: Python, or the IR form."""
+"""Reads schedules from files: Python scripts, or their IR form."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from distir.text import ProgramParser, new_context
 
 def read_script(path: Path) -> list[NamedSequenceOp]:
     """
-    Returns the schedules in a file: those of an `.mlir` file, or the one that the function
-    `schedule` of a Python file records. Raises DistIRError, ParseError or VerifyException.
+    Returns the schedules in a file. An `.mlir` file holds them as IR; a Python file has
+    a function `schedule` that records one. Raises DistIRError, ParseError or
+    VerifyException if the file holds no valid schedule.
     """
     if path.suffix not in (".mlir", ".py"):
         raise DistIRError(f"{path}: a schedule is a .py or an .mlir file")
@@ -60,8 +61,9 @@ def read_script(path: Path) -> list[NamedSequenceOp]:
 
 def parse_script(text: str, name: str) -> list[NamedSequenceOp]:
     """
-    Returns the schedules in the text of a module; `name` stands for the text in messages.
-    Raises DistIRError, ParseError or VerifyException.
+    Returns the schedules in `text`, the text of a module. `name` names the text in
+    error messages. Raises DistIRError, ParseError or VerifyException if the text holds
+    no valid schedule.
     """
     ops = ProgramParser(new_context(), text, name).parse_module().body.block.ops
     found = [op for op in ops if isinstance(op, NamedSequenceOp)]
@@ -75,7 +77,9 @@ def parse_script(text: str, name: str) -> list[NamedSequenceOp]:
 
 
 def add_schedules(module: ModuleOp, schedules: list[NamedSequenceOp]) -> None:
-    """Appends schedules to a program, replacing those that it has."""
+    """
+    Appends `schedules` to a program. The schedules that it had before are removed.
+    """
     for op in list(module.body.block.ops):
         if isinstance(op, NamedSequenceOp):
             op.detach()

@@ -1,4 +1,4 @@
-"""Traces Python functions, without shapes, to patterns of ops."""
+"""Traces Python functions, without shapes, into patterns of ops."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ _NAMES: Mapping[str, str] = {
     "truediv": "Div",
     "where": "Where",
 }
-"""Functions of PyTorch and of `operator` that are one operator of ONNX."""
+"""
+The ONNX operator for each function of PyTorch or `operator` that is exactly one
+operator without attributes.
+"""
 
 
 class _Tracer:
@@ -66,8 +69,9 @@ class _Tracer:
         swaps: Sequence[int] = (),
     ) -> SSAValue:
         """
-        Adds an op to the pattern and returns its result; inputs that are numbers become
-        constants.
+        Adds an op to the pattern and returns its result. Numbers in `inputs` become
+        constants. `having` are attributes that a matching op must have; `swaps` are two
+        dimensions that a matching transpose must exchange.
         """
         attributes: dict[str, Attribute] = {}
         if having:
@@ -83,7 +87,11 @@ class _Tracer:
         return self._add(op)
 
     def value(self, value: Any) -> SSAValue:
-        """Returns the pattern's value for an argument of a function."""
+        """
+        Returns the pattern's value for `value`, an argument of a call in the traced
+        function. A number becomes a constant. Raises DistIRError if `value` is neither
+        a number nor a traced value.
+        """
         if isinstance(value, SSAValue):
             return value
         if isinstance(value, bool | int | float):
@@ -187,14 +195,17 @@ _FORMS: Mapping[str, _Form] = {
     "scaled_dot_product_attention": _attention,
     "transpose": _transpose,
 }
-"""Functions of PyTorch that are an operator with attributes, or several operators."""
+"""
+Functions that add the ops for a call of PyTorch to a pattern, for calls that are an
+ONNX operator with attributes, or several operators.
+"""
 
 
 def traced(function: Callable[..., Any]) -> Region:
     """
-    Returns the pattern of a Python function of values, as `schedule.find` holds it: its
-    arguments stand for any values, and what it computes is searched for. Raises
-    DistIRError.
+    Returns the pattern that a Python function computes, as the region of
+    `schedule.find`. The arguments of the function stand for any values. Raises
+    DistIRError if the function cannot be traced.
     """
     try:
         from torch import fx
@@ -230,7 +241,7 @@ def traced(function: Callable[..., Any]) -> Region:
 
 def op(name: str, *inputs: Any, **attributes: int | float | str) -> Any:
     """
-    Stands for an ONNX operator in a pattern; the op that matches must have these
+    Stands for the ONNX operator `name` in a pattern. A matching op must have the given
     attributes: `s.find(lambda x, w: op("Gemm", x, w, transB=1))`.
     """
     from torch import fx
@@ -248,7 +259,10 @@ def _onnx_attribute(value: int | float | str) -> Attribute:
 
 
 def _called(tracer: _Tracer, node: Any) -> SSAValue:
-    """Adds the ops of the pattern for a call in a traced function; returns their result."""
+    """
+    Adds the ops for a call in the traced function to the pattern, and returns their
+    result. Raises DistIRError if a pattern cannot hold the call.
+    """
     if node.target is op:
         name, *inputs = node.args
         having = {key: _onnx_attribute(value) for key, value in node.kwargs.items()}

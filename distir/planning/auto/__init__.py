@@ -1,6 +1,6 @@
 """
-The search of `auto-parallel` over meshes, stages and layouts.
+The search that `auto-parallel` runs, over meshes, pipeline stages and layouts.
 
-`space` enumerates the plans, `auto` judges them by the simulator round after round,
+`space` enumerates the plans, `auto` judges them by the simulator in rounds, and
 `results` and `explain` report the findings.
 """

@@ -1,4 +1,7 @@
-"""The search behind `auto-parallel`: plans, bounds, and the simulator as the judge."""
+"""
+The search that `auto-parallel` runs: it judges plans by simulation and rules out others
+by lower bounds.
+"""
 
 from __future__ import annotations
 
@@ -33,28 +36,28 @@ from distir.solver.clock import SEARCHING, Clock
 
 _WORTH = 1.1
 """
-A plan that takes this many times as long as the best one without overlap cannot become the
-best through its neighbours: the search of its layouts is cut short, and no neighbour of it
-that refines it is tried.
+A plan that takes more than this many times as long as the best plan without overlap
+cannot become the best through its neighbours. The search of its layouts stops early,
+and its refinements are not tried.
 """
 
 _WIDTH = 2
-"""How many plans of each kind have their neighbours judged in the last rounds."""
+"""The maximal number of plans of each kind whose neighbours are judged in one round."""
 
 _LONGEST = 6
 """
-At most so many plans that share work are judged by one process: as many as there are usual
-sizes of micro-batches.
+The maximal number of plans that share work and are judged by one process. It is the
+usual number of different micro-batch sizes.
 """
 
 OnProgress = Callable[["AutoSearch"], None]
 
 OnForecast = Callable[[float, float], None]
-"""Takes the least and the most seconds that a search will take."""
+"""A function that takes the least and the most seconds that a search will take."""
 
 
 def _nobody(search: AutoSearch) -> None:
-    """The default for a caller that does not follow the rounds: does nothing."""
+    """Does nothing. It is the default for callers that do not follow the rounds."""
 
 
 def auto_search(
@@ -70,15 +73,21 @@ def auto_search(
     on_best: OnProgress | None = None,
 ) -> AutoSearch:
     """
-    Prepares a search for the best plan on a cluster, for one of these programs, which
-    differ in the size of their batch.
+    Prepares a search for the best plan on a cluster. `modules` are the sequential
+    programs, one per batch size; the search chooses one of them.
 
-    An empty option may take any value; `degrees`, if given, are the only (d, t, p) tried.
-    `time_limit` is in seconds: the layouts of one plan are searched for at most a quarter
-    of it, and without it solving for them takes at most 20 s. `on_progress` is called after each
-    round, `on_forecast` once, when the time that is left can be told, `on_best` whenever a plan
-    turns out to be the best so far. Raises DistIRError for
-    options that do not fit together, the programs or the cluster.
+    - `options`: the allowed values of options; an empty one may have any value;
+    - `requests`: the user's requests for layouts of arguments;
+    - `degrees`: if given, the only degrees (d, t, p) that are tried;
+    - `time_limit`: in seconds. The layouts of one plan are searched for at most a
+      quarter of it; without a limit, solving takes at most 20 s per plan;
+    - `on_progress`: a function that is called after each round;
+    - `on_forecast`: a function that is called once, when the duration of the search can
+      be estimated;
+    - `on_best`: a function that is called when a plan turns out to be the best so far.
+
+    Raises DistIRError if the options contradict each other, the programs or the
+    cluster.
     """
     clock = Clock(time_limit and SEARCHING * time_limit)
     options = options or SearchOptions()
@@ -145,29 +154,35 @@ def auto_search(
 
 class AutoSearch(PlanSearch):
     """
-    Judges plans by simulation until the neighbours of the best ones are known, the time is
-    over, or the user interrupts.
+    A search that judges plans by simulation. It ends when the neighbours of the best
+    plans are judged, when the time is over, or when the user interrupts.
 
-    The first round is the grid, and searched layouts on each mesh of all devices; before that,
-    for a model that is too large for one device, plans that need little memory, with their
-    neighbours. Each further round judges the neighbours of the fastest plans that fit, unless
-    they are far slower than the best (`leaders`), and of
-    the fastest that would be faster still but do not fit; while nothing fits, of those that need
-    the least memory. Those of the fastest one of each kind come first, and of these those that
-    most likely fit and are the fastest, as changes of options did to others (`Effects`).
-    What refines a plan (overlap, searched stages) takes several times as long and gains a few
-    per cent, so that it waits until the plan is among the best. A neighbour that is better
-    than all plans before ends the round, as its own neighbours come first. Meshes on which no
-    layouts fit are tried with more micro-batches: in the end, or first, two in each round,
-    while nothing fits. A plan is not distributed at all if a bound says that it cannot be faster than the best one known or cannot fit.
+    The first round judges the grid, and searched layouts on each mesh of all devices.
+    If the model is too large for one device, plans that need little memory, and their
+    neighbours, come before. Each further round judges neighbours of three kinds of
+    plans: the fastest that fit, unless they are far slower than the best (`leaders`);
+    the fastest that do not fit but would be faster; and, while nothing fits, those that
+    need the least memory.
 
-    - `results`: the judged plans; those it holds before the search are not judged again;
-      `pruned`: how many plans were not;
-    - `finished`: whether it ended by itself; `interrupted`: whether the user ended it;
-      `is_running`: whether it has not ended yet.
+    In a round, neighbours come first that most likely fit and are the fastest, judged
+    by the effects of the same changes on other plans (`Effects`). Refinements (overlap,
+    searched stages) take several times as long to judge and gain a few per cent, so
+    they wait until their plan is among the best. If a neighbour is better than all
+    plans before, the round ends, and the next one starts with its neighbours.
 
-    When the clock stops, the search ends, and evaluations that have begun have no result; but
-    the first plan that is possible is waited for.
+    Plans for which no layouts fit are tried with more micro-batches: at the end, or,
+    while nothing fits, first in each round, two at a time. A plan is not judged if
+    lower bounds show that it does not fit or is not faster than the best one.
+
+    - `results`: the judged plans. Those that are present before the search are not
+      judged again;
+    - `pruned`: the number of plans that a bound ruled out;
+    - `finished`: whether the search ended by itself;
+    - `interrupted`: whether the user ended it;
+    - `is_running`: whether it is under way.
+
+    When the clock stops, the search ends, and evaluations under way are dropped. If no
+    possible plan is known by then, the search waits for the first one.
     """
 
     def __init__(
@@ -210,7 +225,10 @@ class AutoSearch(PlanSearch):
 
     @property
     def _ends(self) -> bool:
-        """Whether the time is over and some plan is known that is possible."""
+        """
+        Whether the search must end: the time is over and at least one possible plan is
+        known.
+        """
         return self._clock.stopped and bool(simulated(self.results.values()))
 
     def run(self) -> None:
@@ -242,9 +260,10 @@ class AutoSearch(PlanSearch):
 
     def _start(self) -> list[Plan]:
         """
-        Returns the plans of the first round. A plan that cannot fit is replaced by its variant
-        with the lowest ZeRO stage that may fit, else with states in the host's memory. If no
-        plan may fit, all are returned, so that the error can say how much memory is missing.
+        Returns the plans of the first round. A plan that cannot fit is replaced by its
+        variant with the lowest ZeRO stage that may fit, or else by one with optimizer
+        states in the host's memory. If no plan may fit, all are returned, so that the
+        error can say how much memory is missing.
         """
         found: dict[Plan, None] = {}
         # First those that are judged quickly and most likely possible.
@@ -265,10 +284,11 @@ class AutoSearch(PlanSearch):
 
     def _frugal(self) -> list[Plan]:
         """
-        Returns the plans that are tried first for a training step that is too large for one
-        device. First those that most surely fit, until one does, so that there is a plan
-        however short the time; then a few that need little memory and are faster. Most of the
-        first round would not fit either, so the neighbours of these are a better start.
+        Returns the plans that are judged before the first round if a training step is
+        too large for one device; else an empty list. First come the plans that most
+        surely fit; they are judged until one fits, so that even a short search has a
+        plan. Then come a few plans that need little memory and are faster. Their
+        neighbours are a better start than the first round, most of which would not fit.
         """
         large = [
             batch
@@ -283,8 +303,8 @@ class AutoSearch(PlanSearch):
 
     def _judge(self, plans: Sequence[Plan]) -> bool:
         """
-        Evaluates plans; returns False if the time was over before all of them were
-        evaluated.
+        Evaluates plans. Returns False if the time was over before all of them were
+        evaluated, else True.
         """
         if self._ends:
             return False
@@ -321,7 +341,9 @@ class AutoSearch(PlanSearch):
         return True
 
     def _take(self, result: Result) -> None:
-        """Takes note of a result, and of what it says about the change that led to it."""
+        """
+        Stores a result, and records the effect of the change that led to its plan.
+        """
         self.results[result.plan] = result
         origin = self._origins.get(result.plan)
         if origin is not None:
@@ -330,7 +352,10 @@ class AutoSearch(PlanSearch):
             self._improved |= result in [found[0] for found in known if found]
 
     def _tell_forecast(self) -> None:
-        """Says how long the search will take, once, when that can be told."""
+        """
+        Calls `on_forecast` once, when enough plans are judged to estimate the duration
+        of the search.
+        """
         judged = len(self.results)
         if self._on_forecast is not None and enough(judged, self._first):
             spent = self._clock.seconds - self._began
@@ -339,8 +364,8 @@ class AutoSearch(PlanSearch):
 
     def _next(self) -> list[Plan]:
         """
-        Returns the neighbours to judge in the next round, the most promising ones first;
-        none when the search is over.
+        Returns the plans to judge in the next round, most promising first. Returns an
+        empty list when the search is over.
         """
         self._improved = False
         self._origins = {}
@@ -365,17 +390,18 @@ class AutoSearch(PlanSearch):
     @property
     def _followed(self) -> dict[Plan, Result]:
         """
-        The results whose neighbours may be judged: all, but those of the surest plans only
-        once another one fits. They are slow, and a plan that is a little too large for memory
-        is a better start.
+        The results whose neighbours may be judged. The results of the surest plans are
+        left out until another plan fits: they are slow, and a plan that is a little too
+        large for memory is a better start.
         """
         others = {p: r for p, r in self.results.items() if p not in self._surest}
         return self.results if ranked(others.values()) else others
 
     def _comes_now(self, result: Simulated, plan: Plan, refined: bool) -> bool:
         """
-        Whether a neighbour of the plan of a result is to be judged. Plans are refined in one
-        way at a time, and only those near the best.
+        Whether `plan`, a neighbour of the plan in `result`, is judged in this round.
+        With `refined`, it must add a refinement to a plan near the best; else it must
+        have no refinement.
         """
         if plan in self.results or not self._may_help(result, plan):
             return False
@@ -386,8 +412,8 @@ class AutoSearch(PlanSearch):
 
     def _order(self, plan: Plan) -> tuple[bool, float, int, bool, Plan]:
         """
-        Sort key that puts plans first that most likely fit and are the fastest, then quick
-        ones.
+        Returns a sort key for neighbours. Plans that are expected to fit come first,
+        then fast ones, then those that are judged quickly.
         """
         origin = self._origins[plan]
         return (
@@ -399,7 +425,10 @@ class AutoSearch(PlanSearch):
         )
 
     def _smaller(self) -> list[Plan]:
-        """Returns variants with less memory of the plans for which no layouts fitted."""
+        """
+        Returns variants, with more micro-batches, of the plans for which no layouts
+        fitted into memory.
+        """
         variants: set[Plan] = {
             smaller
             for plan, result in self.results.items()
@@ -410,12 +439,15 @@ class AutoSearch(PlanSearch):
 
     def _may_help(self, result: Simulated, plan: Plan) -> bool:
         """
-        Whether a neighbour may be possible, and better than the plan that `result` is of.
+        Whether `plan`, a neighbour of the plan in `result`, may be possible and better.
+        It is not in these cases:
 
-        A schedule that was impossible for all plans with as many ranks needs more layers
-        than there are. Where memory does not bind, options that only save memory
-        (recomputation, the host's memory, accumulation over micro-batches without a pipeline)
-        make a plan slower.
+        - its schedule was impossible for all judged plans with as many ranks, because
+          the model has too few layers;
+        - memory does not limit the plan in `result`, but the neighbour only saves
+          memory, by recomputation, the host's memory, or more micro-batches without a
+          pipeline;
+        - it has micro-batches without a pipeline, although a single micro-batch fits.
         """
         alike = [
             isinstance(other, Simulated)
@@ -438,8 +470,8 @@ class AutoSearch(PlanSearch):
 
     def _fits_undivided(self, plan: Plan) -> bool:
         """
-        Whether a plan is known to fit with a single micro-batch, with layouts that memory did
-        not decide.
+        Whether `plan` is known to fit with a single micro-batch, with layouts that
+        memory did not decide.
         """
         whole = with_micro_batches(replace(plan, schedule="", overlap=False), 1)
         known = self.results.get(whole)
@@ -449,8 +481,9 @@ class AutoSearch(PlanSearch):
 
     def _is_due(self, plan: Plan) -> bool:
         """
-        Whether a plan is still to be judged when its turn comes. When a neighbour turned out
-        to be better than the plans before, its own neighbours come first.
+        Whether a plan still needs to be judged when its turn comes. It does not if a
+        better plan was found in this round, as the neighbours of that plan come first,
+        or if bounds rule the plan out.
         """
         if plan in self._surest and self.best is not None:
             return False
@@ -458,8 +491,9 @@ class AutoSearch(PlanSearch):
 
     def _is_promising(self, plan: Plan) -> bool:
         """
-        Whether no bound rules a plan out; counts those that one does. While no plan fits,
-        even one that cannot fit is judged, as it may show how little memory would suffice.
+        Whether no lower bound rules a plan out. Plans that are ruled out are counted.
+        While no plan fits, none is ruled out, as each may show how little memory would
+        suffice.
         """
         best = self.best
         if best is None or (self._may_fit(plan) and self._beats(plan, best)):
@@ -468,7 +502,7 @@ class AutoSearch(PlanSearch):
         return False
 
     def _least(self) -> float:
-        """The throughput in samples/s below which plans are of no interest."""
+        """Returns the throughput in samples/s below which plans are not wanted."""
         known = ranked(self.results.values())
         alike = [r.throughput_samples_per_s for r in known if not r.plan.overlap]
         return max(alike, default=0.0) / _WORTH
@@ -477,15 +511,18 @@ class AutoSearch(PlanSearch):
         return self.bounds[plan.batch].may_fit(plan)
 
     def _beats(self, plan: Plan, best: Simulated) -> bool:
-        """Whether a plan might have a higher throughput than the best one."""
+        """
+        Whether the lower bound of `plan` allows a higher throughput than that of
+        `best`.
+        """
         seconds = self.bounds[plan.batch].seconds_of(plan)
         return seconds * best.throughput_samples_per_s < plan.batch
 
     @property
     def gap(self) -> float | None:
         """
-        By what fraction the best plan is slower than the lower bound of all plans for its
-        batch; None without a plan or without a bound.
+        The distance of the best plan to the lower bound of all plans for its batch
+        size, as a fraction of the bound. None if there is no plan or no bound.
         """
         best = self.best
         if best is None or not self.bounds[best.plan.batch].seconds:
@@ -494,7 +531,10 @@ class AutoSearch(PlanSearch):
 
 
 def _may_offload(modules: Sequence[ModuleOp], cluster: ClusterOp) -> bool:
-    """Whether programs have an optimizer's states, and all devices a link to their host."""
+    """
+    Whether any program has optimizer states and all kinds of devices have a link to
+    their host.
+    """
     kinds = [op for op in cluster.walk() if isinstance(op, KindOp)]
     return all(kind.host_bandwidth is not None for kind in kinds) and any(
         parameters_of_states(entry_function(module)) for module in modules

@@ -1,4 +1,7 @@
-"""Estimates from the plans judged so far: of plans to come, and of the time they take."""
+"""
+Estimates from the plans judged so far: the speed and memory of other plans, and the
+duration of the search.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,20 @@ from distir.planning.plans.plan import LayoutPlan, Plan
 from distir.planning.plans.result import Result, Simulated
 
 _IMPOSSIBLE = 2.0
-"""What stands for the effect of a change that led to a plan that is not possible."""
+"""
+The ratio of times, and of bytes, that is recorded for a change that led to an
+impossible plan.
+"""
 
 
 @dataclass
 class Effects:
     """
-    The effects of changes of one option on a step's time and memory: a change that made
-    one plan faster most likely makes others faster too, so that it is tried first.
+    The effects of changes of options on the time and memory of a step. A change that
+    made one plan faster most likely makes other plans faster too, so it is tried first.
 
-    The effect of a change is the ratio of times, and of bytes, after and before it, of the last
-    pair of plans that differ in it and that both were judged.
+    The effect of a change is a pair of ratios after / before: of the times and of the
+    bytes. It is taken from the last two judged plans that differ in this change.
     """
 
     _ratios: dict[Hashable, tuple[float, float]] = field(
@@ -27,7 +33,10 @@ class Effects:
     )
 
     def learn(self, before: Simulated, after: Result) -> None:
-        """Takes note of the results of a plan and of one of its neighbours."""
+        """
+        Records the effect of the change from one plan to its neighbour. `before` and
+        `after` are their results.
+        """
         ratios = _IMPOSSIBLE, _IMPOSSIBLE
         if isinstance(after, Simulated):
             ratios = (
@@ -38,15 +47,16 @@ class Effects:
 
     def expected_throughput(self, known: Simulated, plan: Plan) -> float:
         """
-        Returns the samples per second to expect of a neighbour of a plan whose result is
-        known; a change that was never tried is expected to change nothing.
+        Returns the expected samples per second of `plan`, a neighbour of the plan with
+        the result `known`. A change that was never tried is expected to change nothing.
         """
         return known.throughput_samples_per_s / self._of(known, plan)[0]
 
     def may_fit(self, known: Simulated, plan: Plan) -> bool:
         """
-        Whether a neighbour of a plan whose result is known may be expected to fit, as layouts
-        that are searched instead of those of the grid are.
+        Whether `plan`, a neighbour of the plan with the result `known`, is expected to
+        fit into memory. A plan that searches layouts instead of taking those of the
+        grid is always expected to fit.
         """
         if isinstance(plan, LayoutPlan) and not isinstance(known.plan, LayoutPlan):
             return True
@@ -57,7 +67,7 @@ class Effects:
 
 
 def _change(before: Plan, after: Plan) -> Hashable:
-    """Returns the options that differ, each with both of its values."""
+    """Returns the options in which two plans differ, each with both of its values."""
     old, new = vars(before), vars(after)
     return frozenset(
         (name, old.get(name), new.get(name))
@@ -67,34 +77,44 @@ def _change(before: Plan, after: Plan) -> Hashable:
 
 
 SAMPLE = 5
-"""The fewest plans that have to be judged before anything can be told."""
+"""
+The least number of plans that must be judged before the duration of the search is
+estimated.
+"""
 
 _PART = 4
-"""One in so many of the first plans is judged before anything is told."""
+"""
+At least one in this many plans of the first round must be judged before the duration of
+the search is estimated.
+"""
 
 _OF_LAYOUTS = 10.0
 """
-How many plans of the grid are judged in the time of one with searched layouts: 5 to 13 in GPTs
-of 4 and 12 layers on 4 to 16 devices.
+The number of grid plans that are judged in the time of one plan with searched layouts.
+It was 5 to 13 for GPT models of 4 and 12 layers on 4 to 16 devices.
 """
 
 _LEAST, _MOST = 1.5, 7.0
 """
-How many times as long as the first plans the whole search takes. In the same GPTs it was 1.6
-to 6.5 times the estimate for the first plans: how many rounds of neighbours there are is not
-known before.
+The least and the most time of the whole search, as multiples of the time of the first
+round. In measurements with GPT models it was 1.6 to 6.5 times as long. The number of
+further rounds is not known in advance.
 """
 
 
 def enough(judged: int, first: Sequence[Plan]) -> bool:
-    """Whether so many judged plans, of those judged first, tell how long the search takes."""
+    """
+    Whether `judged` plans of the first round (`first`) are enough to estimate the
+    duration of the search.
+    """
     return judged >= min(max(SAMPLE, len(first) // _PART), len(first))
 
 
 def forecast(first: Sequence[Plan], judged: int, seconds: float) -> tuple[float, float]:
     """
-    Returns the least and the most seconds that a search takes in all, whose first plans are
-    given, those of the grid before others; so many of these were `judged` in these seconds.
+    Returns the least and the most total seconds that a search will take. `first` are
+    the plans of the first round, grid plans first; the first `judged` of them took
+    `seconds`.
     """
     weights = [_OF_LAYOUTS if isinstance(p, LayoutPlan) else 1.0 for p in first]
     rate = seconds / max(sum(weights[:judged]), 1.0)

@@ -21,9 +21,12 @@ class ScopeCost:
     """
     The costs of one module of the model, summed over all layers.
 
-    It holds how the module's parameters are laid out (`weight[-, t]`: the second dimension
-    is split over axis t), and the seconds of a step in which the busiest devices compute
-    for it, and communicate for it without computing.
+    - `layouts`: the layouts of the module's parameters, as text; `weight[-, t]` means
+      that the second dimension is split over axis t;
+    - `compute_s`: the seconds per step in which the busiest devices compute for the
+      module;
+    - `communication_s`: the seconds per step in which they communicate for it without
+      computing at the same time.
     """
 
     layouts: tuple[str, ...] = ()
@@ -32,14 +35,14 @@ class ScopeCost:
 
     @property
     def seconds(self) -> float:
-        """The sum of computation and exposed communication."""
+        """The sum of the seconds of computation and of exposed communication."""
         return self.compute_s + self.communication_s
 
 
 def by_scope(module: ModuleOp, profiles: Sequence[Profile]) -> dict[str, ScopeCost]:
     """
-    Simulates a distributed program and returns the costs of its modules, by scope. Raises
-    DistIRError.
+    Simulates a distributed program and returns the costs of each module of the model,
+    by scope. Raises DistIRError if the program cannot be simulated.
     """
     found: dict[str, ScopeCost] = {}
     for scope, layout in _layouts(module):
@@ -55,7 +58,7 @@ def by_scope(module: ModuleOp, profiles: Sequence[Profile]) -> dict[str, ScopeCo
 
 
 def _layouts(module: ModuleOp) -> list[tuple[str, str]]:
-    """Returns the scope and the layout, as text, of each parameter."""
+    """Returns the scope and the layout of each parameter, as text."""
     found: list[tuple[str, str]] = []
     for argument in Program(module).arguments:
         layout = argument.layout

@@ -1,4 +1,4 @@
-"""The plans whose neighbours `auto-parallel` judges."""
+"""The leading plans of `auto-parallel`: the plans whose neighbours are judged next."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from distir.planning.plans.result import Result, Simulated, simulated
 
 _FAR = 1.3
 """
-No neighbours are judged of a plan that fits but takes this many times as long as the best one
-without refinements.
+The neighbours of a plan that fits are judged only if its step takes at most this many
+times as long as that of the best plan without refinements.
 """
 
 
 def offloads(plan: Plan) -> bool:
-    """Whether a plan has the optimizer's states in the host's memory."""
+    """Whether a plan keeps the optimizer states in the host's memory."""
     return isinstance(plan, GridPlan) and plan.offload_states
 
 
 def refinements(plan: Plan) -> int:
     """
-    Returns how many refinements a plan has (overlap, searched stages, a pipeline with states
-    in the host's memory), with each of which it takes several times as long to judge as
-    without.
+    Returns the number of refinements that a plan has: overlap, searched stages, and a
+    pipeline with optimizer states in the host's memory. Each refinement makes judging
+    the plan take several times as long.
     """
     pipelined = plan.is_pipelined and offloads(plan)
     return plan.overlap + bool(plan.stages) + pipelined
@@ -34,9 +34,10 @@ def sorted_results(
     results: Iterable[Result], *, refined: bool
 ) -> tuple[list[Simulated], list[Simulated]]:
     """
-    Returns the results of the plans that fit, the fastest first, and of those that would be
-    faster but do not; while nothing fits, these are sorted by their memory. Plans with
-    refinements are among them if `refined`.
+    Returns two lists of results. The first holds those that fit into memory, fastest
+    first. The second holds those that do not fit but are faster than all that do,
+    fastest first. If nothing fits, the second list holds all results, least memory
+    first. Plans with refinements are left out unless `refined`.
     """
     known = simulated(results)
     if not refined:
@@ -52,9 +53,11 @@ def sorted_results(
 
 def leaders(results: Iterable[Result], width: int, *, refined: bool) -> list[Simulated]:
     """
-    Returns the plans, `width` of each kind, whose neighbours come next: of those that fit the
-    ones that are not far from the best one without refinements, as these may gain others as
-    much. Plans with refinements are among them if `refined`.
+    Returns the results whose neighbours are judged next: at most `width` of each kind
+    that fit, and `width` of each kind that do not fit but would be faster. Results that
+    fit are taken only if they are not far slower than the best one without refinements,
+    as refinements may gain others as much. Plans with refinements are left out unless
+    `refined`.
     """
     fitting, large = sorted_results(results, refined=refined)
     plain = [r.throughput_samples_per_s for r in fitting if not refinements(r.plan)]
@@ -65,8 +68,9 @@ def leaders(results: Iterable[Result], width: int, *, refined: bool) -> list[Sim
 
 def _first_of_kinds(results: Sequence[Simulated], width: int) -> list[Simulated]:
     """
-    Returns the first `width` results of each kind (searched layouts, pipelines, others). Of
-    plans with the same outcome only the first counts.
+    Returns the first `width` results of each kind of plan. Kinds are told apart by two
+    questions: whether layouts are searched, and whether the plan has several pipeline
+    ranks. Of results with equal time and memory, only the first counts.
     """
     distinct: dict[tuple[float, int], Simulated] = {}
     for result in results:

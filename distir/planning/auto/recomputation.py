@@ -1,5 +1,5 @@
 """
-Plans that recompute as few layers as memory allows, on each rank of a pipeline for itself.
+Plans that recompute as few layers as memory allows, on each pipeline rank separately.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from distir.planning.plans.result import Result, Simulated
 from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
 _TRIES = 3
-"""How many numbers of recomputed layers are judged for two policies of a plan, at most."""
+"""
+The maximal number of mixtures of two policies that are judged per plan. They differ in
+the number of recomputed layers.
+"""
 
 _GAIN = 1.005
-"""A plan is judged only if it may be so many times as fast as the best one."""
+"""
+A mixture is judged only if it is expected to be at least this many times as fast as the
+best plan.
+"""
 
 _MOST = 2
-"""How many plans are judged at once, at most."""
+"""The maximal number of mixtures that are judged at once."""
 
 _WHAT = "search"
 
@@ -35,15 +41,17 @@ def partly_recomputed(
 ) -> list[Plan]:
     """
     Returns plans in which some layers have one checkpoint policy and the others another
-    one, the most promising first: those between a plan that does not fit (or whose layouts
-    memory decided on) and the same plan with a policy that recomputes more, which fits.
+    one, most promising first. Each lies between two judged plans that differ only in
+    their policy: one does not fit (or memory decided its layouts), and the other
+    recomputes more and fits.
 
-    - `results`: the plans judged so far; `policies`: those that layers may have, from the
-      one that recomputes least;
-    - `bounds`: of plans, by the size of their batch.
+    - `results`: the plans judged so far;
+    - `policies`: the policies that layers may have, the one that recomputes least
+      first;
+    - `bounds`: lower bounds of plans, by batch size.
 
-    Those that would hardly be faster than the best plan with overlap, or without, are left
-    out.
+    A mixture is left out if it would hardly be faster than the best plan with the same
+    setting of overlap.
     """
     families: dict[Plan, dict[str, Result]] = {}
     for plan, result in results.items():
@@ -68,8 +76,8 @@ def partly_recomputed(
 
 def _different(family: Mapping[str, Result], policies: Sequence[str]) -> list[str]:
     """
-    Returns the policies that a plan's results are known with, in their order; of those that
-    come to the same the first.
+    Returns those of `policies` with which the plan was judged, in order. Of policies
+    with equal time and memory, only the first is returned.
     """
     found: dict[object, str] = {}
     for policy in policies:
@@ -85,16 +93,16 @@ def _different(family: Mapping[str, Result], policies: Sequence[str]) -> list[st
 @dataclass(frozen=True)
 class _Mixture:
     """
-    A plan in which some layers have the checkpoint policy `more` and the others `some`, which
-    recomputes less.
+    A plan in which some layers have the checkpoint policy `more` and the others the
+    policy `some`, which recomputes less.
 
-    Memory is nearly linear in the number of layers that have `more`: the simulated memory of a
-    pipeline rank tells how many of its layers must have it, and every plan that is judged tells
-    it better. Searched layouts use whatever memory there is: the interval in which the number
-    lies is halved.
+    Memory is nearly linear in the number of layers with `more`. So the simulated memory
+    of a pipeline rank tells how many of its layers need `more`, and each judged mixture
+    makes the estimate better. If layouts are searched, they use all memory there is;
+    the number is then found by halving intervals.
 
-    - `all_some`, `all_more`: the results with one policy for all layers; `mixed`: those of
-      mixtures.
+    - `all_some`, `all_more`: the results with one policy for all layers;
+    - `mixed`: the results of mixtures.
     """
 
     some: str
@@ -106,8 +114,9 @@ class _Mixture:
     @staticmethod
     def of(family: Mapping[str, Result], some: str, more: str) -> _Mixture | None:
         """
-        Returns the mixture of two policies; None if all layers may have the first one, or
-        too little is known. `family` has the results of a plan by checkpoint policy.
+        Returns the mixture of the policies `some` and `more`. Returns None if all
+        layers can have `some`, if `more` does not fit either, or if too little is
+        known. `family` holds the results of a plan by checkpoint policy.
         """
         all_some, all_more = family[some], family[more]
         if not isinstance(all_more, Simulated) or not _has_enough(all_more):
@@ -123,7 +132,7 @@ class _Mixture:
         return _Mixture(some, more, all_some, all_more, mixed)
 
     def next(self) -> Plan | None:
-        """Returns the mixture to judge next; None if there is none."""
+        """Returns the mixture to judge next, or None if there is none."""
         known = [
             (self._counts(result.plan), result)
             for result in (self.all_some, *self.mixed, self.all_more)
@@ -145,9 +154,9 @@ class _Mixture:
 
     def seconds(self, plan: Plan, bounds: Bounds) -> float:
         """
-        Estimates the seconds of a mixture from those of the plans with one policy. Searched
-        layouts that memory decided on make a plan slower: then the operations of the two are
-        compared.
+        Estimates the seconds of the mixture `plan` from those of the plans with one
+        policy. If memory decided the layouts of a plan, its time cannot be used. The
+        estimate then compares the amounts of work, by `bounds`.
         """
         all_some, slow = self.all_some, self.all_more.step_time_s
         if isinstance(all_some, Simulated) and all_some.layouts is None:
@@ -161,7 +170,10 @@ class _Mixture:
         return fast + part * (slow - fast)
 
     def _counts(self, plan: Plan) -> list[int]:
-        """Returns how many layers of each rank have the policy `more` in a plan."""
+        """
+        Returns, for each pipeline rank, the number of layers that have the policy
+        `more` in `plan`.
+        """
         ranks = self.all_more.layer_ranks
         policies = LayerPolicies.of(plan.checkpoint, _WHAT).of_layers(len(ranks), _WHAT)
         pairs = zip(ranks, policies, strict=True)
@@ -170,15 +182,15 @@ class _Mixture:
 
 
 def _has_enough(result: Result) -> bool:
-    """Whether a plan fits, and memory did not decide on its layouts."""
+    """Whether a plan fits and memory did not decide its layouts."""
     layouts = result.layouts if isinstance(result, Simulated) else None
     return result.fits and not (layouts is not None and layouts.limited)
 
 
 def _spare(result: Result, rank: int) -> float | None:
     """
-    Returns the bytes that are left on a rank, negative if some are missing; None if some
-    are and nobody knows how many.
+    Returns the bytes that are left on pipeline rank `rank`; they are negative if memory
+    is missing. Returns None if memory is missing but the amount is unknown.
     """
     if not isinstance(result, Simulated):
         return None
@@ -190,8 +202,9 @@ def _spare(result: Result, rank: int) -> float | None:
 
 def _least_enough(known: Sequence[tuple[int, float | None]]) -> int:
     """
-    Returns the least number of layers with which a rank probably has enough memory, from
-    the bytes that are left with other numbers; those of the largest are not negative.
+    Returns the least number of layers with which a rank probably fits. `known` pairs
+    numbers of layers with the bytes left on the rank. In the pair with the most layers,
+    the bytes left must not be negative.
     """
     enough = {n: spare for n, spare in known if spare is not None and spare >= 0}
     most = min(enough)

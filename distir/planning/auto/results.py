@@ -1,4 +1,4 @@
-"""The report of `auto-parallel`: the chosen plan, or the reason that there is none."""
+"""The report of `auto-parallel`: the chosen plan, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _LARGEST = 4
 
 def emit(module: ModuleOp, search: AutoSearch) -> Simulation:
     """
-    Distributes a sequential program, in place, by the best plan that a search found,
-    verifies it, and notes the choice. Returns its simulation. Raises DistIRError.
+    Distributes a sequential program in place by the best plan of a search, verifies it,
+    and adds a note about the choice. Returns the simulation of the program. Raises
+    DistIRError if the program is not correct.
     """
     best = search.best
     assert best is not None
@@ -34,8 +35,8 @@ def emit(module: ModuleOp, search: AutoSearch) -> Simulation:
 
 def chosen_plan(search: AutoSearch) -> str:
     """
-    Describes the chosen plan: what it was chosen from, and how far from the optimum it can
-    be at most.
+    Describes the chosen plan: its speed and memory, the number of plans it was chosen
+    from, and the lower bounds that are known.
     """
     best, results = search.best, list(search.results.values())
     assert best is not None
@@ -67,8 +68,10 @@ def chosen_plan(search: AutoSearch) -> str:
 
 def memory_binds(search: PlanSearch) -> str:
     """
-    Says which plan would be faster than the best one with more memory, or for which plans
-    the limit of memory decided on the layouts; "" if there are none.
+    Tells whether the memory limit cost speed. Names the fastest plan that does not fit
+    and would be faster than the best one. If there is none, tells whether memory
+    decided the layouts of the best plan or of others. Returns an empty string if memory
+    played no role.
     """
     best = search.best
     assert best is not None
@@ -101,8 +104,8 @@ def memory_binds(search: PlanSearch) -> str:
 
 def runner_up(search: PlanSearch) -> Simulated | None:
     """
-    Returns the fastest plan that divides the program among the devices in another way than
-    the best one.
+    Returns the fastest plan that divides the program among the devices in another way
+    than the best plan, and has another time or memory. Returns None if there is none.
     """
     best, others = search.best, ranked(search.results.values())
     assert best is not None
@@ -118,9 +121,10 @@ def runner_up(search: PlanSearch) -> Simulated | None:
 
 def nothing_found(search: AutoSearch) -> str:
     """
-    Explains why no plan fits: the smallest memory that any plan needs, and, if the search
-    ended by itself, what takes the most of it: a plan is not distributed again for that
-    after the time is over or the user interrupted.
+    Explains why no plan was found: names the smallest memory that any plan needs, and,
+    if the search ended by itself, the largest contributors to it. The contributors are
+    left out after an interruption or at the time limit, because the plan must be
+    distributed again to find them.
     """
     results = sorted(search.results.values(), key=lambda r: r.plan)
     if not results:
@@ -149,15 +153,18 @@ def nothing_found(search: AutoSearch) -> str:
 
 def _would_do(error: str) -> float:
     """
-    Returns the number of bytes that an error message says would suffice; infinite if it
-    says none.
+    Returns the number of bytes that would suffice according to the error message
+    `error`, or infinity if it names none.
     """
     found = re.search(r"(\S+) bytes would do", error)
     return float(found[1]) if found else inf
 
 
 def _largest(programs: Programs, result: Simulated) -> str:
-    """Describes the largest contributors to the peak memory of a plan."""
+    """
+    Describes the largest contributors to the peak memory of a plan, by kind of value
+    and by module of the model.
+    """
     module = Evaluator(programs).distributed(result.plan, result.layouts)
     memory = MemoryReport.of(simulate(module, profiles=programs.profiles)).largest
     kinds = sorted(memory.by_kind.items(), key=lambda item: -item[1])

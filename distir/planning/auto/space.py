@@ -15,24 +15,26 @@ from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
 AXES = "dtsu"
 """
-Names of the mesh axes on which layouts are searched, outermost first; requests of users can
-name the first two.
+The names of the mesh axes on which layouts are searched, outermost first. The user's
+requests can name the first two.
 """
 
 _SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
 
 POLICIES_BY_COST = ("none", "selective", "products", "full")
 """
-The checkpoint policies, from the one that recomputes least to the one that recomputes most.
-How many layers have them is found for good plans (`recomputation`): a part of the layers is
-often the best that fits (Slapo, Chen et al. 2024).
+The checkpoint policies, ordered from the one that recomputes least to the one that
+recomputes most. Recomputing only a part of the layers is often the best that fits
+(Slapo, Chen et al. 2024); the number of layers is found for good plans only
+(`recomputation`).
 """
 
 
 def own_axes(modules: Sequence[ModuleOp]) -> Axes:
     """
-    Returns the axes of the mesh that these programs declare, if any. Raises DistIRError if
-    their meshes differ.
+    Returns the axes of the mesh that `modules` declare, or an empty tuple if they
+    declare none. Raises DistIRError if a program declares several meshes or the
+    programs declare different ones.
     """
     found = [
         tuple(op.axes.data for op in module.body.block.ops if isinstance(op, MeshOp))
@@ -52,17 +54,19 @@ class AutoSpace:
     The plans that `auto-parallel` may choose from.
 
     - `batches`, `trains`, `devices`, `degrees`: as in `Space`;
-    - `own_axes`: the axes of a mesh that the program declares itself; if there are any,
-      layouts are searched on that mesh and on no other;
+    - `own_axes`: the axes of a mesh that the program declares; if there are any,
+      layouts are searched on this mesh only;
     - `asked_axes`: the axes that the user's requests name;
-    - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of
-      these options; by default all;
-    - `c`, `e`: degrees of context and of expert parallelism, of plans of the grid; `next_c`: degrees
-      of context parallelism that neighbours of plans may have; `r`: the only numbers of groups with
-      copies of what ZeRO splits, by default all;
-    - `no_sync`: whether ZeRO 3 may add up whole gradients over micro-batches;
-    - `offload_states`: whether the optimizer's states may be in the host's memory;
-    - `buckets`: whether all plans send neighbouring tensors in one message.
+    - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the allowed values
+      of these options; by default all;
+    - `c`, `e`: the degrees of context and of expert parallelism in plans of the grid;
+    - `next_c`: the degrees of context parallelism that neighbours of plans may have;
+    - `r`: the allowed numbers of groups that each hold a copy of the tensors that ZeRO
+      splits; by default all;
+    - `no_sync`: whether ZeRO 3 may sum whole gradients over micro-batches;
+    - `offload_states`: whether the optimizer states may be in the host's memory;
+    - `buckets`: whether all plans merge collectives of neighbouring tensors into one
+      message.
     """
 
     batches: Sequence[int]
@@ -86,9 +90,10 @@ class AutoSpace:
 
     def first(self) -> list[Plan]:
         """
-        Returns the plans of the first round: searched layouts for each mesh of all devices,
-        and the grid of `distir search` (with its first ZeRO stage, checkpoint policy and
-        schedule). Raises DistIRError if there are none.
+        Returns the plans of the first round. They are plans with searched layouts, one
+        for each mesh of all devices, and the grid of `distir search` with the first
+        allowed ZeRO stage, checkpoint policy and schedule. Raises DistIRError if there
+        are none.
         """
         checkpoint = self.checkpoint[0] if self.trains else "none"
         meshes = [self.own_axes] if self.own_axes else list(self._meshes())
@@ -128,10 +133,10 @@ class AutoSpace:
         self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
     ) -> Iterator[GridPlan]:
         """
-        Yields plans of the grid that need little memory: they recompute as much as they
-        may, split the optimizer's states, and work on one sample at a time. Tensor and
-        pipeline parallelism divide the parameters, in all ways, over as few devices as
-        `may_fit` allows, or twice as many.
+        Yields plans of the grid that need little memory. They recompute as much as is
+        allowed, split the optimizer states, and use micro-batches of one sample. Tensor
+        and pipeline parallelism together divide the parameters over the fewest devices
+        that suffice according to `may_fit`, or over twice as many, in all combinations.
         """
         plans = self._with_little_memory(
             batches, 1 if 1 in self.zero else self.zero[-1], may_fit
@@ -143,10 +148,11 @@ class AutoSpace:
         self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
     ) -> list[GridPlan]:
         """
-        Returns the plans of the grid that most surely fit, the surest first: as `frugal`
-        ones, but parameters and gradients are divided among as many devices as possible,
-        better by tensor than by pipeline parallelism, as activations are then divided too,
-        and by ZeRO 3.
+        Returns the plans of the grid that most surely fit, the surest first. As in
+        `frugal`, they recompute as much as is allowed and use micro-batches of one
+        sample. Parameters and gradients are divided over as many devices as possible,
+        by tensor and pipeline parallelism and by ZeRO 3. Tensor parallelism comes
+        first, as it also divides activations.
         """
         plans = self._with_little_memory(batches, max(self.zero), may_fit)
         most = max((plan.t * plan.p for plan in plans), default=0)
@@ -158,8 +164,11 @@ class AutoSpace:
         self, batches: Sequence[int], zero: int, may_fit: Callable[[Plan], bool]
     ) -> list[GridPlan]:
         """
-        Returns a plan for each division by the grid that may fit: it recomputes as much as
-        it may, has a ZeRO stage, and works on one sample at a time.
+        Returns one plan for each way in which the grid divides the program. Only plans
+        for which `may_fit` returns True are considered. The plan recomputes as much as
+        is allowed, has ZeRO stage `zero`, and has as many micro-batches as possible.
+        Plans that keep optimizer states in the host's memory are returned only if no
+        others fit.
         """
         if not self.trains or self.own_axes:
             return []
@@ -188,10 +197,10 @@ class AutoSpace:
 
     def _meshes(self) -> Iterator[Axes]:
         """
-        Yields all meshes of one or two axes, in both orders, as the devices of the inner
-        axis are neighbours. If degrees are given, it yields those of the triples without a
-        pipeline, with their names. Meshes of more axes are reached later, as neighbours of
-        the best of these.
+        Yields all meshes of one or two axes. Both orders of two axes occur, as the
+        devices of the inner axis are neighbours. If degrees are given, yields only the
+        meshes of degrees without a pipeline, with axes d and t. Meshes of more axes are
+        found later, as neighbours of the best of these.
         """
         if self.degrees:
             for d, t, p in self.degrees:
@@ -204,7 +213,9 @@ class AutoSpace:
             yield self._axes_of(outer, inner)
 
     def neighbours(self, plan: Plan) -> Iterator[Plan]:
-        """Yields the plans that differ from the given one in one option."""
+        """
+        Yields the neighbours of `plan`: the plans that differ from it in one option.
+        """
         if self.trains and plan.checkpoint not in self.checkpoint:
             # Numbers of layers hold for one use of memory: with another one they are found
             # anew, from plans with one policy. Those without any are tried where they do
@@ -221,7 +232,10 @@ class AutoSpace:
         yield from self._with_other_options(plan)
 
     def _with_other_options(self, plan: Plan) -> Iterator[Plan]:
-        """Yields the plans that differ in one option other than the checkpoint policy."""
+        """
+        Yields the plans that differ from `plan` in one option other than the checkpoint
+        policy.
+        """
         if isinstance(plan, GridPlan):
             yield from self._next_on_grid(plan)
         elif isinstance(plan, LayoutPlan):
@@ -231,7 +245,7 @@ class AutoSpace:
                 yield from self._next_to_searched(plan)
 
     def _refined(self, plan: Plan) -> Iterator[Plan]:
-        """Yields the plan with overlap and with searched stages."""
+        """Yields `plan` with overlap and with searched stages."""
         devices = not isinstance(plan, GridPlan) or plan.devices > 1
         for overlap in self.overlap if devices else ():
             yield replace(plan, overlap=overlap)
@@ -240,8 +254,9 @@ class AutoSpace:
 
     def _next_policies(self, policy: str) -> list[str]:
         """
-        Returns the checkpoint policies that recompute the least and the most, and those that
-        recompute a little less or more than the given one, in order.
+        Returns the neighbours of a checkpoint policy, in order: the policies that
+        recompute the least and the most, and those that recompute a little less and a
+        little more than `policy`.
         """
         known = list(self.checkpoint)
         place = known.index(policy)
@@ -250,8 +265,8 @@ class AutoSpace:
 
     def _next_on_grid(self, c: GridPlan) -> Iterator[Plan]:
         """
-        Yields the neighbours of a plan of the grid: other options, and searched layouts
-        instead.
+        Yields the neighbours of a plan of the grid: plans with another option, and the
+        same plan with searched layouts.
         """
         if self.trains and c.d * c.e > 1:
             for zero in self.zero:
@@ -274,8 +289,8 @@ class AutoSpace:
 
     def _next_groups(self, c: GridPlan) -> Iterator[GridPlan]:
         """
-        Yields the plan with twice and half as many groups of devices that each hold all that
-        ZeRO splits, out of the same devices.
+        Yields the plan with twice and with half the number of groups that each hold a
+        copy of the tensors that ZeRO splits. The number of devices stays the same.
         """
         if c.d % 2 == 0 and (2 * c.r in self.r or not self.r) and c.d > 2:
             yield replace(c, d=c.d // 2, r=2 * c.r)
@@ -284,8 +299,10 @@ class AutoSpace:
 
     def _next_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
         """
-        Yields the plan with sequences in twice and in half as many parts, for half and twice
-        as much data or tensor parallelism; and with keys that come to each device otherwise.
+        Yields the plan with twice and with half the degree of context parallelism. Data
+        or tensor parallelism changes the opposite way, so that the number of devices
+        stays the same. Also yields the plan with the other ways to exchange keys and
+        values between devices.
         """
         if 2 * c.c in self.next_c:
             if c.d % 2 == 0 and (c.d > 2 or c.r == 1):
@@ -306,8 +323,9 @@ class AutoSpace:
 
     def smaller(self, plan: LayoutPlan) -> Iterator[LayoutPlan]:
         """
-        Yields alternatives to a plan whose searched layouts do not fit: the same plan
-        without a pipeline on more micro-batches, whose activations are smaller.
+        Yields alternatives to a plan whose searched layouts do not fit. They have the
+        same options, no pipeline and more micro-batches, which makes activations
+        smaller. Plans with several pipeline ranks have no such alternatives.
         """
         if not self.trains or plan.p > 1 or self.own_axes:
             return
@@ -317,8 +335,8 @@ class AutoSpace:
 
     def _pipelines(self, c: Plan, most: int) -> Iterator[Plan]:
         """
-        Yields the plan with other stages, schedules and numbers of micro-batches (`most` of
-        these at most).
+        Yields the plan with other stages, other schedules and other numbers of
+        micro-batches, up to `most` micro-batches.
         """
         if c.p > 1:
             yield replace(c, stages="search")
@@ -332,9 +350,9 @@ class AutoSpace:
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
-        Yields the neighbours of a plan with searched layouts: other pipelines, one axis
-        split into two, a factor of two moved to another axis, and pipelines of twice or half
-        as many ranks on meshes of half or twice the size.
+        Yields the neighbours of a plan with searched layouts: other pipeline options,
+        one mesh axis split into two, a factor of two moved to another axis, and twice
+        or half as many pipeline ranks on a mesh of half or twice the size.
         """
         yield from self._pipelines(c, c.batch)
         sizes = [size for _, size in c.axes]
@@ -371,22 +389,23 @@ class AutoSpace:
 
     def _first_micro_batches(self, c: Plan) -> Sequence[int]:
         """
-        Returns the numbers of micro-batches to try first in a pipeline with twice as many
-        ranks.
+        Returns the numbers of micro-batches to try first in a pipeline with twice as
+        many ranks as `c` has.
         """
         counts = self.micro_batches or (max(c.k, 4 * c.p),)
         return [c.k] if c.p > 1 else [k for k in counts if 2 <= k <= c.batch]
 
     def _axes_of(self, d: int, t: int) -> Axes:
         """
-        Returns the axes of a mesh of d x t devices, named d and t if degrees are given.
+        Returns the axes of a mesh of `d` x `t` devices. The axes are named d and t if
+        degrees are given.
         """
         if self.degrees:
             return tuple((n, s) for n, s in (("d", d), ("t", t)) if s > 1)
         return self._named([n for n in (d, t) if n > 1])
 
     def _named(self, sizes: Sequence[int]) -> Axes:
-        """Names the axes of a mesh of these sizes."""
+        """Returns the axes of a mesh with the given sizes, with names."""
         names = AXES
         if len(sizes) == 1 and self.asked_axes == frozenset(AXES[1]):
             names = AXES[1:]
@@ -394,7 +413,10 @@ class AutoSpace:
 
 
 def with_micro_batches(plan: Plan, k: int) -> Plan:
-    """Returns the plan with that number of micro-batches, one of which need add up nothing."""
+    """
+    Returns `plan` with `k` micro-batches. With a single one, the option `no_sync` is
+    turned off, as there is nothing to sum.
+    """
     if k == 1 and isinstance(plan, GridPlan):
         plan = replace(plan, no_sync=False)
     return replace(plan, k=k)

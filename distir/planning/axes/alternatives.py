@@ -1,4 +1,4 @@
-"""The alternatives that are weighed on one mesh axis, for ops and for values."""
+"""The alternatives of ops and of values that are compared on one mesh axis."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from distir.sharding.placement import Placement
 
 Source = Literal["activation", "constant", "parameter"]
 """
-What a value is computed from: an activation depends on inputs, a constant on constants
-only, a parameter on parameters and constants only. Every device can compute the latter two
-by itself.
+The kind of values that a value is computed from. A constant depends on constants only.
+A parameter depends on parameters and constants only. Any other value is an activation,
+which depends on inputs. Every device can compute constants and parameters by itself.
 """
 
 
@@ -20,20 +20,25 @@ class Take(Enum):
     """The ways in which an op may obtain an operand in the placement that it wants."""
 
     AS_IS = 0
-    """The value must be available in that placement already."""
+    """The value must already be available in that placement."""
     MOVED = 1
     """
-    Communication may bring the value to that placement, but a whole value may not be cut.
+    Communication may bring the value to that placement, but a whole value may not be
+    cut into parts.
     """
     CUT = 2
-    """A whole value may be cut, and a partial one reduced and scattered."""
+    """
+    A whole value may be cut into parts, and a partial value may be reduced and
+    scattered.
+    """
     GATHERED = 3
     """Like `CUT`, but the value must not be available in parts in any placement."""
 
 
 class Cut(NamedTuple):
     """
-    A part of a value, with the position (in program order) of the use that cuts it out.
+    A part that one use cuts out of a value. `use` is the position of that use among the
+    uses of the value, in program order.
     """
 
     placement: Placement
@@ -42,14 +47,18 @@ class Cut(NamedTuple):
 
 Available = tuple[Placement, ...]
 """
-The placements in which a value is available; the first is the one in which it is computed.
+The placements in which a value is available. The first one is the placement in which it
+is computed.
 """
 
 
 class OpAlternative(NamedTuple):
     """
-    One alternative of an op on a mesh axis: its strategy, for each operand how it may be
-    obtained in the strategy's placement, and the op's `cost`.
+    One alternative of an op on a mesh axis.
+
+    - `strategy`: the placements of operands and results;
+    - `takes`: for each operand, the way in which it may be obtained in its placement;
+    - `cost`: the cost of the op.
     """
 
     strategy: AxisStrategy
@@ -57,22 +66,28 @@ class OpAlternative(NamedTuple):
     cost: float
 
     def available(self, result: int) -> Available:
-        """Returns the placement of a result as a tuple of one."""
+        """
+        Returns the placement of the op's result number `result`, in a tuple of length
+        one.
+        """
         return self.strategy.results[result : result + 1]
 
 
 class ValueAlternative(NamedTuple):
     """
-    One alternative of a value: the placements in which it is kept for its uses. If `cut` is
-    given, that use cuts a part out of the value (or reduces and scatters it), and later
-    uses can take that part too.
+    One alternative of a value: the placements in which it is kept for its uses
+    (`placements`). If `cut` is given, one use cuts a part out of the value, or reduces
+    and scatters it, and later uses can take that part too.
     """
 
     placements: Available
     cut: Cut | None = None
 
     def available(self, result: int) -> Available:
-        """Returns the placements in which the value is available."""
+        """
+        Returns the placements in which the value is kept. `result` is not used, as the
+        node has one value.
+        """
         return self.placements
 
     @property

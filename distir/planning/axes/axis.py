@@ -1,5 +1,6 @@
 """
-Plans one mesh axis: builds the graph of strategies of a program and reads the solution.
+Plans one mesh axis: builds the graph of a program's strategies, solves it and reads the
+solution.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from distir.sharding.placement import REPLICATED, PartialPlacement, Placement
 from distir.solver import solve
 
 A = TypeVar("A", bound=Alternative)
-"""The kind of alternatives that a node has."""
+"""The type of a node's alternatives."""
 
 
 class AxisPlanner:
     """
-    Plans one axis for a program; `split_parameters` and `is_forward` are those of
-    `AxisPolicy`.
+    Plans one mesh axis for a program. `split_parameters` and `is_forward` have the same
+    meaning as in `AxisPolicy`.
     """
 
     def __init__(
@@ -43,12 +44,12 @@ class AxisPlanner:
             program, split_parameters=split_parameters, is_forward=is_forward
         )
         self.nodes = 0
-        """The number of choices in the graph."""
+        """The number of choices in the graph that was solved last."""
 
     def solve(self, arguments: Sequence[ArgumentKey]) -> AxisPlan:
         """
-        Returns the cheapest plan for the entry function, whose arguments come in the given
-        placements.
+        Returns the cheapest plan of the entry function for arguments in the placements
+        `arguments`.
         """
         reached = Reach(self.policy).entry(arguments)
         builder = AxisGraphBuilder(self.policy)
@@ -58,7 +59,9 @@ class AxisPlanner:
 
 
 class _Choices:
-    """Reads a solution of the graph: one plan for each kind of call of a function."""
+    """
+    Reads a solution of the graph. It gives one plan per kind of call of a function.
+    """
 
     def __init__(
         self, builder: AxisGraphBuilder, entry: AxisBody, choice: Sequence[int]
@@ -69,7 +72,8 @@ class _Choices:
 
     def plan(self) -> AxisPlan:
         """
-        Returns the plan for the entry, which holds those of all functions that it calls.
+        Returns the plan of the entry function. It contains the plans of all functions
+        that the entry function calls.
         """
         return plan_of(
             self.entry,
@@ -79,7 +83,7 @@ class _Choices:
         )
 
     def _chosen(self, node: Node[A]) -> A:
-        """Returns the alternative that was chosen for a node."""
+        """Returns the chosen alternative of a node."""
         return node.strategies[self.choice[self.builder.graph.nodes[node]]]
 
     def _available(self, port: AxisPort) -> Available:
@@ -87,8 +91,9 @@ class _Choices:
 
     def _results(self, entry: AxisBody) -> tuple[Placement, ...]:
         """
-        Returns the placements of the program's results: a result that updates an argument
-        has that of the argument.
+        Returns the placements of the program's results. A result that updates an
+        argument gets the argument's placement; any other result leaves in the cheapest
+        placement.
         """
         updates, found = self.builder.program.updates, list[Placement]()
         last = return_op(entry.function)
@@ -109,7 +114,7 @@ class _Choices:
         return tuple(found)
 
     def _taken(self, entry: AxisBody, value: SSAValue) -> Iterator[Placement]:
-        """Yields the placements in which the ops of the program take a value."""
+        """Yields the placements in which the ops of the entry function take a value."""
         for use in value.uses:
             node = entry.ops.get(use.operation)
             if node is not None:

@@ -1,4 +1,7 @@
-"""The strategies of an op on one mesh axis, and a program as an axis sees it."""
+"""
+The strategies of an op on one mesh axis, and the view of a program for the planning of
+one axis.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,14 @@ from distir.sharding.signatures import Signatures
 
 class Decomposition(NamedTuple):
     """
-    An op's decomposition: `parts` are the strategies of its ops on all axes so far, `price`
-    is the cost of reducing what they leave partial on this axis, `exchanged` that of what they
-    communicate while they compute; the last field says whether the value left partial is
-    the op's own result.
+    A decomposition of an op on one mesh axis.
+
+    - `parts`: the strategies of the decomposition's ops on all axes planned so far,
+      this axis included;
+    - `price`: the cost of reducing the values between the ops that are partial over
+      this axis;
+    - `exchanged`: the cost of the communication inside the ops while they compute;
+    - `is_of_result`: whether one of the partial values is the result of the whole op.
     """
 
     parts: tuple[LayoutStrategy, ...]
@@ -54,8 +61,9 @@ class Decomposition(NamedTuple):
 
 class AxisOp:
     """
-    The strategies of an op, and of all ops like it, on one mesh axis, given its
-    strategy on the axes planned before (`base`).
+    The strategies of an op on one mesh axis, given its strategy on the axes planned
+    before this one (`base`). All ops with the same signature and the same `base` share
+    one `AxisOp`.
     """
 
     def __init__(
@@ -89,8 +97,9 @@ class AxisOp:
             for size, layout in zip(self.operand_bytes, base.operands, strict=True)
         ]
         """
-        The bytes of each operand that are moved when it comes from elsewhere: a value that
-        all micro-batches share comes to an op that runs for each of them as often.
+        The bytes that are moved when each operand comes from another place. If all
+        micro-batches share a value but the op runs once per micro-batch, its bytes
+        count once per micro-batch.
         """
         split = prod(
             mesh.size(s.axis)
@@ -107,7 +116,10 @@ class AxisOp:
         self._factors: dict[tuple[bool, int, SplitPlacement], SplitFactor | None] = {}
 
     def local_size(self, factor: int) -> int:
-        """Returns the size of a factor on one device, after the axes planned before."""
+        """
+        Returns the size of a factor on one device, after the splits of the axes planned
+        before this one.
+        """
         shards = self.assignment.get(factor, ())
         return self.rule.factors[factor].size // prod(
             self.mesh.size(s.axis) for s in shards
@@ -115,8 +127,9 @@ class AxisOp:
 
     def strategy(self, split: SplitFactor | None) -> AxisStrategy | None:
         """
-        Returns the strategy that splits a factor, or (None) the one that splits nothing;
-        None if the rule forbids the split.
+        Returns the strategy that splits a factor as `split` says, or the one that
+        splits nothing if `split` is None. Returns None if the sharding rule or the
+        sizes forbid the split.
         """
         if split not in self._strategies:
             self._strategies[split] = self._strategy(split)
@@ -161,7 +174,10 @@ class AxisOp:
         return Strategy((split,), operands, results, parts)
 
     def _on_axis(self, strategy: LayoutStrategy) -> AxisStrategy:
-        """Reduces a strategy on all axes so far to what this axis does in it."""
+        """
+        Returns the part of `strategy` that concerns this axis. `strategy` covers all
+        axes planned so far.
+        """
         operands, results = (
             tuple(placement_in(layout, self.axis) for layout in layouts)
             for layouts in (strategy.operands, strategy.results)
@@ -172,8 +188,9 @@ class AxisOp:
         self, placements: Sequence[Placement], is_reduction: bool
     ) -> Decomposition | None:
         """
-        Returns the op's decomposition for operands in these placements, as a reduction as a
-        whole or not; None if there is none.
+        Returns the decomposition of the op for operands in `placements`, or None if
+        there is none. `is_reduction` says whether the op as a whole reduces the split
+        dimension; its own result is then reduced too.
         """
         parts = decompose(self.op)
         if parts is None:
@@ -214,14 +231,17 @@ class AxisOp:
     def parts_before(self) -> tuple[LayoutStrategy, ...]:
         """
         Returns the strategies of the ops of this op's decomposition on the axes planned
-        before.
+        before this one.
         """
         found = self._decompose((REPLICATED,) * len(self.operand_types), True)
         assert found is not None  # else no axis decomposes it
         return tuple(part._replace(options=part.options[:-1]) for part in found.parts)
 
     def leaves_result_partial(self, strategy: AxisStrategy) -> bool:
-        """Whether the decomposition leaves the op's own result partial in a strategy."""
+        """
+        Whether the op's own result is left partial by the decomposition that `strategy`
+        uses.
+        """
         (option,) = strategy.options
         if not isinstance(option, SplitFactor):
             return False
@@ -230,8 +250,9 @@ class AxisOp:
 
     def exchanged(self, strategy: AxisStrategy) -> float:
         """
-        Returns the cost of what an op communicates while it computes, if it is decomposed
-        for that. An op of the program that does so by itself was asked for.
+        Returns the cost of the communication inside the ops of the decomposition that
+        `strategy` uses. Returns 0 without a decomposition: the user then asked for the
+        communication by writing the op.
         """
         (option,) = strategy.options
         if not strategy.parts or not isinstance(option, SplitFactor):
@@ -240,8 +261,9 @@ class AxisOp:
 
     def cost(self, strategy: AxisStrategy) -> float:
         """
-        Returns the cost of the op on one device, with the communication between the parts
-        of its decomposition, but not within them (`exchanged`).
+        Returns the cost of the op on one device under `strategy`. It includes the
+        reductions between the ops of a decomposition but not the communication inside
+        them (`exchanged`).
         """
         known = self._costs.get(strategy)
         if known is None:
@@ -266,7 +288,10 @@ class AxisOp:
         return known
 
     def joined(self, strategy: AxisStrategy) -> LayoutStrategy:
-        """Combines what the axes planned before do to the op with this axis's strategy."""
+        """
+        Returns the layouts of the op on all axes planned so far, with `strategy` on
+        this axis added.
+        """
         if strategy not in self._joined:
             self._joined[strategy] = self._join(strategy)
         return self._joined[strategy]
@@ -320,8 +345,8 @@ class AxisOp:
         self, is_result: bool, index: int, placement: SplitPlacement
     ) -> SplitFactor | None:
         """
-        Returns the factor (and the run length on it) that is split when an operand or a
-        result has this placement; None if there is no such factor.
+        Returns the factor and run length that this axis splits when an operand (or
+        result, if `is_result`) has `placement`. Returns None if no factor fits.
         """
         key = (is_result, index, placement)
         if key not in self._factors:
@@ -343,9 +368,9 @@ class AxisOp:
 
     def fitting(self, index: int, placement: Placement) -> Placement | None:
         """
-        Returns the split of an operand that corresponds to a placement elsewhere, inside
-        the axes planned before, which may split this operand differently; None if the sizes
-        forbid it.
+        Returns the split of operand `index` that corresponds to `placement` of the same
+        value in another place. The axes planned before this one may split the value
+        differently in the two places. Returns None if the sizes do not allow the split.
         """
         key = (index, placement)
         if key not in self._fitting:
@@ -361,8 +386,8 @@ class AxisOp:
 
 def repeats_of(strategy: LayoutStrategy, mesh: Mesh) -> int:
     """
-    Returns how often an op with this strategy runs in a step: once per micro-batch if it
-    works on micro-batches, else once.
+    Returns the number of times that an op with `strategy` runs in a step: once per
+    micro-batch if it works on micro-batches, else once.
     """
     layouts = (*strategy.operands, *strategy.results)
     if any(placement_in(layout, TIME_AXIS) != REPLICATED for layout in layouts):
@@ -377,8 +402,8 @@ def placed(
     types: Iterable[Attribute],
 ) -> tuple[Layout, ...]:
     """
-    Returns the layouts of values of these types after one more axis has put them into these
-    placements.
+    Returns the layouts of values after mesh axis `axis` has put each value into its
+    placement. `layouts`, `placements` and `types` have one entry per value.
     """
     return tuple(
         add_placement(layout, axis, placement, rank_of(type_))
@@ -388,15 +413,17 @@ def placed(
 
 class AxisProgram:
     """
-    A program as one axis of a mesh sees it: what the axes planned before do, and what this
-    axis can add.
+    The view of a program for the planning of one mesh axis. It holds the strategies on
+    the axes planned before this one, and offers the strategies on this axis.
 
-    - `strategies`: what the axes planned before do to each op, calls and returns included;
-    - `signatures`: tells which ops are alike;
-    - `functions`: the functions that the entry reaches, by name; `entry`: the function that
-      is entered;
-    - `costs`: the cost model for strategies and changes of layout;
-    - `later_parts`: into how many parts later axes split a parameter, on average.
+    - `strategies`: the strategy of each op on the axes planned before this one,
+      including calls and returns;
+    - `signatures`: tells which ops are equal;
+    - `functions`: the functions that the entry function reaches, by name;
+    - `entry`: the entry function;
+    - `costs`: the cost model for strategies and reshards;
+    - `later_parts`: the average number of parts into which later axes split a
+      parameter.
     """
 
     def __init__(
@@ -423,14 +450,14 @@ class AxisProgram:
     @property
     def updates(self) -> Mapping[int, int]:
         """
-        Maps the index of each entry result that replaces an argument in the next step, or
-        is the gradient of one, to the index of that argument. Such results get the
-        argument's placement.
+        Maps the index of an entry function's result to the index of an argument: the
+        argument that the result replaces in the next step, or whose gradient the result
+        is. Such a result gets the argument's placement. Other results are left out.
         """
         return self._program.links
 
     def info(self, op: Operation) -> AxisOp:
-        """Returns the choices that this axis has for an op."""
+        """Returns the strategies of an op on this axis."""
         found = self._infos.get(op)
         if found is None:
             before = self.strategies[op]

@@ -1,4 +1,4 @@
-"""Builds the graph of strategies of a program on one mesh axis."""
+"""Builds the graph of a program's strategies on one mesh axis."""
 
 from __future__ import annotations
 
@@ -56,19 +56,21 @@ class OpUse(NamedTuple):
     operand: int
 
     def wanted(self) -> list[Placement]:
-        """The placement in which each alternative of the op takes the value."""
+        """Returns the placement in which each alternative of the op takes the value."""
         return [s.strategy.operands[self.operand] for s in self.node.strategies]
 
 
 class CallUse(NamedTuple):
-    """A use of a value by a call; the node is that of the callee's argument."""
+    """A use of a value by a call. `node` is the node of the callee's argument."""
 
     op: Operation
     node: ValueNode
     operand: int
 
     def wanted(self) -> list[Placement]:
-        """The placement in which each alternative of the argument takes the value."""
+        """
+        Returns the placement in which each alternative of the argument takes the value.
+        """
         return [s.placement for s in self.node.strategies]
 
 
@@ -77,8 +79,8 @@ OperandUse = OpUse | CallUse
 
 class AxisGraphBuilder:
     """
-    Builds the graph of a program whose ops have got their strategies from `Reach`; `policy`
-    says what the axis is for.
+    Builds the graph of a program on one mesh axis. `Reach` must have found the
+    strategies of the ops before. `policy` holds the purpose of the axis.
     """
 
     def __init__(self, policy: AxisPolicy):
@@ -92,16 +94,19 @@ class AxisGraphBuilder:
         self._held: dict[Hashable, ValueNode | None] = {}
 
     def build(self, entry: Reached) -> AxisBody:
-        """Builds the choices of the entry and of all functions that it calls."""
+        """
+        Builds the graph of choices of the entry function and of all functions that it
+        calls.
+        """
         body = self._body(entry, 1, 0)
         self._leave(body)
         return body
 
     def _body(self, reached: Reached, count: int, position: int) -> AxisBody:
         """
-        Builds the choices of a function for one kind of call, which happens `count` times.
-        `position` is that of this kind among those of the function, in program order;
-        it breaks ties.
+        Builds the choices of a function for one kind of call. The function is called
+        `count` times in this way. `position` counts the kinds of calls of the function
+        in program order; it breaks ties between equal plans.
         """
         body = AxisBody(reached.function, count)
         body.add_ops(
@@ -136,8 +141,8 @@ class AxisGraphBuilder:
         self, arg: SSAValue, facts: ArgumentFacts, uses: Sequence[OperandUse]
     ) -> ValueNode:
         """
-        Returns the node of an argument. Arguments that come alike and have the same uses
-        share one.
+        Returns the node of an argument. Arguments with the same possible placements and
+        the same uses share one node.
         """
         possible = dict(facts.possible)
         if FREE in possible:
@@ -180,8 +185,9 @@ class AxisGraphBuilder:
         self, value: SSAValue, uses: Sequence[OperandUse], source: Source
     ) -> float:
         """
-        Returns the bytes of a value that are moved when it changes its placement. Axes
-        planned before may have gathered it for its uses.
+        Returns the bytes of a value that are moved when it changes its placement. For
+        an argument, they are the largest bytes over its uses, as the axes planned
+        before this one may have gathered it for them.
         """
         if isinstance(value, OpResult):
             return self.program.info(value.op).result_bytes[value.index]
@@ -201,8 +207,8 @@ class AxisGraphBuilder:
         results: dict[int, AxisPort],
     ) -> None:
         """
-        Connects a value with its uses, and adds it to `results` if its function returns it;
-        `late` says whether its partial sums are reduced late.
+        Connects a value with its uses. Adds the value to `results` if its function
+        returns it. `late` says whether its partial sums are reduced late.
         """
         port, count = self._port(body, value), body.count
         returns = [u.index for u in value.uses if type(u.operation) is ReturnOp]
@@ -242,8 +248,9 @@ class AxisGraphBuilder:
         late: bool,
     ) -> ValueNode | None:
         """
-        Returns the node that chooses in which placements a value is kept for all its uses;
-        None if it can only be kept in the placement in which it is computed.
+        Returns the node that chooses the placements in which a value is kept for all
+        its uses. Returns None if the value can be kept only whole and uncut, so that
+        there is nothing to choose.
         """
         available: dict[tuple[Available, Cut | None], float] = {}
         for (have,) in dict.fromkeys(availability_of(port)):
@@ -267,7 +274,8 @@ class AxisGraphBuilder:
 
     def _cuts(self, uses: Sequence[OperandUse]) -> list[Cut]:
         """
-        Returns the parts that one use may cut out of a value and a later use wants as well.
+        Returns the parts that one use may cut out of a value and that a later use also
+        wants.
         """
         found: list[Cut] = []
         for position, use in enumerate(uses):
@@ -291,9 +299,9 @@ class AxisGraphBuilder:
         self, uses: Sequence[OperandUse], returned: bool
     ) -> list[Placement]:
         """
-        Returns the splits that one use may move a value to and a later use wants as well.
-        For a value that is returned every such split counts, as it may leave its function
-        in any of them.
+        Returns the splits to which one use may move a value and that a later use also
+        wants. If the function returns the value (`returned`), every split to which a
+        use may move it counts, as it may leave the function in any of them.
         """
         found: dict[Placement, None] = {}
         behind: set[Placement] = set()
@@ -313,7 +321,10 @@ class AxisGraphBuilder:
     def _return(
         self, body: AxisBody, port: AxisPort, index: int, uses: int
     ) -> AxisPort:
-        """Returns the port of a value that leaves its function after `uses` uses in it."""
+        """
+        Returns the port of a value that leaves its function as result `index`. `uses`
+        is the number of uses of the value in the function.
+        """
         info = self.program.info(return_op(body.function))
         rows = self.edge_costs.returned(port, info, index, uses)
         same = rows == [{p: 0.0} for (p, *_) in availability_of(port)]
@@ -327,8 +338,8 @@ class AxisGraphBuilder:
 
     def _leave(self, body: AxisBody) -> None:
         """
-        Connects the results of the program; one that updates an argument gets the
-        argument's placement.
+        Connects the results of the program to their final placement. A result that
+        updates an argument gets the argument's placement.
         """
         last = return_op(body.function)
         info = self.program.info(last)
@@ -345,14 +356,17 @@ class AxisGraphBuilder:
 
 
 def _has_cuts(port: AxisPort) -> bool:
-    """Whether some alternative lets a use cut a part out of the value for later uses."""
+    """
+    Whether an alternative of the value lets a use cut a part out of it for later uses.
+    """
     return any(isinstance(s, ValueAlternative) and s.cut for s in port.node.strategies)
 
 
 def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
     """
-    Returns the uses of each value of a function within it, without returns, in program
-    order. The choices of its ops and calls must have been built.
+    Returns the uses of each value of a function by ops and calls, in program order.
+    Returns are left out. The choices of the function's ops and calls must have been
+    built.
     """
     found: dict[SSAValue, list[OperandUse]] = {}
     for op in body.function.body.block.ops:

@@ -1,6 +1,6 @@
 """
-The cost of bringing values from the placement in which they are computed to those in which
-they are used.
+The costs of moving values from the placement in which they are computed to the
+placements in which they are used.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ class Taken(NamedTuple):
     """
     The edge from a value to an op that takes it.
 
-    - `node`: the op's node; `info`: what the axis can do to the op; `operand`: the index of
-      the operand;
-    - `position`: that of this use among all uses of the value if some use cuts a part out of
-      it, else -1;
+    - `node`: the node of the op;
+    - `info`: the strategies of the op on the axis;
+    - `operand`: the index of the operand;
+    - `position`: the position of this use among all uses of the value, or -1 if no use
+      cuts a part out of the value;
     - `is_first`: whether the value is a parameter and this is its first use;
     - `late`: whether the value's partial sums are to be reduced late;
-    - `source`: what the value is computed from.
+    - `source`: the kind of values that the value is computed from.
     """
 
     node: Node[OpAlternative]
@@ -57,8 +58,8 @@ class Taken(NamedTuple):
 
 class Passed(NamedTuple):
     """
-    The edge from a value to an argument of a called function: `node` is the argument's, the
-    other fields are as in `Taken`.
+    The edge from a value to an argument of a called function. `node` is the node of the
+    argument; the other fields are as in `Taken`.
     """
 
     node: Node[ValueAlternative]
@@ -70,8 +71,9 @@ class Passed(NamedTuple):
 
 class Kept(NamedTuple):
     """
-    The edge from a value to the node that chooses in which placements it is kept. The first
-    of these is always the one in which the value is computed.
+    The edge from a value to the node that chooses the placements in which the value is
+    kept. The first of these placements is always the one in which the value is
+    computed.
     """
 
     node: Node[ValueAlternative]
@@ -79,7 +81,8 @@ class Kept(NamedTuple):
 
 class Returned(NamedTuple):
     """
-    The edge from a value to a result of its function, after `uses` uses of the value in it.
+    The edge from a value to a result of its function. `uses` is the number of uses of
+    the value in the function.
     """
 
     node: Node[ValueAlternative]
@@ -90,7 +93,8 @@ class Returned(NamedTuple):
 
 class Replaced(NamedTuple):
     """
-    The edge from a result of the program to the argument that it replaces in the next step.
+    The edge from a result of the program to the argument that the result replaces in
+    the next step.
     """
 
     node: Node[ValueAlternative]
@@ -111,15 +115,16 @@ ValueUse = Taken | Passed | Kept | Returned | Replaced | Leaving
 
 def availability_of(port: Port[Alternative]) -> list[Available]:
     """
-    Returns the placements in which a value is available under each alternative of its node.
+    Returns the placements in which a value is available, under each alternative of its
+    node.
     """
     return [s.available(port.result) for s in port.node.strategies]
 
 
 class EdgeCosts:
     """
-    Computes the costs of edges, each once: a matrix with one row per alternative of the
-    source and one column per alternative of the target.
+    Computes the cost matrices of edges, each only once. A matrix has one row per
+    alternative of the source and one column per alternative of the target.
     """
 
     def __init__(self, policy: AxisPolicy):
@@ -129,10 +134,7 @@ class EdgeCosts:
         self._matrices: dict[Hashable, Floats | None] = {}
 
     def cost(self, edge: Edge[Alternative, ValueUse]) -> Floats | None:
-        """
-        Returns the costs of an edge for each pair of alternatives; None if all of them are
-        zero.
-        """
+        """Returns the cost matrix of an edge, or None if all costs are zero."""
         port, use = edge
         key = (
             port.node.strategies,
@@ -177,16 +179,17 @@ class EdgeCosts:
 
     def size(self, info: AxisOp, operand: int, source: Source) -> float:
         """
-        Returns the bytes of an operand that are moved to its op. Of a parameter only the
-        part counts that later axes will leave on a device.
+        Returns the bytes of an operand that are moved to its op. If it is a parameter
+        (`source`), only the part that later axes leave on a device counts.
         """
         size = info.moved_bytes[operand]
         return size / self.policy.program.later_parts if source == "parameter" else size
 
     def move(self, have: Placement, want: Placement, size: float) -> float:
         """
-        Returns the cost of bringing a value from one placement to another; `size` is its
-        bytes on a device where it is whole on this axis.
+        Returns the cost of moving a value from placement `have` to placement `want`.
+        `size` is the bytes that the value has on a device where this axis does not
+        split it.
         """
         return self.costs.move(have, want, size, self.parts)
 
@@ -194,9 +197,9 @@ class EdgeCosts:
         self, port: Port[Alternative], position: int
     ) -> list[tuple[Available, Placement | None]]:
         """
-        For each alternative of a value's node, returns the placements in which the value is
-        available for its use at this position, and the part that this use has to cut out of
-        it, if any.
+        Returns, for each alternative of a value's node, the placements in which the
+        value is available to its use at `position`. With each comes the placement of
+        the part that this use must cut out of the value, or None if it need not cut.
         """
         found: list[tuple[Available, Placement | None]] = []
         for s in port.node.strategies:
@@ -214,8 +217,9 @@ class EdgeCosts:
         self, port: Port[Alternative], info: AxisOp, result: int, uses: int
     ) -> list[dict[Placement, float]]:
         """
-        For each alternative, returns the placements in which a value may leave its function
-        after `uses` uses in it, with the cost of each.
+        Returns, for each alternative of a value's node, the placements in which the
+        value may leave its function, with the cost of each. `uses` is the number of
+        uses of the value in the function.
         """
         return [
             self.leaving(info, result, way) for way, _ in self.availability(port, uses)
@@ -223,8 +227,8 @@ class EdgeCosts:
 
     def _taken(self, port: Port[Alternative], use: Taken) -> Floats:
         """
-        Returns the costs of bringing a value to an op in the placement that each of the
-        op's alternatives wants.
+        Returns the cost matrix of moving a value to an op: rows are the alternatives of
+        the value, columns those of the op.
         """
         index, strategies = use.operand, use.node.strategies
         size = self.size(use.info, use.operand, use.source)
@@ -266,8 +270,8 @@ class EdgeCosts:
 
     def _passed(self, port: Port[Alternative], use: Passed) -> Floats:
         """
-        Returns the costs of passing a value to a function: in the placement that it has,
-        but never partial.
+        Returns the cost matrix of passing a value to a function. The value is passed in
+        a placement in which it is available; a partial value is reduced first.
         """
         size = use.info.moved_bytes[use.operand]
         wanted = [s.placement for s in use.node.strategies]
@@ -329,9 +333,11 @@ class EdgeCosts:
         self, info: AxisOp, index: int, available: Sequence[Placement]
     ) -> dict[Placement, float]:
         """
-        Returns the placements in which a value may leave its function as a result, with the
-        cost of each: whole if the value is available whole; else split in a way that fits
-        the axes planned before; else partial, or whole at a cost.
+        Returns the placements in which a value may leave its function as result
+        `index`, with the cost of each. If the value is available whole, it leaves
+        whole. Else it leaves in a split that fits the axes planned before this one. If
+        there is none, it leaves partial if it is available only partial, else whole at
+        the cost of moving it.
         """
         if REPLICATED in available:
             return {REPLICATED: 0.0}
@@ -349,8 +355,8 @@ class EdgeCosts:
 
     def _left(self, info: AxisOp, index: int, available: Available) -> float:
         """
-        Returns the cost of handing a result of the program to its caller if it is available
-        in these placements.
+        Returns the cost of handing result `index` of the program to the caller, if the
+        result is available in the placements `available`.
         """
         size, best = info.operand_bytes[index], inf
         for p, price in self.leaving(info, index, available).items():

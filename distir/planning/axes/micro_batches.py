@@ -22,13 +22,14 @@ from distir.sharding.placement import (
 
 class MicroBatchPlanner:
     """
-    Propagates placements on the micro-batch axis, whose coordinates are moments, from the
-    arguments forwards.
+    Propagates placements on the micro-batch axis from the arguments forwards. The
+    coordinates of this axis are moments in time, not devices.
 
-    Nothing is weighed: a device cannot trade work for communication with itself at another
-    time. An op keeps the split of its operands where its rule allows; partial values pass
-    where the rule is linear in them; any other operand is made whole first, and what
-    depends on it runs once per step instead of once per micro-batch.
+    No costs are compared, because a device cannot save work by communicating with
+    itself at another time. An op keeps the split of its operands if its rule allows it,
+    and partial values pass if the rule is linear in them. Any other operand is made
+    whole first. What depends on such an operand runs once per step instead of once per
+    micro-batch.
     """
 
     def __init__(self, program: AxisProgram):
@@ -38,13 +39,16 @@ class MicroBatchPlanner:
         self._gathered: dict[AxisPlan, frozenset[tuple[Operation, int]]] = {}
 
     def solve(self, arguments: Sequence[Placement]) -> AxisPlan:
-        """Returns the plan of the entry for arguments in these placements."""
+        """
+        Returns the plan of the entry function for arguments in the placements
+        `arguments`.
+        """
         return self._solve(self.program.entry.sym_name.data, arguments)
 
     def _solve(self, name: str, arguments: Sequence[Placement]) -> AxisPlan:
         """
-        Returns the plan of a function for arguments in these placements; equal questions
-        are answered once.
+        Returns the plan of function `name` for arguments in the placements `arguments`.
+        A plan is computed once for equal arguments.
         """
         key = (name, tuple(arguments))
         if key not in self._solved:
@@ -102,9 +106,9 @@ class MicroBatchPlanner:
 
     def _callee(self, name: str, have: Sequence[Placement]) -> AxisPlan:
         """
-        Returns the plan of a called function. Partial arguments stay partial if the
-        function is linear in them, as a backward is in gradients; otherwise they are
-        reduced before the call.
+        Returns the plan of the called function `name` for operands in the placements
+        `have`. Partial operands stay partial if the function is linear in them, as a
+        backward is in its gradients. Otherwise they are reduced before the call.
         """
         keys = [REPLICATED if isinstance(p, PartialPlacement) else p for p in have]
         callee = self._solve(name, keys)
@@ -116,8 +120,8 @@ class MicroBatchPlanner:
 
     def _partial(self, op: Operation, have: Sequence[Placement]) -> AxisStrategy | None:
         """
-        Returns the strategy that lets partial values pass, if the rule is linear in exactly
-        these operands.
+        Returns the strategy that lets partial values pass, if the op's rule is linear
+        in exactly the partial operands, else None.
         """
         over = frozenset(
             i for i, p in enumerate(have) if isinstance(p, PartialPlacement)
@@ -134,7 +138,10 @@ class MicroBatchPlanner:
         return None
 
     def _split(self, op: Operation, have: Sequence[Placement]) -> AxisStrategy | None:
-        """Returns the strategy on which all split operands agree, if there is one."""
+        """
+        Returns the strategy that agrees with the placements of all split operands, or
+        None if there is none.
+        """
         info = self.program.info(op)
         split = {i: p for i, p in enumerate(have) if isinstance(p, SplitPlacement)}
         for i, placement in split.items():

@@ -1,11 +1,11 @@
 """
-The purpose of a mesh axis, and what a program says about how to use it.
+The purpose of a mesh axis, and a program's own requests about the use of the axis.
 
-Costs of work and communication alone do not tell which of many equally cheap plans is
-meant. An axis either splits the inputs, and parameters follow, or it splits parameters, and
-activations follow from where a parameter meets a contraction. `AxisPolicy` holds that, and
-the program's own requests: constraints (`dist.constrain`), and sums that are to be reduced
-late (`dist.reduce_late`).
+The costs of work and communication do not decide between many equally cheap plans. An
+axis either splits the inputs, and the parameters follow, or it splits parameters, and
+the activations follow from contractions with parameters. `AxisPolicy` holds this
+purpose. It also holds the program's own requests: constraints (`dist.constrain`), and
+sums that are to be reduced late (`dist.reduce_late`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class AxisPolicy:
     """
     The purpose of one mesh axis.
 
-    - `program`: the program as the axis sees it;
-    - `split_parameters`: whether parameters (and values computed from parameters and
-      constants only) may start a split. On a data axis they may not: there only a split
-      input, label or annotated parameter starts one;
-    - `is_forward`: whether the program is the forward of a training step, whose backward
+    - `program`: the view of the program for this axis;
+    - `split_parameters`: whether parameters, and values computed from parameters and
+      constants only, may start a split. On a data axis they may not: only a split
+      input, label or annotated parameter starts a split there;
+    - `is_forward`: whether the program is the forward of a training step. The backward
       will follow the layouts of the parameters.
     """
 
@@ -53,9 +53,10 @@ class AxisPolicy:
     @cached_property
     def hints(self) -> Splits:
         """
-        Splits with run lengths, by value, that the value's consumers could use without
-        communication: each op's contiguous splits are carried backwards along the sharding
-        rules. From this the columns of a fused QKV matrix get the split by heads.
+        The splits in runs of each value that its consumers could use without
+        communication. They are found by following the contiguous splits of each op
+        backwards along the sharding rules. For example, the columns of a fused QKV
+        matrix get the split by heads in this way.
         """
         if not self.split_parameters:
             return {}
@@ -66,9 +67,9 @@ class AxisPolicy:
     @cached_property
     def requested(self) -> Splits:
         """
-        Splits, by value, that a later `dist.constrain` asks for, carried backwards through
-        elementwise and other ops that are not contractions, and across calls. An op whose
-        result is wanted in parts may cut its operands for that.
+        The splits of each value that a later `dist.constrain` requests. They are
+        followed backwards through ops that are not contractions, and across calls. An
+        op may cut its operands into parts if its result is requested in parts.
         """
         requested = Splits()
         if any(
@@ -83,8 +84,10 @@ class AxisPolicy:
         self, name: str, results: Sequence[set[SplitPlacement]], requested: Splits
     ) -> list[set[SplitPlacement]]:
         """
-        Adds to `requested` the splits that are requested of the values of a function, given
-        those of its results (the entry function has none); returns those of its arguments.
+        Adds the requested splits of the values of function `name` to `requested`.
+        `results` holds the splits requested for the function's results, and is empty
+        for the entry function. Returns the splits requested for the function's
+        arguments.
         """
         block = self.program.functions[name].body.block
         for op in reversed(list(block.ops)):
@@ -126,9 +129,9 @@ class AxisPolicy:
 
     def late(self, name: str) -> set[SSAValue]:
         """
-        Returns the values of a function whose partial sums are to be reduced late: the
-        operands that an op marks with `dist.reduce_late`, and the values from which these
-        follow by linear ops alone.
+        Returns the values of function `name` whose partial sums are to be reduced late.
+        They are the operands of ops marked with `dist.reduce_late`, and the values from
+        which these operands follow by linear ops alone.
         """
         if name not in self._late:
             found = self._late[name] = set[SSAValue]()
@@ -149,8 +152,8 @@ class AxisPolicy:
         self, op: Operation, hints: Mapping[SSAValue, set[SplitPlacement]]
     ) -> Iterable[SplitFactor]:
         """
-        Yields the factors, with run lengths, whose split would give a result of the op one
-        of the hinted placements.
+        Yields the factors, with run lengths, whose split gives a result of `op` one of
+        the placements that `hints` names for it.
         """
         info = self.program.info(op)
         for index, result in enumerate(op.results):

@@ -1,6 +1,6 @@
 """
-Finds the placements that values can have on one mesh axis, and the strategies that ops have
-for them.
+Finds the placements that values can have on one mesh axis, and the strategies of ops
+for these placements.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ from distir.sharding.placement import (
 )
 
 ArgumentKey = tuple[Placement, Source]
-"""The placement in which an argument comes, and what it is computed from."""
+"""
+The placement in which an argument comes, and the kind of values that it is computed
+from.
+"""
 
 A = TypeVar("A", bound=Alternative, covariant=True)
 
 
 class Alternatives(tuple[A, ...]):
     """
-    The alternatives of ops that are alike: a tuple that all of them share, compared by
-    identity because it takes long to hash.
+    The alternatives of equal ops: one tuple that all of these ops share. It is compared
+    by identity, because hashing its contents is slow.
     """
 
     __slots__ = ()
@@ -66,7 +69,8 @@ class ArgumentFacts:
 
     def add(self, placements: Iterable[Placement]) -> bool:
         """
-        Adds placements in which the argument may come; returns whether any of them is new.
+        Adds placements in which the argument may come. Returns whether any of them is
+        new.
         """
         before = len(self.possible)
         self.possible |= dict.fromkeys(placements)
@@ -78,12 +82,14 @@ class Reached:
     """
     Facts about a function that hold for all its calls of one kind.
 
-    - `kinds`: the kind of each call in it: calls of one kind decide alike;
+    - `kinds`: the kind of each call in the function; calls of one kind share their
+      choices;
     - `possible`: the placements in which each value may be available;
-    - `sources`: what values are computed from, without activations; `requested`: those of
-      them whose split was requested, not chosen here;
-    - `strategies`: the alternatives of each op (without calls and the return); `calls`:
-      the facts of each callee.
+    - `sources`: the kinds of values that values are computed from; activations are left
+      out;
+    - `requested`: the values whose split was requested by the user and not chosen here;
+    - `calls`: the facts of each callee;
+    - `strategies`: the alternatives of each op, without calls and the return.
     """
 
     function: FuncOp
@@ -99,22 +105,22 @@ class Reached:
         default_factory=dict[Operation, Alternatives[OpAlternative]]
     )
     seen: set[tuple[Available, ...]] = field(default_factory=set[tuple[Available, ...]])
-    """The combinations of operand placements in which calls were found to come so far."""
+    """The combinations of operand placements that calls were found to pass so far."""
 
 
 ENDS = 2
 """
-In a training step, this many calls of a function at its beginning and as many at its end
-decide for themselves; in a forward program one does, as there no other layer has a
-different kind of neighbour.
+The number of calls at each end of a sequence of calls of one function that make choices
+of their own, in a training step. In a forward program, one call at each end is enough,
+because only the first and the last layer have different neighbours there.
 """
 
 
 class Reach:
     """
-    Follows a program from its arguments on, as the strategies of an op depend on the
-    placements in which its operands may come. A function is analysed once per kind of call
-    (`call_kinds`).
+    Follows a program forwards from its arguments, because the strategies of an op
+    depend on the possible placements of its operands. A function is analysed once per
+    kind of call (`call_kinds`).
     """
 
     def __init__(self, policy: AxisPolicy):
@@ -125,8 +131,9 @@ class Reach:
 
     def entry(self, arguments: Sequence[ArgumentKey]) -> Reached:
         """
-        Analyses the entry: returns the strategies of all its ops and of the functions that
-        it calls.
+        Analyses the entry function with arguments in the placements `arguments`.
+        Returns the facts about it, which contain the alternatives of its ops and the
+        facts about all functions that it calls.
         """
         facts: list[ArgumentFacts] = []
         for placement, source in arguments:
@@ -140,7 +147,9 @@ class Reach:
         return reached
 
     def _reach(self, reached: Reached) -> None:
-        """Analyses a function repeatedly, until no call can be reached in a new way."""
+        """
+        Analyses a function repeatedly, until no call in it receives new placements.
+        """
         block = reached.function.body.block
         callees: dict[Hashable, Reached] = {}
         while True:
@@ -170,8 +179,8 @@ class Reach:
 
     def _spread(self, reached: Reached, op: Operation) -> None:
         """
-        Adds the placements in which an op may take its operands to those in which later ops
-        may find them.
+        Adds the placements in which `op` may take its operands to the possible
+        placements of these values, as later ops may find the values there.
         """
         strategies = reached.strategies[op]
         for i, value in enumerate(op.operands):
@@ -193,7 +202,7 @@ class Reach:
                 reached.possible[value] = tuple({**dict.fromkeys(have), **more})
 
     def _derive(self, reached: Reached, op: Operation) -> None:
-        """Records what an op's results are computed from."""
+        """Records the kind of values that the results of `op` are computed from."""
         sources = {reached.sources.get(v, "activation") for v in op.operands}
         if "activation" in sources:
             return
@@ -208,8 +217,8 @@ class Reach:
         self, reached: Reached, op: CallOp, callees: dict[Hashable, Reached]
     ) -> bool:
         """
-        Analyses the callee of a call; returns whether the calling function must be analysed
-        again.
+        Analyses the callee of a call. Returns whether the calling function must be
+        analysed again.
         """
         static = tuple(self._static(reached, v) for v in op.operands)
         key = (reached.kinds[op], static)
@@ -239,8 +248,8 @@ class Reach:
         self, callee: Reached, op: CallOp, came: Sequence[Available]
     ) -> bool:
         """
-        Adds the placements in which the arguments of a call may come; returns whether any
-        is new. Values never cross a call partial.
+        Adds the placements in which the arguments of a call may come. Returns whether
+        any of them is new. Partial values are reduced before a call.
         """
         info, is_more = self.program.info(op), False
         for i, (facts, available) in enumerate(
@@ -266,8 +275,9 @@ class Reach:
         self, reached: Reached, value: SSAValue
     ) -> tuple[Placement | None, Source, bool]:
         """
-        Returns the facts about an operand of a call that no choice changes: its placement if
-        that is fixed, the values it is computed from, and whether its split was requested.
+        Returns the facts about an operand of a call that no choice changes: its
+        placement if that is fixed, the kind of values that it is computed from, and
+        whether its split was requested.
         """
         is_argument = isinstance(value, BlockArgument)
         fixed = reached.arguments[value.index].fixed if is_argument else None

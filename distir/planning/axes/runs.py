@@ -1,10 +1,11 @@
 """
-Run lengths worth trying (Rhino section 4.3.3).
+Run lengths that are worth trying (Rhino, section 4.3.3).
 
-Every op can split its factors contiguously, that is, with the longest runs. Where such a
-split cuts a dimension of an operand or result into shorter runs (the heads in a fused
-matrix for query, key and value), that run length spreads to the ops before and after that
-can work with it without communication, across calls too.
+Every op can split its factors contiguously, which means with the longest runs. Such a
+split may cut a dimension of an operand or result into shorter runs, for example the
+heads in a fused matrix for query, key and value. The ops before and after may be able
+to work with the same runs without communication. So this run length spreads to them,
+across calls too.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ from distir.program import return_op
 from distir.sharding.placement import SplitPlacement
 
 MAX_RUNS = 4
-"""The most run lengths per op and axis that a search of layouts tries."""
+"""The maximal number of run lengths per op and axis that a layout search tries."""
 
 
 class RunLengths:
     """
-    Finds the run lengths worth trying on one axis. `info` returns the choices of
-    the axis for an op (None for ops that do not matter). With `backwards`, run lengths spread only from
-    uses to the ops that compute the values, and their number is not limited. Those that a
-    contraction leaves in its results (attention, whose query heads share key heads) reach the
-    contractions that take these, and spread to what they take besides.
+    Finds the run lengths that are worth trying on one axis.
 
-    - `runs`: for each op the factors with the run lengths to try;
-    - `splits`: for each value the splits in runs that ops could work on.
+    - `functions`: the functions of the program;
+    - `info`: returns the strategies of an op on the axis, or None for ops that do not
+      matter;
+    - `backwards`: if True, run lengths spread only from uses to the ops that compute
+      the values, without a limit on their number. The runs in the results of a
+      contraction are then also followed to the next contractions that use them, and
+      spread to the other operands of these. Attention needs this if several query heads
+      share a key head;
+    - `runs`: the result: for each op, the factors with the run lengths to try;
+    - `splits`: the result: for each value, the splits in runs that ops could work on.
     """
 
     def __init__(
@@ -77,8 +82,9 @@ class RunLengths:
 
     def _go_ahead(self, op: Operation, info: AxisOp, split: SplitFactor) -> None:
         """
-        Follows the runs that an op's split leaves in its results to the contractions that use
-        them in the same function, and records what these could take.
+        Follows the runs that the split of an op leaves in its results to the next
+        contractions in the same function. Records the runs in which these contractions
+        could take their operands.
         """
         strategy = info.strategy(split)
         if strategy is None:
@@ -105,7 +111,8 @@ class RunLengths:
 
     def _follow(self, value: SSAValue, split: SplitPlacement) -> None:
         """
-        Tells the ops that use a value, and the op that computes it, of a split in runs.
+        Tells the op that computes `value` about `split`, a split in runs. Unless
+        `backwards`, also tells the ops that use `value`.
         """
         for use in () if self.backwards else value.uses:
             op = use.operation
@@ -136,8 +143,8 @@ class RunLengths:
         self, op: Operation, is_result: bool, index: int, split: SplitPlacement
     ) -> None:
         """
-        Records the factor that an op splits in runs when one of its operands or results has
-        this placement.
+        Records the factor that `op` splits in runs if its operand (or result, if
+        `is_result`) number `index` has the placement `split`.
         """
         info = self.info(op)
         found = None if info is None else info.factor_of(is_result, index, split)

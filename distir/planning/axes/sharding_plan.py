@@ -1,8 +1,9 @@
 """
-The layouts of a whole program, chosen one mesh axis after another.
+The layouts of a whole program, chosen for one mesh axis after another.
 
-`propagate-sharding` and `tensor-parallel` both use this: the former writes the plan of
-every op into the program, the latter only the split of the parameters.
+The passes `propagate-sharding` and `tensor-parallel` both choose layouts in this way.
+`propagate-sharding` writes the layouts of every op into the program; `tensor-parallel`
+writes only the splits of the parameters.
 """
 
 from __future__ import annotations
@@ -51,17 +52,17 @@ SOURCES: Mapping[str, Source] = {
     "constant": "constant",
 }
 """
-What an argument of each role counts as (`Source`); an argument of any other role is an
-activation.
+The source (`Source`) of arguments by their role. Arguments of any other role are
+activations.
 """
 
 
 class ShardingPlan:
     """
-    The layouts chosen so far for every op and argument, on one mesh. Functions that are
-    called with different layouts get one plan each as axes are added, and ops are replaced
-    by their decompositions: `steps` are the plans for which the program was changed like
-    that.
+    The layouts chosen so far for every op and argument of a program, on one mesh. As
+    axes are added, functions that are called with different layouts get one copy per
+    plan, and ops are replaced by their decompositions. `steps` holds the plans that led
+    to such changes of the program.
     """
 
     def __init__(self, module: ModuleOp, mesh: Mesh):
@@ -74,8 +75,8 @@ class ShardingPlan:
             for attributes in argument_attributes(self.entry)
         ]
         """
-        The layouts requested for the entry's arguments, with axes in the mesh's order if
-        possible.
+        The layouts requested for the entry function's arguments, with axes in the
+        mesh's order if possible; None for an argument without a request.
         """
         self.fixed = [fixed_axes(a) for a in argument_attributes(self.entry)]
         self.signatures = Signatures()
@@ -134,7 +135,10 @@ class ShardingPlan:
         return plans[self.entry.sym_name.data]
 
     def seen_by(self, axis: str) -> AxisProgram:
-        """Returns the program as one more axis sees it."""
+        """
+        Returns the view of the program for the planning of `axis`, after the axes
+        planned so far.
+        """
         strategies = self._strategies()
         later = self._later_parts(axis)
         return AxisProgram(
@@ -143,7 +147,8 @@ class ShardingPlan:
 
     def _later_parts(self, axis: str) -> float:
         """
-        Returns into how many parts the axes after this one split a parameter, on average.
+        Returns the average number of parts into which the axes after `axis` split a
+        parameter, weighted by bytes.
         """
         axes = [name for name, _ in self.mesh.axes]
         later = set(axes[axes.index(axis) + 1 :])
@@ -160,7 +165,10 @@ class ShardingPlan:
         return whole / left if left else 1.0
 
     def _strategies(self) -> dict[Operation, LayoutStrategy]:
-        """Returns the strategy of each op over the axes so far, calls and returns included."""
+        """
+        Returns the strategy of each op on the axes planned so far, including calls and
+        returns.
+        """
         found: dict[Operation, LayoutStrategy] = {}
         for plan in with_callees(self.plan):
             found.update(plan.ops)
@@ -174,13 +182,16 @@ class ShardingPlan:
         self, axis: str, *, free_parameters: bool, is_forward: bool = False
     ) -> tuple[AxisProgram, AxisPlan]:
         """
-        Finds the cheapest plan for one axis given those planned before. Returns the program
-        as the axis sees it, and the plan.
+        Finds the cheapest plan for `axis`, given the plan of the axes before it.
+        Returns the view of the program for this axis, and the plan.
 
-        With `free_parameters`, parameters without a request may be split as suits;
-        `is_forward` says that the program is the forward of a training step. An op is
-        decomposed at once where its decomposition leaves the op's own result partial, as
-        that may then be reduced in another way or later.
+        - `free_parameters`: whether parameters without a request may be split in any
+          way;
+        - `is_forward`: whether the program is the forward of a training step.
+
+        If the plan uses a decomposition that leaves the op's own result partial, ops
+        are replaced by their decompositions and the axis is planned again. The partial
+        result may then be reduced in another way or later.
         """
         self.mesh.size(axis)
         while True:
@@ -206,10 +217,10 @@ class ShardingPlan:
 
     def _splits_the_batch(self, axis: str, keys: Sequence[ArgumentKey]) -> bool:
         """
-        Whether an axis splits the inputs: parameters and states may then be stored split
-        (ZeRO), but do not decide how the work is split. An input that a user wants split in
-        another dimension than its first, as the heads of a cache of keys and values, does not
-        say so.
+        Whether `axis` splits the inputs. Parameters and states may then be stored split
+        (ZeRO), but do not decide how the work is split. An input that the user
+        requested to be split in another dimension than its first, such as the heads of
+        a key-value cache, does not count.
         """
         return any(
             source == "activation"
@@ -221,7 +232,10 @@ class ShardingPlan:
     def _decompose_now(
         self, parts: Mapping[Operation, tuple[LayoutStrategy, ...]]
     ) -> None:
-        """Replaces ops by their decompositions, for all axes to come."""
+        """
+        Replaces ops by their decompositions, for all axes that are planned later.
+        `parts` holds the strategies of each decomposition's ops.
+        """
         for plan in with_callees(self.plan):
             own = dict(plan.ops)
             for op in parts:
@@ -244,7 +258,7 @@ class ShardingPlan:
         return keys
 
     def add_axis(self, axis: str) -> None:
-        """Plans one more axis for every op."""
+        """Plans `axis` for every op and adds the result to the plan."""
         if axis == TIME_AXIS:
             found = self._micro_batches(axis)
         else:
@@ -252,15 +266,18 @@ class ShardingPlan:
         self._settle(self._with_plan(*found))
 
     def _settle(self, plan: FunctionPlan[Layout]) -> None:
-        """Takes over a plan, and changes the program where it needs that."""
+        """
+        Makes `plan` the current plan, and changes the program where the plan needs it.
+        """
         if not is_settled(plan):
             self.steps.append(WrittenPlan.of(plan))
         self.plan = settled(self.module, plan)
 
     def _micro_batches(self, axis: str) -> tuple[AxisProgram, AxisPlan]:
         """
-        Returns the plan that splits the batch into micro-batches, over the first axis of the
-        mesh.
+        Returns the view of the program and the plan that splits the batch into
+        micro-batches, over `axis`. Raises DistIRError if `axis` is not the first axis
+        of the mesh.
         """
         if axis != self.mesh.axes[0][0]:
             raise DistIRError(
@@ -271,7 +288,7 @@ class ShardingPlan:
         return program, MicroBatchPlanner(program).solve(keys)
 
     def _with_plan(self, program: AxisProgram, found: AxisPlan) -> FunctionPlan[Layout]:
-        """Combines the plan of all axes so far with the plan of one more."""
+        """Returns the current plan, extended by the plan `found` of one more axis."""
         plans = {p.function: p for p in with_callees(self.plan)}
         combined: dict[AxisPlan, FunctionPlan[Layout]] = {}
 
@@ -302,9 +319,10 @@ class ShardingPlan:
 
     def annotate(self) -> None:
         """
-        Writes the layouts onto every op and argument of the functions that the entry
-        reaches, as attributes. If no axis was planned, all layouts are whole. `steps` then
-        end with the plan of all axes.
+        Writes the layouts onto every op and argument of all reachable functions, as
+        attributes, and adds the final plan to `steps`. If no axis was planned, all
+        layouts are whole. Raises DistIRError if a request orders axes differently from
+        the mesh.
         """
         self._check_order()
         plan = self._nested()
@@ -313,8 +331,8 @@ class ShardingPlan:
 
     def _nested(self) -> FunctionPlan[Layout]:
         """
-        Returns the same plan with every layout ordered such that communication along single
-        axes can reach it.
+        Returns the plan with the axes of every layout ordered so that communication
+        along single axes can reach the layout.
         """
         known: dict[FunctionPlan[Layout], FunctionPlan[Layout]] = {}
 
@@ -350,8 +368,8 @@ class ShardingPlan:
 
     def _check_order(self) -> None:
         """
-        Refuses requests that order the axes of a dimension differently from the mesh, as
-        axes are chosen in the mesh's order. Raises DistIRError.
+        Checks that requests list the axes of a dimension in the mesh's order, as axes
+        are planned in that order. Raises DistIRError if one does not.
         """
         names = argument_names(self.entry)
         requests = [
@@ -373,7 +391,7 @@ class ShardingPlan:
                 )
 
     def _only_fixed(self, op: ConstrainOp, chosen: Layout) -> Layout:
-        """Reduces a chosen layout to the axes that a constraint fixes."""
+        """Returns the layout `chosen`, reduced to the axes that a constraint fixes."""
         return Layout(
             chosen.mesh,
             tuple(tuple(s for s in dim if op.fixes(s.axis)) for dim in chosen.dims),
@@ -383,9 +401,10 @@ class ShardingPlan:
 
 def propagate_sharding(module: ModuleOp, mesh: Mesh) -> tuple[WrittenPlan, ...]:
     """
-    Annotates every op of a sequential program with the layouts on a mesh that follow from
-    those requested for its arguments, axis after axis. Returns these layouts, as
-    `follow_steps` takes them. A note says which ops have no rule. Raises DistIRError.
+    Annotates every op of a sequential program with layouts on a mesh. The layouts
+    follow from those requested for the arguments, axis by axis. Returns the plans in
+    the form that `ChosenLayouts` holds. Adds a note about ops without a sharding rule.
+    Raises DistIRError if requests are invalid.
     """
     add_notes(module, unruled_ops(module))
     plan = ShardingPlan(module, mesh)

@@ -1,10 +1,10 @@
 """
-The strategies of an op on one mesh axis: the placements in which it takes its operands and
-gives its results.
+The strategies of an op on one mesh axis. A strategy is a placement for each operand and
+each result.
 
-The op's sharding rule says which are legal, `AxisPolicy` which of these are weighed: an
-axis is there either to split parameters or to split inputs, and a split that serves neither
-is no alternative.
+The op's sharding rule says which strategies are legal. `AxisPolicy` says which legal
+ones are considered: an axis splits either parameters or inputs, and a split that serves
+neither purpose is left out.
 """
 
 from __future__ import annotations
@@ -38,15 +38,21 @@ from distir.sharding.placement import (
 
 WITHOUT_PARAMETERS = 1 / 32
 """
-The weight of work on activations alone, on an axis that splits parameters. Such an axis is
-there to split the work that involves parameters, and this is worth the communication; other
-work is split where it pays on devices that compute about 128 floating-point operations
-while they send a byte.
+The weight of work on activations alone, on an axis that splits parameters. The purpose
+of such an axis is to split work that involves parameters, so this work is split at any
+price of communication. Other work is split only if it pays on devices that compute
+about 128 floating-point operations while they send a byte.
 """
 
 
 class OperandFacts(NamedTuple):
-    """Facts about an operand that hold before any layout is chosen."""
+    """
+    Facts about an operand that hold before any layout is chosen.
+
+    - `possible`: the placements in which the operand may be available;
+    - `source`: the kind of values that it is computed from;
+    - `requested`: whether its split was requested by the user.
+    """
 
     possible: tuple[Placement, ...]
     source: Source
@@ -55,8 +61,8 @@ class OperandFacts(NamedTuple):
 
 def takes_one_value(op: Operation) -> bool:
     """
-    Whether an op takes a single value, or beside it only what follows from that value alone,
-    as its scale does.
+    Whether an op has a single input value. Its other operands, if any, must be computed
+    from that value alone, as a quantisation scale is.
     """
     values = list(op.operands)
     for value in values[1:]:
@@ -70,7 +76,7 @@ def takes_one_value(op: Operation) -> bool:
 
 
 class OpStrategies:
-    """Enumerates the strategies of an op and of all ops that are like it."""
+    """Enumerates the strategies of an op. Equal ops share the result."""
 
     def __init__(
         self,
@@ -80,7 +86,8 @@ class OpStrategies:
         first_hints: frozenset[SplitPlacement] = frozenset(),
     ):
         """
-        `first_hints` are the hints (see `AxisPolicy`) of the op's first operand.
+        Prepares the strategies of `op`. `first_hints` are the hints for its first
+        operand (see `AxisPolicy.hints`).
         """
         self.op = op
         self.info = info
@@ -94,8 +101,9 @@ class OpStrategies:
         requested: Iterable[frozenset[SplitPlacement]],
     ) -> list[OpAlternative]:
         """
-        Returns the alternatives for operands with these facts, the one on whole values
-        first. `hints` and `requested` (see `AxisPolicy`) are those of the op's results.
+        Returns the alternatives of the op, first the one on whole values. `operands`
+        are the facts about its operands. `hints` and `requested` are the hints and the
+        requested splits of its results (see `AxisPolicy`).
         """
         if isinstance(self.op, ConstrainOp):
             return self._constrained(self.op, operands[0])
@@ -119,8 +127,9 @@ class OpStrategies:
 
     def _paid(self, strategy: AxisStrategy, operands: Sequence[OperandFacts]) -> float:
         """
-        Returns the price of what the op communicates while it computes: nothing where that
-        follows from a split that was requested.
+        Returns the price of the communication inside the op while it computes. The
+        price is 0 if the user requested the split of an operand that leads to this
+        communication.
         """
         asked = any(
             facts.requested and isinstance(p, SplitPlacement) and p in facts.possible
@@ -152,10 +161,13 @@ class OpStrategies:
         requested: Iterable[frozenset[SplitPlacement]],
     ) -> Iterable[tuple[SplitFactor, tuple[Take, ...]]]:
         """
-        Yields the splits worth trying, with how each operand may be obtained. A split is
-        worth trying because an operand is split already (whole operands may then be cut to
-        match), because a parameter starts it or was split by this very choice (whole
-        operands may not be cut), or because it was asked for.
+        Yields the splits worth trying, with the way in which each operand may be
+        obtained. A split is worth trying in three cases:
+
+        - an operand is split already; whole operands may then be cut to match;
+        - a parameter starts the split, or is split by a choice of this plan; whole
+          operands may then not be cut;
+        - the user requested the split.
         """
         info, policy, count = self.info, self.policy, len(operands)
         for split in self._hinted(requested):
@@ -205,11 +217,16 @@ class OpStrategies:
         hints: Iterable[frozenset[SplitPlacement]],
     ) -> Iterable[SplitFactor]:
         """
-        Yields the splits that parameters start: where a parameter meets a contraction;
-        earlier, where a parameter without a decision is prepared for one (transposed,
-        cast); and where rows of a parameter are looked up (each device has some of the
-        rows). A parameter that is added to an activation (a bias, a table of positions)
-        starts none, as that would split the sequence.
+        Yields the splits that parameters start. A parameter starts splits in three
+        cases:
+
+        - it is an operand of a contraction;
+        - its placement is not decided, and this op prepares it for a contraction
+          (transposes or casts it);
+        - the op looks up rows of it; each device then has some of the rows.
+
+        A parameter that is added to an activation, such as a bias or a table of
+        positions, starts none, as that would split the sequence.
         """
         rule, policy = self.info.rule, self.policy
         starts = [
@@ -239,7 +256,10 @@ class OpStrategies:
                         yield from (s for s in wanted if s.factor == factor)
 
     def _prepares(self, operands: Sequence[OperandFacts]) -> bool:
-        """Whether the op prepares a parameter without a decision for its use."""
+        """
+        Whether the op prepares a parameter for its use (for example transposes it) and
+        the parameter's placement is not decided yet.
+        """
         return takes_one_value(self.op) and FREE in operands[0].possible
 
     def _hinted(
@@ -253,9 +273,10 @@ class OpStrategies:
 
     def _is_foreign(self, operands: Sequence[OperandFacts], factor: int) -> bool:
         """
-        Whether a split does not serve an axis that splits parameters: a contraction with a
-        parameter splits along a dimension of the parameter, and one of activations alone
-        (attention scores) is not turned into partial sums.
+        Whether a split of `factor` does not serve an axis that splits parameters. A
+        contraction with a parameter must split a dimension of the parameter. A
+        contraction of activations alone, such as attention scores, must not become a
+        partial sum.
         """
         rule = self.info.rule
         if not self.policy.split_parameters or not rule.flops:
@@ -273,8 +294,8 @@ class OpStrategies:
         self, operands: Sequence[OperandFacts]
     ) -> Iterable[tuple[AxisStrategy, tuple[Take, ...]]]:
         """
-        Yields the strategies that let partial values pass through, where the rule is linear
-        in them.
+        Yields the strategies that let partial values pass, for sets of operands in
+        which the rule is linear.
         """
         for number, linear in enumerate(self.info.rule.linear):
             monoids = [
@@ -321,12 +342,18 @@ class OpStrategies:
         ]
 
     def _is_divisible(self, placement: Placement) -> bool:
-        """Whether the first operand can be in a placement, inside the axes before."""
+        """
+        Whether the sizes allow the first operand to have `placement` inside the splits
+        of the axes planned before this one.
+        """
         is_split = isinstance(placement, SplitPlacement)
         return not is_split or self.info.fitting(0, placement) is not None
 
     def _check_divisible(self, op: ConstrainOp, target: Placement) -> None:
-        """Refuses a split that was asked for of what axes before split too far."""
+        """
+        Raises DistIRError if a constraint requests a split that the sizes do not allow
+        inside the splits of the axes planned before this one.
+        """
         if not isinstance(target, SplitPlacement) or self._is_divisible(target):
             return
         mesh, axis = self.info.mesh, self.policy.program.axis

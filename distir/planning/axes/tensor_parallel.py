@@ -40,15 +40,17 @@ from distir.sharding.signatures import (
 from distir.transforms.slicing import sliced
 
 _NAMED = 3
-"""The most ops that one note names."""
+"""The maximal number of ops that one note names."""
 
 
 def left_whole(
     plan: AxisPlan, mesh: Mesh, axis: str, signatures: Signatures
 ) -> list[str]:
     """
-    Returns notes about the contractions that the axis does not split: one about those whose
-    sizes it does not divide, and one about those that it is not worth to split.
+    Returns notes about the contractions that the axis leaves whole. One note is about
+    those whose sizes the axis does not divide. Another note is about those whose split
+    would cost more communication than it saves work. If the axis splits no contraction
+    at all, a single note says so.
     """
     parts = mesh.size(axis)
     on = f"axis {axis!r} of size {parts}"
@@ -84,7 +86,10 @@ def left_whole(
 
 
 def _listed(ops: Sequence[str]) -> str:
-    """Returns the subject and the verb of a note about ops, which names a few of them."""
+    """
+    Returns the subject and the verb of a note about `ops`. It names a few of them and
+    counts the others.
+    """
     if len(ops) == 1:
         return f"{ops[0]} stays"
     more = len(ops) - _NAMED
@@ -94,8 +99,9 @@ def _listed(ops: Sequence[str]) -> str:
 
 def forward_part(module: ModuleOp) -> ModuleOp:
     """
-    Returns a copy of a program; of a training step, only of its forward, up to the loss:
-    its splits decide how the backward and the update are split.
+    Returns a copy of a program. Of a training step, the copy has only the forward up to
+    the loss, as the splits of the forward decide how the backward and the update are
+    split.
     """
     function = entry_function(module)
     outputs = forward_results(function)
@@ -107,7 +113,9 @@ def forward_part(module: ModuleOp) -> ModuleOp:
 def _split_states_like_parameters(
     function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
 ) -> None:
-    """Gives optimizer states the layout of the parameter that they belong to."""
+    """
+    Requests for the optimizer states the split over `axis` that their parameter has.
+    """
     inputs = function.function_type.inputs.data
     for j, i in parameters_of_states(function).items():
         if axis in fixed_axes(attributes[j]):
@@ -131,14 +139,15 @@ def _split_tables(
     is_forward: bool,
 ) -> None:
     """
-    Requests that an axis splits the entries of tables that are larger than the rows looked
-    up in them: the memory saved is then worth the sum over devices, each of which finds
-    only entries of its own part. A head that is tied to such a table has its columns split
-    as well.
+    Requests a split of the rows of lookup tables over `axis`, for tables that are
+    larger than the rows looked up in them. The split saves memory, and costs a sum over
+    devices, as each device finds only rows of its own part. A head that is tied to such
+    a table gets its columns split as well.
 
-    With `is_forward`, `function` is the forward of a training step. A table then comes with
-    its gradient and states, which are there through the step, while rows are those of one
-    micro-batch. There the product with a tied head decides about its table.
+    With `is_forward`, `function` is the forward of a training step. A table is then
+    kept with its gradient and states throughout the step, while the looked-up rows are
+    those of one micro-batch. A table with other uses than lookups, such as a tied head,
+    is not decided here: its product with the head decides.
     """
     parts = mesh.size(axis)
     for op in function.body.block.ops:
@@ -168,8 +177,9 @@ def _split_tables(
 
 def split_parameters(module: ModuleOp, axis: str) -> None:
     """
-    Annotates the parameters of a sequential program that are to be split over a mesh axis,
-    as the pass `tensor-parallel` documents. Raises DistIRError.
+    Annotates the parameters of a sequential program that are to be split over mesh axis
+    `axis`, as the pass `tensor-parallel` documents. Raises DistIRError if a request in
+    the program is invalid.
     """
     mesh = axis_mesh(module, axis)
     function = entry_function(module)

@@ -1,6 +1,6 @@
 """
-Cost models: the price of an op and of a collective, for the choice of layouts.
+Cost models: the prices of ops and of collectives, for the choice of layouts.
 
-`cost_model` is the interface. `unit` needs no cluster; `simulated` and `micro_batches` are
-seconds on one. `rank_links` has the links between the ranks of a pipeline.
+`cost_model` has the interface. `unit` needs no cluster. `simulated` and `micro_batches`
+compute seconds on a cluster. `rank_links` has the links between pipeline ranks.
 """

@@ -1,4 +1,4 @@
-"""The interface of cost models: what strategies and changes of layout cost."""
+"""The interface of cost models, which price strategies and reshards."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from distir.sharding.rule import Rule, factor_shards
 
 class CostModel(ABC):
     """
-    The costs of ops and changes of layout on each device of a mesh, in the model's own
-    `unit`, and their memory, in bytes. A cost times `scale` is large enough that a
-    solver cannot take it for a rounding error.
+    Prices ops and reshards on each device of a mesh, in the model's own `unit`, and
+    computes their memory in bytes. A cost multiplied by `scale` is large enough that a
+    solver does not take it for a rounding error.
 
-    A subclass says what an op costs (`op`) and what one collective costs (`step`); which
-    collectives a change of layout takes, and how many bytes values occupy, is the same for
-    all models.
+    A subclass prices an op (`op`) and a single collective (`step`). The collectives of
+    a reshard and the bytes of values are the same in all models.
     """
 
     unit: ClassVar[str] = "s"
@@ -49,19 +48,22 @@ class CostModel(ABC):
 
     @abstractmethod
     def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
-        """Returns the cost of an op that follows this strategy."""
+        """Returns the cost of `op` under `strategy`."""
 
     @abstractmethod
     def step(
         self, type_: TensorType[Attribute], before: Layout, step: ReshardStep
     ) -> float:
-        """Returns the cost of one collective on a value of that (sequential) type."""
+        """
+        Returns the cost of one collective, `step`, on a value of the sequential type
+        `type_` in the layout `before`.
+        """
 
     def reshard(self, type_: Attribute, before: Layout, after: Layout) -> float:
         """
-        Returns the cost of bringing a value of that (sequential) type from one layout to
-        another, by the steps that `lower-reshard` takes; infinite if no communication does
-        that.
+        Returns the cost of a reshard of a value of the sequential type `type_` from
+        layout `before` to layout `after`. It is the sum over the steps that
+        `lower-reshard` takes. Returns infinity if no steps lead to `after`.
         """
         if before == after or not isinstance(type_, TensorType):
             return 0.0
@@ -72,7 +74,10 @@ class CostModel(ABC):
         return self._reshards[key]
 
     def bytes(self, type_: Attribute, layout: Layout) -> int:
-        """Returns the bytes that a value of that (sequential) type takes on each device."""
+        """
+        Returns the bytes on each device of a value of the sequential type `type_` in
+        `layout`.
+        """
         key = (id(type_), layout)
         if key not in self._bytes:
             self._seen.append(type_)
@@ -92,39 +97,43 @@ class CostModel(ABC):
 
     def held(self, type_: Attribute, layout: Layout) -> float:
         """
-        Returns the bytes of a device's memory that a value of that (sequential) type takes
-        while it lives. Under micro-batches these are the bytes of all micro-batches under
-        way, or the device's share where the devices of a pipeline divide values between
-        them.
+        Returns the bytes of a device's memory that a value of the sequential type
+        `type_` takes while it lives. In models of micro-batches these are the bytes of
+        all micro-batches under way. If the ranks of a pipeline divide the values
+        between them, only the device's share counts.
         """
         return self.bytes(type_, layout)
 
     def argument(self, type_: Attribute, layout: Layout) -> float:
         """
-        Returns the cost of preparing an argument that comes in a layout, before ops can
-        take it.
+        Returns the cost of preparing an argument in `layout` before ops can use it. It
+        is 0 unless a subclass says otherwise.
         """
         return 0.0
 
     def send(self, type_: Attribute, layout: Layout) -> float:
         """
-        Returns the cost of sending a value of that (sequential) type, in this layout, to
-        the next rank of a pipeline; 0 in a model that knows of no pipeline.
+        Returns the cost of sending a value of the sequential type `type_` in `layout`
+        to the next pipeline rank. It is 0 in models without a pipeline.
         """
         return 0.0
 
     def workspace(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> int:
         """
-        Returns the bytes that an op needs besides its operands and results while it runs.
+        Returns the bytes of temporary memory that an op needs while it runs, besides
+        its operands and results.
         """
         return 0
 
     def is_view(self, op: Operation) -> bool:
-        """Whether an op's result is its first operand's memory."""
+        """Whether the result of an op is a view of its first operand."""
         return VIEWS.of(op)
 
     def _parts(self, rule: Rule, operands: Sequence[Layout]) -> dict[int, int]:
-        """Returns into how many parts each factor of an op is split."""
+        """
+        Returns the number of parts into which each factor of an op is split. Factors
+        that no operand splits are left out.
+        """
         axes: dict[int, set[str]] = {}
         for layout, dims in zip(operands, rule.operands, strict=True):
             for d, dim in enumerate(dims):
@@ -149,9 +158,10 @@ class CostModel(ABC):
         self, shape: tuple[int, ...], before: Layout, after: Layout
     ) -> Sequence[ReshardStep] | None:
         """
-        Returns the steps of a change of layout, or None if there are none. Without run
-        lengths they are the same for all shapes that can have the layouts, as all sizes are
-        fractions of the whole.
+        Returns the steps of a reshard, or None if no steps lead from `before` to
+        `after`. Layouts without run lengths have the same steps for all shapes of the
+        same rank, as all sizes are fractions of the whole; these steps are computed
+        once.
         """
         shards = (s for layout in (before, after) for dim in layout.dims for s in dim)
         runs = any(s.run is not None for s in shards)

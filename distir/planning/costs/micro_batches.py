@@ -34,7 +34,10 @@ from distir.transforms.pipelines.over_time import (
 )
 
 _SMALL = 0.01
-"""The sends, as a fraction of the work, by which their price is found."""
+"""
+The seconds of sends, as a fraction of the seconds of work, at which the price of sends
+is computed.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,13 @@ class Shares:
     """
     The fraction of a program's values that each device of a pipeline holds.
 
-    - `of_all`: of parameters, gradients and states, which the ranks divide between them;
-    - `of_micro_batch`: of the values of one micro-batch, which the ranks divide too but
-      keep for all micro-batches that are under way.
+    - `of_all`: of parameters, gradients and states, which the ranks divide between
+      them;
+    - `of_micro_batch`: of the values of one micro-batch. The ranks divide these too,
+      but keep them for all micro-batches under way.
 
-    A rank holds as much as the others only if the stages are balanced, which the search of
-    layouts cannot know; the simulator has the last word.
+    The shares are exact only if the stages are balanced. The layout search cannot know
+    this, so the simulator judges the memory in the end.
     """
 
     of_all: float = 1.0
@@ -56,7 +60,8 @@ class Shares:
     @staticmethod
     def of(schedule: PipelineSchedule) -> Shares:
         """
-        Returns the shares under a schedule, on the rank that keeps the most micro-batches.
+        Returns the shares under a schedule, on the rank that keeps the most
+        micro-batches.
         """
         return Shares(
             1 / schedule.ranks, max(in_flight_per_rank(schedule)) / schedule.stages
@@ -67,14 +72,13 @@ class MicroBatchCosts(SimulatedCosts):
     """
     The cost model of a mesh whose first axis is the micro-batch axis.
 
-    An op or a change of layout costs what it costs for one micro-batch; the graph counts
-    how many of them there are. Combining the micro-batches costs what `pipeline` makes of
-    it: terms of a sum are added one by one, or parts are joined, both on each device by
-    itself; then the whole value is brought to its layout.
+    An op or a reshard has the cost that it has for one micro-batch; the layout graph
+    multiplies it by their number. Combining the micro-batches has the cost of the ops
+    that `pipeline` makes for it. On each device, terms of a sum are added one by one,
+    and parts are concatenated. Then the whole value is resharded.
 
-    In a pipeline (`schedule`), costs are sums over all stages, and each device holds its
-    `Shares`. A send costs as much as work that makes a step as much longer
-    (`price_of_sends`).
+    In a pipeline (`schedule`), costs are sums over all stages, and each device holds
+    its `Shares`. A send is priced by how much it lengthens the step (`price_of_sends`).
     """
 
     def __init__(
@@ -107,15 +111,16 @@ class MicroBatchCosts(SimulatedCosts):
 
     def send(self, type_: Attribute, layout: Layout) -> float:
         """
-        Returns the seconds of work that cost a step as much as sending a value, of one
-        micro-batch or of all, from each device of a rank to one of the next.
+        Returns the cost of sending a value from each device of a rank to a device of
+        the next rank, in seconds of work that lengthen the step as much. The value is
+        that of one micro-batch or of all, as `layout` says.
         """
         return self.price * self.link.seconds(self.bytes(type_, layout))
 
     def saved_by_splitting(self, type_: Attribute, layout: Layout) -> float:
         """
-        Returns by how much a send would be cheaper if the value were split over all devices
-        of a rank.
+        Returns by how many seconds a send would be cheaper if the value were split over
+        all devices of a rank.
         """
         sent, axes = self.bytes(type_, layout), layout.split_axes
         split = prod(n for axis, n in self.mesh.axes[1:] if axis in axes)
@@ -125,7 +130,7 @@ class MicroBatchCosts(SimulatedCosts):
     def argument(self, type_: Attribute, layout: Layout) -> float:
         """
         Returns the seconds of dividing an argument that holds the whole batch into
-        micro-batches.
+        micro-batches. Returns 0 if `layout` does not split it into micro-batches.
         """
         divides = TIME_AXIS in layout.split_axes and self.mesh.size(TIME_AXIS) > 1
         if not divides or not isinstance(type_, TensorType):
@@ -168,7 +173,9 @@ class MicroBatchCosts(SimulatedCosts):
     def _part(
         self, type_: TensorType[Attribute], layout: Layout
     ) -> TensorType[Attribute]:
-        """Returns the type of one micro-batch of a value, on all devices."""
+        """
+        Returns the type of one micro-batch of a value, with the sizes over all devices.
+        """
         part = micro_batch_type(with_layout(type_, layout), self.mesh, self.mesh.name)
         assert isinstance(part, TensorType)
         return TensorType(type_.element_type, part.get_shape())
@@ -177,8 +184,8 @@ class MicroBatchCosts(SimulatedCosts):
         self, name: str, type_: TensorType[Attribute], layout: Layout
     ) -> float:
         """
-        Returns the seconds of adding up values of that type, or of joining all parts of
-        one.
+        Returns the seconds of one op that combines micro-batches: `Add` adds two values
+        of type `type_`, and `Concat` joins all parts of one.
         """
         count, attributes = (2, {}) if name == "Add" else (1, {"axis": 0})
         values = Block(arg_types=[type_] * count).args
@@ -188,19 +195,22 @@ class MicroBatchCosts(SimulatedCosts):
 
 
 def _size(mesh: Mesh) -> int:
-    """Returns the number of devices of a mesh."""
+    """
+    Returns the number of devices of a mesh, where the micro-batch axis does not count.
+    """
     return len(mesh.devices) // mesh.size(TIME_AXIS)
 
 
 def price_of_sends(schedule: PipelineSchedule, *, blocking: bool = False) -> float:
     """
-    Returns how much longer a second of sends between ranks makes a step, compared with a
-    second of work, where both are spread evenly.
+    Returns the factor by which a second of sends between ranks lengthens a step more
+    than a second of work, if both are spread evenly over the ranks.
 
-    Devices work while sends are under way, and wait for what they need. So the price
-    depends on the schedule: in a long 1F1B it is nearly 1, as p micro-batches under way
-    wait for each other's messages in turn, while GPipe waits for the first and the last
-    messages only. A send that is `blocking` takes the time of two ranks.
+    Devices work while sends are under way, and wait only for the messages that they
+    need. So the price depends on the schedule. In a long 1F1B it is nearly 1, as
+    micro-batches wait for each other's messages in turn. In GPipe only the first and
+    the last messages are waited for. If `blocking`, a send takes the time of two ranks
+    and the price is 2. With a single rank it is 0.
     """
     if schedule.ranks == 1:
         return 0.0
@@ -227,9 +237,10 @@ def costs_on(
     blocking_sends: bool = False,
 ) -> SimulatedCosts:
     """
-    Returns the simulated costs on a mesh of a cluster. If the mesh's first axis is the
-    micro-batch axis, they are those of micro-batches, in a pipeline if there is a
-    `schedule`. Raises DistIRError.
+    Returns the cost model of a mesh on a cluster, in seconds of the simulator. If the
+    first mesh axis is the micro-batch axis, it is the model for micro-batches, in a
+    pipeline if `schedule` is given. Raises DistIRError if the mesh does not fit the
+    cluster.
     """
     if mesh.has_time:
         return MicroBatchCosts(

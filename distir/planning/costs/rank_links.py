@@ -8,15 +8,17 @@ from distir.interpreters.simulator.costs.communication import send_seconds, shar
 from distir.interpreters.simulator.costs.hardware import Hardware
 
 _MESSAGE = 2**20
-"""The bytes of the message by which links are compared."""
+"""The size in bytes of the message by which links are compared."""
 
 
 @dataclass(frozen=True)
 class RankLink:
     """
-    The slowest link between devices of neighbouring ranks of a pipeline, from `source` to
-    `target`, while `sharing` devices send over it: each device of a rank sends at the same
-    time to the one in its place of the next rank.
+    The slowest link between devices of neighbouring pipeline ranks.
+
+    - `source`, `target`: the devices at its ends;
+    - `sharing`: the number of devices that send over it at the same time. Each device
+      of a rank sends to the device at the same position in the next rank.
     """
 
     hardware: Hardware
@@ -26,7 +28,10 @@ class RankLink:
 
     @staticmethod
     def slowest(hardware: Hardware, ranks: int, devices: int) -> RankLink:
-        """Returns the slowest link between ranks of so many devices each."""
+        """
+        Returns the slowest link between any two neighbouring ranks, for `ranks` ranks
+        of `devices` devices each.
+        """
         found = [RankLink(hardware)]
         for rank in range(ranks - 1):
             first = rank * devices
@@ -36,5 +41,8 @@ class RankLink:
         return max(found, key=lambda link: link.seconds(_MESSAGE))
 
     def seconds(self, size: float) -> float:
-        """Returns the seconds of sending `size` bytes; 0 where there is one rank."""
+        """
+        Returns the seconds of sending `size` bytes over the link; 0 if the pipeline has
+        one rank.
+        """
         return send_seconds(size, self.source, self.target, self.hardware, self.sharing)

@@ -1,4 +1,4 @@
-"""A cost model that asks the simulator's own cost functions."""
+"""A cost model that uses the simulator's own cost functions."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from distir.transforms.resharding import op_of_step
 
 class SimulatedCosts(CostModel):
     """
-    The cost model of a mesh on a cluster: the seconds of the slowest device, from the cost
-    functions of the simulator and the collectives that `lower-reshard` makes. `profiles`
-    say what devices reach in practice.
+    The cost model of a mesh on a cluster. A cost is in seconds of the slowest device.
+    It comes from the cost functions of the simulator and the collectives that
+    `lower-reshard` makes. `profiles` hold measured speeds of devices.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class SimulatedCosts(CostModel):
 
     def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
         """
-        Returns the seconds of an op of the sequential program on each device, with those of
-        what it communicates while it computes.
+        Returns the seconds of an op of the sequential program on the slowest device.
+        They include the communication inside the op while it computes.
         """
         seconds = max(c.seconds for c in self._costs(op, rule, strategy))
         exchange = exchange_of(op, strategy.operands, self.device_map)
@@ -71,7 +71,8 @@ class SimulatedCosts(CostModel):
 
     def workspace(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> int:
         """
-        Returns the bytes that an op needs besides its operands and results while it runs.
+        Returns the bytes of temporary memory that an op needs while it runs, besides
+        its operands and results.
         """
         return max(c.workspace for c in self._costs(op, rule, strategy))
 
@@ -87,7 +88,9 @@ class SimulatedCosts(CostModel):
     def step(
         self, type_: TensorType[Attribute], before: Layout, step: ReshardStep
     ) -> float:
-        """Returns the seconds of the collective that `lower-reshard` makes of a step."""
+        """
+        Returns the seconds of the collective that `lower-reshard` makes for `step`.
+        """
         sizes = self.bytes(type_, before), self.bytes(type_, step.layout)
         key = (step.kind, step.axes, *sizes)
         if key not in self._steps:

@@ -1,8 +1,8 @@
 """
 A cost model for meshes without a cluster.
 
-It counts floating-point operations on one device, and bytes at a low price. Whoever asks
-for a 4-way split wants the work split 4 ways where that is possible, and then as little
+It counts floating-point operations on one device, and bytes at a low price. A user who
+asks for a 4-way split wants the work split 4 ways where possible, and then as little
 communication as possible.
 """
 
@@ -37,8 +37,8 @@ PREFERENCE = 1e-6
 
 GATHER_PENALTY = 1.25
 """
-By which factor gathering costs more than its bytes, so that among equal plans values stay
-whole.
+The factor by which the price of gathering exceeds that of its bytes. It makes values
+stay whole in one of several equal plans.
 """
 
 _STEPS: dict[tuple[type[Placement], type[Placement]], StepKind] = {
@@ -48,17 +48,17 @@ _STEPS: dict[tuple[type[Placement], type[Placement]], StepKind] = {
     (SplitPlacement, ReplicatedPlacement): "all_gather",
     (SplitPlacement, SplitPlacement): "all_to_all",
 }
-"""The collective that brings a value from one class of placement to another."""
+"""The collective that moves a value from one class of placement to another."""
 
 
 class UnitCosts(CostModel):
     """
-    The cost model of a mesh without a cluster: floating-point operations per device, plus a
-    low price per byte sent, plus a much lower one per byte touched. Cutting a part out of a
-    whole value costs next to nothing.
+    The cost model of a mesh without a cluster. A cost is the floating-point operations
+    per device, plus a low price per byte sent, plus a much lower price per byte read or
+    written. Cutting a part out of a whole value costs nearly nothing.
 
-    Where one mesh axis is planned after the other, `work`, `preferred` and `move` say what
-    an axis does to an op and to a value.
+    `work`, `preferred` and `move` price the effect of one mesh axis on an op or a
+    value. They are used if one axis is planned after the other.
     """
 
     unit = "operations"
@@ -66,8 +66,8 @@ class UnitCosts(CostModel):
 
     def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
         """
-        Returns the operations of an op on each device, with the price of the bytes that it
-        touches.
+        Returns the operations of an op on each device, plus the price of the bytes that
+        it reads, writes and communicates.
         """
         operands, results = strategy.operands, strategy.results
         touched = sum(self._sizes(op.operands, operands))
@@ -91,8 +91,8 @@ class UnitCosts(CostModel):
 
     def exchange(self, op: Operation, operands: Sequence[Layout]) -> float:
         """
-        Returns the price of what an op communicates while it computes: that of the bytes,
-        and of each message.
+        Returns the price of the communication inside an op while it computes: a price
+        per byte and a price per message. Returns 0 if the op does not communicate.
         """
         found = state_exchange(op, operands, self.mesh)
         if found is None:
@@ -107,15 +107,16 @@ class UnitCosts(CostModel):
 
     def work(self, flops: float, touched: float) -> float:
         """
-        Returns the cost of so many operations, and bytes read and written, on one device.
+        Returns the cost of `flops` operations and `touched` bytes, read or written, on
+        one device.
         """
         return flops + PRICE_PER_BYTE_TOUCHED * touched
 
     def preferred(self, work: float, *, late: bool, runs: bool) -> float:
         """
-        Returns the cost of work with its tie-breakers: a little less where an op lets
-        partial values pass (sums are reduced late), a little more where it works on runs
-        (contiguous splits are simpler).
+        Returns the cost `work`, changed slightly to break ties. It becomes lower if the
+        op lets partial values pass (`late`), so that sums are reduced late. It becomes
+        higher if the op works on runs (`runs`), as contiguous splits are simpler.
         """
         if late:
             return work * (1 - PREFERENCE)
@@ -123,9 +124,9 @@ class UnitCosts(CostModel):
 
     def move(self, have: Placement, want: Placement, size: float, parts: int) -> float:
         """
-        Returns the cost of bringing a value from one placement to another on an axis of
-        `parts` devices; `size` is its bytes on one device where it is whole on this axis.
-        Infinite if no communication does that.
+        Returns the cost of moving a value from placement `have` to placement `want` on
+        an axis of `parts` devices. `size` is the bytes of the value on one device where
+        this axis does not split it. Returns infinity if no collective does that.
         """
         if have == want:
             return 0.0
@@ -140,16 +141,17 @@ class UnitCosts(CostModel):
 
     def gradient(self, flops: float, parts: int) -> float:
         """
-        Returns the cost of the gradient of a contraction of so many operations with a
-        parameter that every device keeps whole and cuts its part out of: in the backward
-        each device computes the whole gradient.
+        Returns the additional cost in the backward if every device keeps the parameter
+        of a contraction whole but uses only a part of it. Each device then computes the
+        whole gradient of the parameter instead of one of `parts` parts. `flops` are the
+        operations of the contraction.
         """
         return flops * (1 - 1 / parts)
 
     def _sent(self, kind: StepKind, before: float, after: float, parts: int) -> float:
         """
-        Returns the price of a collective among `parts` devices; sizes are those of
-        `bytes_moved`.
+        Returns the price of a collective among `parts` devices. `before` and `after`
+        are the bytes that `bytes_moved` takes.
         """
         match kind:
             case "slice":

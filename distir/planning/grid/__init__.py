@@ -1,9 +1,9 @@
 """
-The search over a grid of plans, behind `search-grid` and `distir search`.
+The search over a grid of plans, which `search-grid` and `distir search` run.
 
-The plans are defined in `distir.planning.plans.plan`; `evaluate` distributes and simulates one,
-`runner` evaluates all of them on all cores, `results` ranks them, `journal` saves results
-as they come.
+`distir.planning.plans.plan` defines the plans. `evaluate` distributes and simulates one
+plan, `runner` evaluates all plans on all cores, `results` ranks the results, and
+`journal` saves results as soon as they are known.
 """
 
 from distir.planning.grid.evaluate import Evaluator

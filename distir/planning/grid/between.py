@@ -1,9 +1,9 @@
 """
-Layouts for a size of the batch that lies between two others.
+Layouts for a batch size between two other batch sizes.
 
-Where the size of every tensor and the work of every op grow linearly with the batch, so
-does the cost of any choice of layouts. A choice that is the best for a small and for a
-large batch is then the best for all batches between them, and need not be searched again.
+If the size of every tensor and the work of every op grow linearly with the batch, so
+does the cost of any choice of layouts. A choice that is best for a small and for a
+large batch is then best for all batches between them, and need not be searched again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from distir.sharding.signatures import Signatures
 
 class _Found(list[tuple[Hashable, Sequence[Attribute]]]):
     """
-    The contents of a program in its order: pairs of what must be the same in all programs,
-    and the attributes that may depend on the batch.
+    The contents of a program in order, as pairs. The first element must be equal in all
+    compared programs; the second holds the attributes and types that may depend on the
+    batch.
     """
 
     def __init__(self, module: ModuleOp):
@@ -63,8 +64,8 @@ class _Found(list[tuple[Hashable, Sequence[Attribute]]]):
 @dataclass(frozen=True)
 class _Measure:
     """
-    The content of an op's sharding rule: the parts that depend on no size, the sizes,
-    and the work.
+    The contents of an op's sharding rule for a comparison: the parts that depend on no
+    size (`kind`), the sizes, and the floating-point operations.
     """
 
     kind: Hashable
@@ -73,7 +74,7 @@ class _Measure:
 
     @staticmethod
     def of(rule: Rule, op: Operation) -> _Measure:
-        """Returns the measure of an op with this rule."""
+        """Returns the measure of `op`, whose sharding rule is `rule`."""
         shapes = [shape_of(v.type) for v in (*op.operands, *op.results)]
         factors = tuple((f.kind, f.monoid) for f in rule.factors)
         partial = tuple(sorted(rule.partial_results.items()))
@@ -84,8 +85,8 @@ class _Measure:
 
 def _measures(module: ModuleOp) -> Iterator[_Measure]:
     """
-    Yields the measures of a program's ops (once for ops that are alike) and of the ops that
-    they can be decomposed into.
+    Yields the measures of a program's ops and of the ops in their decompositions. Equal
+    ops are measured once.
     """
     signatures, seen = Signatures(), set[int]()
     for function in functions(module).values():
@@ -104,7 +105,8 @@ def _measures(module: ModuleOp) -> Iterator[_Measure]:
 
 class Sizes:
     """
-    The contents of a sequential program for one size of the batch, with all sizes in it.
+    The contents of a sequential program for one batch size, with all sizes that occur
+    in it.
     """
 
     def __init__(self, module: ModuleOp, batch: int):
@@ -115,9 +117,9 @@ class Sizes:
 
 class Between:
     """
-    Compares a program with those for a smaller and for a larger batch. `holds` says whether
-    the three differ in sizes alone and all sizes and the work of all ops are linear in the
-    batch.
+    A comparison of a program with those for a smaller and a larger batch. `holds` says
+    whether the three programs differ only in sizes, and whether all sizes and the work
+    of all ops are linear in the batch.
     """
 
     def __init__(self, low: Sizes, own: Sizes, high: Sizes):
@@ -170,8 +172,9 @@ class Between:
 
     def program(self, low: ModuleOp, high: ModuleOp) -> ModuleOp | None:
         """
-        Returns the distributed program for the size between, from the distributed programs
-        for the two others; None if these have different layouts.
+        Returns the distributed program for the middle batch, derived from the
+        distributed programs for the smaller batch (`low`) and the larger one (`high`).
+        Returns None if the two have different layouts.
         """
         found, other = _Found(low), _Found(high)
         if len(found) != len(other):
@@ -211,7 +214,10 @@ def _bare(type_: Attribute) -> Attribute:
 
 
 def _rebuilt(module: ModuleOp, attributes: Iterator[Attribute]) -> ModuleOp:
-    """Returns a copy of a program with other attributes, given in the order of `_Found`."""
+    """
+    Returns a copy of a program with other attributes and types, given in the order of
+    `_Found`.
+    """
     values: dict[SSAValue, SSAValue] = {}
 
     def define(old: Sequence[SSAValue], new: Sequence[SSAValue]) -> None:

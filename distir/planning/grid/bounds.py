@@ -1,4 +1,7 @@
-"""Lower bounds on the time and memory of plans, known before anything is distributed."""
+"""
+Lower bounds of the time and memory of plans, which are known before anything is
+distributed.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,17 @@ class Bounds:
     """
     Lower bounds for every plan of one program on a number of devices of a cluster.
 
-    - `seconds_at_peak`: by policy of `activation-checkpoint` (recomputation is work too),
-      the seconds that the contractions of the sequential program take at the peak of one
-      device; 0 if devices differ, for which there is no such bound;
-    - `parameters`, `states`: bytes that the program keeps from step to step;
-    - `memory`: bytes of the largest device;
-    - `seconds_to_host`: those in which one device's link brings all states of parameters from
-      its host, and back; 0 if there is no such link.
+    - `seconds_at_peak`: for each policy of `activation-checkpoint`, the seconds that
+      the contractions of the sequential program take at the peak speed of one device.
+      Recomputation counts. The value is 0 if devices differ, as there is no such bound
+      then;
+    - `devices`: the number of devices;
+    - `parameters`, `states`: the bytes of parameters and of states that the program
+      keeps from step to step;
+    - `memory`: the bytes of the device with the most memory;
+    - `seconds_to_host`: the seconds in which the link of one device brings all
+      optimizer states of parameters from its host and back; 0 if no device has such a
+      link.
     """
 
     seconds_at_peak: Mapping[str, float]
@@ -53,9 +60,9 @@ class Bounds:
         policies: Sequence[str] = ("none",),
     ) -> Bounds:
         """
-        Computes the bounds for a sequential program on `devices` devices of a cluster, by
-        simulating it under each of the given policies of `activation-checkpoint`. Raises
-        DistIRError.
+        Computes the bounds for a sequential program on `devices` devices of a cluster.
+        The program is simulated under each policy of `activation-checkpoint` in
+        `policies`. Raises DistIRError if it cannot be simulated.
         """
         kinds = Hardware.of(cluster).distinct_kinds(range(cluster.size))
         function = entry_function(module)
@@ -93,14 +100,15 @@ class Bounds:
     @property
     def seconds(self) -> float:
         """
-        No plan takes less time than this: all devices compute all the time, at their peak.
+        A lower bound of the seconds of every plan: all devices compute all the time, at
+        their peak speed.
         """
         return min(self.seconds_at_peak.values()) / self.devices
 
     def seconds_of(self, plan: Plan) -> float:
         """
-        Returns a lower bound of this plan's seconds, with its recomputation and its copies of
-        states.
+        Returns a lower bound of the seconds of `plan`. It counts the plan's
+        recomputation and the copies of its optimizer states to and from the host.
         """
         work = self.seconds_at_peak.get(plan.checkpoint)
         if work is None:  # the layers have one of two policies
@@ -113,7 +121,7 @@ class Bounds:
         return seconds
 
     def least_bytes(self, plan: Plan) -> float:
-        """Returns a lower bound of the bytes that a plan needs on one of its devices."""
+        """Returns a lower bound of the bytes that `plan` needs on each device."""
         if not isinstance(plan, GridPlan):
             return (self.parameters + self.states) / self.devices
         split = plan.t * plan.p * plan.e
@@ -124,11 +132,15 @@ class Bounds:
 
     def may_fit(self, plan: Plan) -> bool:
         """
-        Whether the bytes that a plan keeps from step to step leave any memory for the rest.
+        Whether the bytes that `plan` keeps from step to step fit into the memory of a
+        device.
         """
         return self.least_bytes(plan) <= self.memory
 
 
 def _parts_of_states(plan: GridPlan) -> int:
-    """Returns how many devices have different parts of the optimizer's states, at most."""
+    """
+    Returns the maximal number of devices that hold different parts of the optimizer
+    states.
+    """
     return plan.t * plan.p * plan.e * (plan.d if plan.zero else 1)

@@ -1,4 +1,4 @@
-"""The layouts of the plans of a grid, chosen once for all that share them."""
+"""Chooses the layouts of grid plans, once for all plans that share them."""
 
 from __future__ import annotations
 
@@ -30,24 +30,30 @@ from distir.transforms.pipelines.pipeline import divided, schedule_for
 
 SharedByMeshes = dict[tuple[object, ...], SharedStages]
 """
-What pipelines share, by the text of the cluster, whether there are buckets, and the meshes
-of the stages.
+The compiled functions that pipelines share. The key holds the text of the cluster,
+whether collectives are merged into buckets, and the meshes of the stages.
 """
 
 
 class LayoutChooser:
     """
-    Chooses the layouts of one plan after another; `program` returns the sequential program
-    for a size of the batch, and `profiles` say what its devices reach in practice.
+    Chooses the layouts of one plan after another. `program` returns the sequential
+    program for a batch size. `profiles` hold measured speeds of the devices.
 
-    Layouts are chosen once for plans that differ in nothing but the schedule and the number
-    of micro-batches. They are the same for all numbers that are multiples of the first one,
-    if with these layouts no value is communicated per micro-batch that all micro-batches
-    share: the cost of other layouts then grows with the number, and the cost of these does
-    not (`distir.sharding.prices`). Splits that the first number does not allow, its
-    multiples do not allow either. Conversely, `verify-distribution` tells whether a
-    multiple allows the chosen layouts; if not, the plan's layouts are chosen separately. Of
-    plans that differ in their batch too, some lie between others (`Between`).
+    Plans that differ only in the schedule and the number of micro-batches share their
+    layouts if all of these hold:
+
+    - the number of micro-batches is a multiple of the first plan's number;
+    - no value that all micro-batches share is communicated once per micro-batch. The
+      cost of the chosen layouts then does not grow with the number of micro-batches,
+      while the cost of other layouts may (`distir.sharding.prices`);
+    - `verify-distribution` accepts the layouts for this number. A split that is illegal
+      for the first number is also illegal for its multiples, but the opposite does not
+      hold.
+
+    Else the plan's layouts are chosen separately. If plans also differ in the batch
+    size, the layouts of some of them follow from those of a smaller and a larger batch
+    (`Between`).
     """
 
     def __init__(
@@ -56,31 +62,37 @@ class LayoutChooser:
         self._program = program
         self._profiles = profiles
         self._chosen: ChosenProgram | None = None
-        """The plan for which layouts were chosen last, and the program in them."""
+        """The program with the layouts that were chosen last, and its plan."""
         self._stages: SharedByMeshes = {}
         self._kin: tuple[object, ...] = ()
         self._distributed: dict[int, ModuleOp] = {}
-        """By batch, distributed programs of plans that differ in the batch alone."""
+        """
+        The distributed programs of plans that differ only in the batch size, by batch
+        size.
+        """
         self._sizes: dict[int, Sizes] = {}
         self._betweens: dict[tuple[int, ...], Between] = {}
 
     @property
     def shared_stages(self) -> list[SharedStages]:
         """
-        The compiled functions that the pipelines so far share, by cluster and meshes of
-        stages.
+        The compiled functions that the pipelines so far share: one entry per
+        combination of cluster, buckets and meshes of stages.
         """
         return [*self._stages.values()]
 
     def prepare(self, batches: Sequence[int]) -> None:
-        """Compares the programs for these sizes of the batch, given in ascending order."""
+        """
+        Compares the programs for the batch sizes `batches`, which are in ascending
+        order.
+        """
         for batch in batches[1:-1]:
             self._known_between(batches[0], batch, batches[-1])
 
     def choose(self, plan: GridPlan, options: DistributionOptions) -> ChosenProgram:
         """
-        Returns the program with the layouts for a plan with these options. Raises
-        DistIRError.
+        Returns the program with the layouts for `plan`. `options` are the options of
+        `distribute` for this plan. Raises DistIRError if the plan is not possible.
         """
         chosen = self._chosen
         if chosen is None or not chosen.is_for(plan) or not chosen.allows(plan.k):
@@ -104,8 +116,8 @@ class LayoutChooser:
 
     def _between(self, plan: GridPlan) -> ModuleOp | None:
         """
-        Returns the program derived from those of a smaller and of a larger batch, if that
-        is possible.
+        Returns the distributed program for `plan`, derived from the programs for a
+        smaller and a larger batch size. Returns None if that is not possible.
         """
         lower = [b for b in self._distributed if b < plan.batch]
         upper = [b for b in self._distributed if b > plan.batch]
@@ -121,8 +133,8 @@ class LayoutChooser:
 
     def _known_between(self, *batches: int) -> Between:
         """
-        Returns how a program relates to two others; the batches are given in ascending
-        order.
+        Compares the programs for three batch sizes, given in ascending order, and
+        returns the comparison. Each comparison is made once.
         """
         if batches not in self._betweens:
             for batch in batches:
@@ -134,7 +146,8 @@ class LayoutChooser:
 
 def _is_repeated(op: ReshardOp) -> bool:
     """
-    Whether a value that all micro-batches share is communicated again for each of them.
+    Whether `op` communicates a value that all micro-batches share, and does so again
+    for each micro-batch.
     """
     before, after = layout_of(op.source), layout_of(op.result)
     assert before is not None and after is not None
@@ -153,9 +166,12 @@ def _is_repeated(op: ReshardOp) -> bool:
 
 class ChosenProgram:
     """
-    A program in the layouts that were chosen for a plan. `stages` is what its pipelines
-    share with those of other programs, all with the same `profiles`; `layer_ranks` are the ranks that its layers, calls,
-    are on in the pipelines so far, by the name of their schedule.
+    A program with the layouts that were chosen for a plan.
+
+    - `stages`: the compiled functions that its pipelines share with those of other
+      programs; all use the same `profiles`;
+    - `layer_ranks`: for each schedule used so far, by name, the pipeline rank of each
+      layer. A layer is a call in the forward.
     """
 
     def __init__(
@@ -178,7 +194,8 @@ class ChosenProgram:
 
     def is_for(self, plan: GridPlan) -> bool:
         """
-        Whether another plan is to have these layouts too, provided that it allows them.
+        Whether `plan` uses the same layouts as the plan that the layouts were chosen
+        for. `allows` must also accept its number of micro-batches.
         """
         first = self._plan
         if first.shared != plan.shared:
@@ -197,8 +214,8 @@ class ChosenProgram:
 
     def allows(self, micro_batches: int) -> bool:
         """
-        Whether the layouts are legal for this number of micro-batches. Raises DistIRError
-        for a program whose layouts are wrong whatever the number.
+        Whether the layouts are legal for `micro_batches` micro-batches. Raises
+        DistIRError if they are not legal for any number.
         """
         if self._verifier is None:
             self._verifier = DistributionVerifier(self._module)
@@ -209,7 +226,7 @@ class ChosenProgram:
         return self._verifier.is_right_on({MESH: mesh})
 
     def copy(self, micro_batches: int) -> ModuleOp:
-        """Returns a copy of the program with this number of micro-batches."""
+        """Returns a copy of the program for `micro_batches` micro-batches."""
         module = self._module.clone()
         for op in module.body.block.ops:
             if isinstance(op, MeshOp):
@@ -221,8 +238,8 @@ class ChosenProgram:
 
     def division(self, pipeline: ScheduleOptions, micro_batches: int) -> DividedProgram:
         """
-        Returns the program's division into the stages of a pipeline with this number of
-        micro-batches.
+        Returns the division of the program into the stages of `pipeline`, for
+        `micro_batches` micro-batches.
         """
         known = self._divisions.get(pipeline.schedule)
         if known is not None:
@@ -242,9 +259,10 @@ class ChosenProgram:
         self, pipeline: ScheduleOptions, micro_batches: int, buckets: bool = False
     ) -> Step | None:
         """
-        Simulates a step of such a pipeline, with `buckets` of collectives or without.
-        Returns None if the devices of a mesh differ, as the program must then be made to
-        find out. Raises DistIRError.
+        Simulates a step of a pipeline with `micro_batches` micro-batches. `buckets`
+        says whether collectives are merged into buckets. Returns None if the devices of
+        a mesh differ: the pipeline must then be built to be simulated. Raises
+        DistIRError if the pipeline is not possible.
         """
         if not self._is_uniform:
             return None
@@ -264,8 +282,8 @@ class ChosenProgram:
         self, division: DividedProgram, ranks: int, buckets: bool
     ) -> SharedStages:
         """
-        Returns the part that pipelines on the meshes of such a division share. Raises
-        NotUniform.
+        Returns the compiled functions that pipelines with the same meshes of stages
+        share. Raises NotUniform if the devices of a mesh differ.
         """
         assert self._cluster is not None
         meshes = [Mesh.of(op) for op in division.meshes(ranks)]

@@ -1,10 +1,10 @@
 """
-A pipeline that is compiled for the simulator directly, without the program that it would
-become.
+A pipeline that is compiled for the simulator directly, without building its program.
 
-`pipeline` calls the function of a stage for every micro-batch, and such calls are most of
-its work and of the simulator's. Here a function is built, compiled and summarised once for
-all stages that do the same, and each call of it becomes a step of the simulator at once.
+The program of a pipeline calls the function of a stage for every micro-batch. These
+calls are most of the work of building and of simulating it. Here a function is built,
+compiled and summarised once for all stages that do the same, and each call becomes a
+step of the simulator at once.
 """
 
 from __future__ import annotations
@@ -53,10 +53,14 @@ from distir.transforms.pipelines.pipeline import check_fits
 @dataclass
 class _CompiledSite:
     """
-    A use of a function by a stage: the function and the mesh, with one op that stands
-    for all the calls. Operands that are the same in all micro-batches are `fixed` if
-    they are arguments of the program; others stand in `common`, where None marks those
-    that depend on the micro-batch.
+    The use of a compiled function by a stage. One op stands for all calls.
+
+    - `op`: the op that stands for the calls;
+    - `callee`: the compiled function;
+    - `mesh`: the index of the stage's mesh;
+    - `fixed`: the operands that are arguments of the program and the same in all
+      micro-batches;
+    - `common`: the other operands, with None for those that depend on the micro-batch.
     """
 
     op: CallOp
@@ -69,9 +73,14 @@ class _CompiledSite:
 @dataclass
 class _Outside:
     """
-    A call or a send in the entry function: the op that stands for it and all its like, the
-    slots of its results, and those of its operands that ops of the block compute. `op` is
-    what the block has of it; if that is nothing, its place there would be before `anchor`.
+    A call or a send in the entry function.
+
+    - `like`: the op that stands for it and for all equal ones;
+    - `defined`: the slots of its results;
+    - `used`: the slots of those operands that ops of the block compute;
+    - `op`: its op in the block; None if the block has none;
+    - `anchor`: if the block has no op for it, the call or send before which that op
+      would be.
     """
 
     like: Operation
@@ -84,8 +93,11 @@ class _Outside:
 @dataclass
 class _Item:
     """
-    An op of the entry function, with the slots of its operands and results, and its step,
-    if that does not depend on the ops around it.
+    An op of the entry function.
+
+    - `op`: the op;
+    - `operands`, `defined`: the slots of its operands and results;
+    - `step`: its step of the simulator; None if the step depends on the ops around it.
     """
 
     op: Operation
@@ -96,14 +108,14 @@ class _Item:
 
 class CompiledEntry:
     """
-    The `Entry` of a divided program, compiled for the simulator; its values are the slots of
-    a compiled function.
+    The entry function of a divided program, compiled for the simulator. It implements
+    `Entry`; its values are the slots of a compiled function.
 
-    A call or a send becomes a step at once, from one that is made for all its like. All
-    other ops are in a block, so that each finds the ops around it when it becomes a step in
-    the end: what it costs may depend on them (`distir.interpreters.simulator.fusion`). That
-    block has those calls and sends alone that are near such an op, use its results or
-    compute its operands.
+    A call or a send becomes a step at once, from a step that is made once for all equal
+    ones. All other ops are collected in a block and become steps at the end, because
+    the cost of an op may depend on the ops around it
+    (`distir.interpreters.simulator.fusion`). The block also has those calls and sends
+    that are near such an op, use its results or compute its operands.
     """
 
     def __init__(self, division: DividedProgram, compilation: Compilation):
@@ -111,15 +123,18 @@ class CompiledEntry:
         self._division = division
         self._builder = CompiledFunctionBuilder(compilation.fold.entry, 0)
         self._types: list[Attribute] = []
-        """The types of the values by slot."""
+        """The type of each value, by slot."""
         self._block = Block()
         self._values: dict[int, SSAValue] = {}
-        """The values of the block by slot, and the slots by value."""
+        """The values of the block by slot. `_slots` holds the slots by value."""
         self._slots: dict[SSAValue, int] = {}
         self._computed: set[int] = set()
         """The slots of results of ops that are neither calls nor sends."""
         self._outside: list[_Outside] = []
-        """The calls and sends so far; the block knows those before `_placed_before`."""
+        """
+        All calls and sends so far. Those before index `_placed_before` are known to the
+        block.
+        """
         self._placed_before = 0
         self._items: list[_Item] = []
         self._sites: dict[StageFunction, _CompiledSite] = {}
@@ -127,7 +142,10 @@ class CompiledEntry:
         self._sends: dict[tuple[int, int], CompiledStep] = {}
 
     def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
-        """See `Entry`."""
+        """
+        Adds the arguments of the entry function, of types `types`, and returns their
+        slots.
+        """
         self._types = [*types]
         self._builder = CompiledFunctionBuilder(self.compilation.fold.entry, len(types))
         self._block = Block(arg_types=types)
@@ -136,14 +154,17 @@ class CompiledEntry:
         return range(len(types))
 
     def type_of(self, value: int) -> Attribute:
-        """See `Entry`."""
+        """Returns the type of the value in slot `value`."""
         return self._types[value]
 
     def name(self, value: int, hint: str | None) -> None:
-        """See `Entry`: the names are not used."""
+        """Does nothing: the simulator needs no names of values."""
 
     def op(self, make: Make, operands: Sequence[int]) -> Sequence[int]:
-        """See `Entry`."""
+        """
+        Adds the ops that `make` makes on the values in the slots `operands`. Reshards
+        are lowered to collectives. Returns the slots of the results of the last op.
+        """
         self._place_outside()
         made = make([self._value(slot) for slot in operands])
         results: Sequence[SSAValue] = made[-1].results
@@ -162,7 +183,7 @@ class CompiledEntry:
         return [self._slots[value] for value in results]
 
     def _add(self, op: Operation) -> None:
-        """Adds an op of the block as the next one."""
+        """Adds an op at the end of the block, and reserves slots for its results."""
         self._block.add_op(op)
         operands = tuple([self._slots[value] for value in op.operands])
         defined = self._define([result.type for result in op.results])
@@ -172,7 +193,7 @@ class CompiledEntry:
         self._items.append(_Item(op, operands, defined))
 
     def _define(self, types: Sequence[Attribute]) -> range:
-        """Reserves new slots for values of these types."""
+        """Reserves new slots for values of `types`, and returns them."""
         self._types += types
         first = self._builder.define(len(types))
         return range(first, first + len(types))
@@ -181,7 +202,10 @@ class CompiledEntry:
         self._values[slot], self._slots[value] = value, slot
 
     def _value(self, slot: int) -> SSAValue:
-        """Returns the value in a slot."""
+        """
+        Returns the value of the block in a slot. If a call or send defines the slot, an
+        op for it is added to the block first.
+        """
         if slot not in self._values:
             place = bisect(self._outside, slot, key=lambda o: o.defined.start) - 1
             outside = self._outside[place]
@@ -200,8 +224,9 @@ class CompiledEntry:
 
     def _place_outside(self) -> None:
         """
-        Adds to the block what the ops that follow in it, or the values that it has, may
-        find of the latest calls and sends.
+        Adds the latest calls and sends to the block, so that the ops that follow can
+        find them. Only those that are near the end or use values of the block are
+        added.
         """
         latest = self._outside[self._placed_before :]
         self._placed_before += len(latest)
@@ -214,7 +239,10 @@ class CompiledEntry:
             outside.anchor = near[0]
 
     def _op_outside(self, outside: _Outside, types: Sequence[Attribute]) -> Operation:
-        """Returns an op of the block for a call or a send, with results of these types."""
+        """
+        Returns an op of the block that stands for a call or a send, with results of
+        `types`.
+        """
         return outside.like.create(
             operands=[self._values[slot] for slot in outside.used],
             result_types=types,
@@ -222,7 +250,10 @@ class CompiledEntry:
         )
 
     def send(self, value: int, type_: Attribute, *, asynchronous: bool) -> int:
-        """See `Entry`."""
+        """
+        Adds a send of the value in slot `value` to another mesh, where its type is
+        `type_`. Returns the slot of the received value.
+        """
         defined = self._define([type_])
         key = id(self._types[value]), id(type_)
         like = self._sends.get(key)
@@ -245,7 +276,11 @@ class CompiledEntry:
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
-        """See `Entry`. The function may be that of another stage, on another mesh."""
+        """
+        Returns the function of the ops in `group` on mesh `mesh`. It adds its terms to
+        the running sums `added`. If another stage already has an equal function whose
+        mesh costs the same, that function is used.
+        """
         common, content = self.compilation, self._division.group_contents.of(group)
         sums = [(group.accumulated.index(v), monoid_over_time(v)) for v in added]
         does = *map(common.contents.of, content.ops), content.wiring, tuple(sums)
@@ -271,7 +306,12 @@ class CompiledEntry:
         returned: Sequence[SSAValue],
         types: Sequence[Attribute],
     ) -> Sequence[int]:
-        """See `Entry`."""
+        """
+        Adds a call of `function` and returns the slots of its results, whose types are
+        `types`. `common` holds the slots of operands that are the same for all
+        micro-batches, and None for others. The slots in `own` take the places of None,
+        in order; the rest of them follow at the end.
+        """
         site = self._sites[function]
         used = self._computed.intersection(own)
         if site.fixed is None:
@@ -299,8 +339,9 @@ class CompiledEntry:
         self, common: Sequence[int | None]
     ) -> tuple[FixedOperands, Sequence[int | None]]:
         """
-        Divides the operands that a call has in all micro-batches (slots; None where they
-        differ) into those that are arguments of the program, and the others.
+        Divides the operands of a call into those that are arguments of the program and
+        the others. `common` holds the slots of operands that are the same in all
+        micro-batches, and None for others.
         """
         count = len(self._block.args)
         fixed = {
@@ -315,7 +356,8 @@ class CompiledEntry:
 
     def run(self, results: Sequence[int]) -> Machine:
         """
-        Executes the program, which returns these values, and returns the simulated machine.
+        Executes the program, whose results are in the slots `results`, and returns the
+        simulated machine.
         """
         function, common = self._division.structure.function, self.compilation
         self._place_outside()
@@ -348,7 +390,10 @@ class CompiledEntry:
         )
 
     def _in_order(self) -> list[_Item]:
-        """Returns the ops in order, after forming the buckets of collectives."""
+        """
+        Returns the ops in the order of execution, after collectives were merged into
+        buckets.
+        """
         items, bucketer = self._items, self.compilation.shared.bucketer
         if bucketer is None:
             return items
@@ -366,7 +411,10 @@ class CompiledEntry:
         return [item for group in order for item in group]
 
     def _compile(self, item: _Item) -> None:
-        """Appends the step of an op, and that of what it communicates meanwhile."""
+        """
+        Appends the step of an op to the compiled function. If the op communicates while
+        it computes, the step of this communication is added before it.
+        """
         common, first = self.compilation, item.defined.start
         if item.step is None:
             common.prepare(item.op)
@@ -378,8 +426,9 @@ class CompiledEntry:
 
     def _placed(self, compiled: CompiledFunction) -> list[PlacedFunction]:
         """
-        Returns the functions of the program that this stands for: each stage has its own,
-        and the functions that these call are the same for all stages on a mesh.
+        Returns the functions of the pipeline's program in place of the shared ones:
+        each stage has its own function, and the functions that these call are the same
+        for all stages on a mesh.
         """
         names = [mesh.name for mesh in self.compilation.fold.stages]
         placed: dict[object, PlacedFunction] = {}
@@ -402,21 +451,23 @@ class CompiledEntry:
 
 class PipelineSimulator:
     """
-    Simulates the pipelines of a divided program, with any number of micro-batches. Raises
-    NotUniform where devices of one mesh differ.
+    Simulates the pipelines of a divided program, for any number of micro-batches.
+    Raises NotUniform if the devices of a mesh differ.
     """
 
     def __init__(self, division: DividedProgram, shared: SharedStages):
         self.division = division
         self._shared = shared
         self._compilations: dict[int, Compilation] = {}
-        """The compilations by number of micro-batches."""
+        """The compilations, by number of micro-batches."""
 
     def step(self, division: DividedProgram, options: ScheduleOptions) -> Step:
         """
-        Returns the time and memory of a step of a pipeline, equal to what `simulate` finds
-        for the program that `distribute` makes. `division` is the simulator's own, or the
-        same with another number of micro-batches. Raises DistIRError and NotUniform.
+        Returns the time and memory of one step of a pipeline. They are equal to those
+        that `simulate` finds for the program that `distribute` makes. `division` is the
+        division that the simulator was made with, or the same for another number of
+        micro-batches. Raises DistIRError if the pipeline is not possible, and
+        NotUniform if the devices of a mesh differ.
         """
         structure, device_map = division.structure, self._shared.device_map
         trains = bool(structure.backward)
@@ -452,8 +503,9 @@ def planned(
     options: ScheduleOptions, micro_batches: int, trains: bool
 ) -> tuple[PipelineSchedule, list[list[Action]]]:
     """
-    Returns a schedule and its order of actions, which many programs share. Raises
-    DistIRError.
+    Returns the pipeline schedule for `options` and the order of its actions on all
+    ranks. Results are cached, as many programs share a schedule. Raises DistIRError if
+    the schedule is not possible.
     """
     schedule = options.schedule_of(micro_batches, trains)
     check_schedule(schedule)

@@ -1,10 +1,10 @@
 """
-Numbers for what ops and functions do in one micro-batch: equal numbers do the same, in
-whichever program, so that code compiled for one program serves others. Within one
-program, where layouts are chosen, `distir.sharding.signatures` numbers ops.
+Content ids of ops and functions: those with equal ids do the same in one micro-batch,
+in any program. So code that was compiled for one program can serve others.
 
-A model with twice the batch and twice as many micro-batches, for example, has the same
-stages.
+For example, a model with twice the batch and twice the number of micro-batches has the
+same stages. Inside one program, while layouts are chosen, `distir.sharding.signatures`
+gives ids to ops instead.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ from distir.transforms.pipelines.structure import Structure
 
 
 class Numbers:
-    """Numbers keys: equal keys get the same number, whenever they come."""
+    """Gives ids to keys: equal keys get the same id at any time."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
 
     def of(self, *key: Hashable) -> int:
-        """Returns the number of a key."""
+        """Returns the id of the key `key`."""
         return self._known.setdefault(key, len(self._known))
 
 
 class Contents:
     """
-    The numbers of what a program's ops and functions do. `structure` describes the program,
-    on the mesh of its first stage and with the number of micro-batches of `fold`; `before`
-    are the contents of the same program for another number of micro-batches.
+    The content ids of a program's ops and functions.
+
+    - `structure`: describes the program, on the mesh of its first stage;
+    - `fold`: the folded program, for one number of micro-batches;
+    - `before`: the contents of the same program for another number of micro-batches;
+      None if there are none.
     """
 
     def __init__(
@@ -60,8 +63,7 @@ class Contents:
 
     def of(self, op: Operation) -> int:
         """
-        Returns the number of an op of the program, together with the constants that it
-        takes.
+        Returns the content id of `op`. It covers the constants among its operands.
         """
         signature = self._structure.signature(op)
         found = self._known.get(signature)
@@ -71,8 +73,8 @@ class Contents:
 
     def function(self, name: str) -> int:
         """
-        Returns the number of a function of the program; each function of a program has its
-        own.
+        Returns the content id of function `name`. Two functions of one program never
+        have the same id, even if they do the same.
         """
         if name not in self._functions:
             content = self._content(name)
@@ -115,8 +117,8 @@ class Contents:
 
     def _local_form(self, op: Operation) -> list[Hashable]:
         """
-        Describes the local form of an op whose attributes or operands speak of global sizes
-        or positions.
+        Describes the form of `op` on one device, for ops whose attributes or operands
+        contain global sizes or positions.
         """
         mesh, slots = self._mesh, dict[SSAValue, int]()
         given: list[SSAValue] = []
@@ -144,13 +146,16 @@ class Contents:
         return [len(op.operands), *map(self._type, (*op.operands, *op.results))]
 
     def _type(self, value: SSAValue) -> int:
-        """Returns the number that stands for the type of one micro-batch of a value."""
+        """
+        Returns the id of a value's type, at the size that the value has in one
+        micro-batch.
+        """
         return self._attribute(self._fold.type(value.type, self._mesh))
 
     def _constant(self, value: SSAValue) -> int | None:
         """
-        Returns the number of the constant behind a value, where a sharding rule may look
-        for one.
+        Returns the content id of the constant that computes a value, if a sharding rule
+        may read that constant. Returns None for other values.
         """
         if not isinstance(value, OpResult):
             return None
@@ -159,8 +164,8 @@ class Contents:
 
     def _of_attributes(self, op: Operation) -> tuple[int, ...]:
         """
-        Returns the numbers of an op's name and attributes, without its types and, for a
-        call, without the callee.
+        Returns the ids of the op's name and attributes. Types are left out, and so is
+        the callee of a call.
         """
         items: Sequence[tuple[str, Attribute]] = (
             *(() if isinstance(op, CallOp) else op.properties.items()),

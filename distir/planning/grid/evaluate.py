@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 
 def distribute_as(module: ModuleOp, result: Simulated, requests: Requests) -> None:
     """
-    Distributes a program by the plan of a result, within the user's requests, and verifies
-    it. Layouts are not searched again. Raises DistIRError.
+    Distributes a program by the plan in `result`, with the user's requests, and
+    verifies it. The layouts in `result` are used, and none are searched. Raises
+    DistIRError if the requests are not met or the program is not correct.
     """
     plan = result.plan
     if isinstance(plan, GridPlan):
@@ -68,8 +69,9 @@ def distribute_as(module: ModuleOp, result: Simulated, requests: Requests) -> No
 
 def grid_options(plan: GridPlan, requests: Requests) -> DistributionOptions:
     """
-    Returns the options of `distribute` for a plan of the grid, within the user's requests.
-    Raises DistIRError if the plan lacks an axis that a request splits an argument over.
+    Returns the options of `distribute` for a plan of the grid, with the user's
+    requests. Raises DistIRError if a request splits an argument over an axis that the
+    plan lacks.
     """
     sizes = {"r": plan.r, "d": plan.d, "e": plan.e, "c": plan.c, "t": plan.t}
     for axis in sorted(requests.axes):
@@ -82,30 +84,31 @@ def grid_options(plan: GridPlan, requests: Requests) -> DistributionOptions:
 
 def _source_of(plan: Plan) -> Hashable:
     """
-    Returns a key for the program that a plan divides into micro-batches: it depends on the
-    batch, and on the shards of experts and of sequences.
+    Returns a key of the program that a plan divides into micro-batches. The program
+    depends on the batch size, and on the numbers of shards of experts and of sequences.
     """
     shards = (plan.e, plan.c) if isinstance(plan, GridPlan) else (1, 1)
     return plan.batch, *shards
 
 
 def _schedule(plan: GridPlan) -> ScheduleOptions:
-    """Returns the plan's options of the pipeline schedule."""
+    """Returns the schedule options of a plan."""
     return ScheduleOptions(p=plan.p, schedule=plan.schedule)
 
 
 class Evaluator:
     """
-    Distributes and simulates one plan after another; `source` makes the sequential program
-    for a batch size. `profiles` say what the devices reach in practice; by default those of
-    `source`.
+    Distributes and simulates one plan after another.
 
-    The simulated program is the one that `distribute` makes, except that only the finally
-    chosen program is verified. Plans share layouts (`LayoutChooser`), the division of the program
-    into stages (`DividedProgram`), and compiled stages (`SharedStages`).
+    - `source`: makes the sequential program for a batch size;
+    - `profiles`: measured speeds of devices; by default those of `source`;
+    - `least`: a throughput in samples/s. Slower plans are not wanted, so the search for
+      their layouts may stop early.
 
-    `least` is a throughput in samples/s below which plans are of no interest, so that the
-    search for their layouts may be cut short.
+    The simulated program is the one that `distribute` makes, but it is not verified;
+    only the finally chosen program is. Plans share layouts (`LayoutChooser`), the
+    division of the program into stages (`DividedProgram`) and compiled stages
+    (`SharedStages`).
     """
 
     def __init__(
@@ -120,25 +123,32 @@ class Evaluator:
         self._chooser = LayoutChooser(self._program, self._profiles)
         self._searched = SearchedLayouts(self._requests)
         self._undivided: dict[Hashable, str] = {}
-        """Why programs have no micro-batches, by `_source_of` plans."""
+        """
+        The reasons why programs cannot be divided into micro-batches. The keys are
+        those that `_source_of` returns for plans.
+        """
 
     def learn(self, result: Result) -> None:
-        """Takes note of what a result says about other plans."""
+        """
+        Remembers what `result` tells about other plans: if a program could not be
+        divided into micro-batches, this holds for other plans of the same program.
+        """
         if isinstance(result, Impossible) and result.is_undivided:
             self._undivided[_source_of(result.plan)] = result.error
 
     def refusal(self, plan: Plan) -> Impossible | None:
         """
-        Returns the result of a plan that is impossible for the same reason as one before,
-        whatever its devices; else None.
+        Returns an impossible result for `plan` if an earlier plan has shown that its
+        program cannot be divided into micro-batches. Returns None for any other plan.
         """
         error = self._undivided.get(_source_of(plan)) if plan.k > 1 else None
         return None if error is None else Impossible(plan, error, is_undivided=True)
 
     def evaluate(self, plan: Plan, known: Simulated | None = None) -> Result:
         """
-        Distributes and simulates a plan, if it is possible. If `known` has layouts that are
-        this plan's too, they are not searched again.
+        Distributes and simulates a plan and returns the result. If the plan is not
+        possible, the result says why. If the layouts in `known` are also those of this
+        plan, they are used instead of a search.
         """
         if (refusal := self.refusal(plan)) is not None:
             return refusal
@@ -169,8 +179,8 @@ class Evaluator:
 
     def _layer_ranks(self, plan: Plan) -> tuple[int, ...]:
         """
-        Returns the pipeline rank that each layer of a training step is on; () if the plan
-        does not say.
+        Returns the pipeline rank of each layer of a training step. Returns an empty
+        tuple if it is not known because stages or layouts of a pipeline are searched.
         """
         if plan.p > 1 and (plan.stages or not isinstance(plan, GridPlan)):
             return ()
@@ -181,15 +191,17 @@ class Evaluator:
 
     def _pipelined_step(self, plan: Plan) -> Step | None:
         """
-        Returns the simulated step of a pipeline whose program need not be made for that,
-        else None.
+        Returns the simulated step of a pipeline that can be simulated without building
+        its program. Returns None for other plans, or if the devices of a mesh differ.
         """
         if not isinstance(plan, GridPlan) or not self._is_simulated_at_once(plan):
             return None
         return self._choose(plan).step(_schedule(plan), plan.k, plan.buckets)
 
     def _is_simulated_at_once(self, plan: GridPlan) -> bool:
-        """Whether a plan is a pipeline that can be simulated without making its program."""
+        """
+        Whether a plan is a pipeline that can be simulated without building its program.
+        """
         return plan.is_pipelined and self._needs_no_program(plan)
 
     def _needs_no_program(self, plan: Plan) -> bool:
@@ -201,8 +213,8 @@ class Evaluator:
 
     def prepare(self, plans: Sequence[Plan]) -> None:
         """
-        Computes in advance what the plans share (programs, their differences, schedules),
-        for the processes that are forked to evaluate them.
+        Computes in advance the data that plans share (programs, their comparisons,
+        schedules), before processes are forked to evaluate them.
         """
         for plan in plans:
             with suppress(DistIRError, VerifyException):
@@ -215,8 +227,9 @@ class Evaluator:
 
     def distributed(self, plan: Plan, layouts: ChosenLayouts | None = None) -> ModuleOp:
         """
-        Returns the distributed program for a plan; `layouts` are those that were searched
-        for it, if known. Raises DistIRError.
+        Returns the distributed program for a plan. `layouts` are the layouts that were
+        searched for the plan; without them they are searched. Raises DistIRError if the
+        plan is not possible.
         """
         if layouts is None or not isinstance(plan, LayoutPlan):
             return self._distributed(plan).module
@@ -225,7 +238,10 @@ class Evaluator:
         return module
 
     def _distributed(self, plan: Plan, known: Simulated | None = None) -> SearchedPlan:
-        """Returns the distributed program, and its layouts if they were searched."""
+        """
+        Distributes the program by a plan. Returns the program, with its layouts if they
+        were searched. `known` is a result whose layouts may be used.
+        """
         if isinstance(plan, LayoutPlan):
             module = self._program(plan.batch).clone()
             layouts = known.layouts_for(plan) if known else None
@@ -274,8 +290,8 @@ class Evaluator:
     @property
     def shared_stages(self) -> list[SharedStages]:
         """
-        The compiled functions that the pipelines so far share, by cluster and meshes of
-        stages.
+        The compiled functions that the pipelines so far share: one entry per
+        combination of cluster, buckets and meshes of stages.
         """
         return self._chooser.shared_stages
 
@@ -289,7 +305,9 @@ class Evaluator:
 
 
 def _check_hosts(simulation: Simulation) -> None:
-    """Raises DistIRError if the memory of hosts does not suffice."""
+    """
+    Raises DistIRError if the memory of hosts is too small for the offloaded values.
+    """
     if simulation.hosts_too_small:
         place = simulation.devices.index(simulation.hosts_too_small[0])
         raise DistIRError(
@@ -305,7 +323,11 @@ def _pipeline_step(
     pipeline: PipelineOptions,
     buckets: bool,
 ) -> Step | None:
-    """Simulates a step of a pipeline: see `PipelineStep`. Raises DistIRError."""
+    """
+    Simulates a step of a pipeline without building it, as `PipelineStep` describes.
+    `module` is the partitioned program of one micro-batch. Returns None if the devices
+    of a mesh differ. Raises DistIRError if the pipeline is not possible.
+    """
     cluster = cluster_in(module, "", "search")
     assert cluster is not None
     options = ScheduleOptions(p=pipeline.p, schedule=pipeline.schedule)

@@ -1,4 +1,4 @@
-"""The file to which a search writes its results, so that it can be resumed."""
+"""The file to which a search writes its results, so that the search can be resumed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ Row = TypeVar("Row")
 
 class JournalFile(ABC, Generic[Row]):
     """
-    A file of JSON lines: first a description of the search (`header`), then one row per line,
-    written as soon as it is known. A last line that is cut short (the machine went down) is
-    dropped and written again.
+    A file of JSON lines. The first line describes the search (`header`); each further
+    line holds one row, which is written as soon as it is known. `results` holds the
+    rows of earlier runs.
 
-    `results` are the rows of earlier runs. Opening a file with another header, or that is no
-    journal, raises DistIRError.
+    A last line that is incomplete, because the machine stopped, is dropped; its row
+    must be added again. Entering the context raises DistIRError if the file has another
+    header, is no journal or cannot be used.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]):
@@ -38,13 +39,13 @@ class JournalFile(ABC, Generic[Row]):
 
     @abstractmethod
     def encoded(self, row: Row) -> Mapping[str, Any]:
-        """Returns a row as JSON data."""
+        """Returns `row` as JSON data."""
 
     @abstractmethod
     def decoded(self, data: Any) -> Row:
         """
-        Returns the row that JSON data describe. Raises ValueError, KeyError or TypeError
-        for other data.
+        Returns the row that the JSON data `data` describe. Raises ValueError, KeyError
+        or TypeError if the data have another form.
         """
 
     def __enter__(self) -> Self:
@@ -79,7 +80,7 @@ class JournalFile(ABC, Generic[Row]):
             self._file.close()
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Appends rows to the file and to `results`."""
+        """Appends rows to the file."""
         for row in rows:
             self._write(self.encoded(row))
 
@@ -109,7 +110,9 @@ class JournalFile(ABC, Generic[Row]):
 
 
 class Journal(JournalFile[Result]):
-    """The results of a search over a grid."""
+    """
+    The journal of a search over a grid of plans. Its rows are the results of plans.
+    """
 
     def __init__(self, path: Path, programs: Programs):
         super().__init__(path, {"format": _FORMAT, "programs": _digest(programs)})
@@ -123,8 +126,8 @@ class Journal(JournalFile[Result]):
 
 def _digest(programs: Programs) -> dict[str, str]:
     """
-    Returns the identity of the programs of a search, by batch, and of the profiles that
-    they are simulated with.
+    Returns the identity of a search: hashes of the programs by batch size, of the
+    profiles and of the user's requests.
     """
     texts = {str(batch): text for batch, text in sorted(programs.texts.items())}
     if programs.profiles:

@@ -1,4 +1,4 @@
-"""Ranking the results of a search."""
+"""Ranks the results of a search and describes them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from distir.planning.plans.result import Impossible, Result, Simulated, simulate
 
 def ranked(results: Iterable[Result]) -> list[Simulated]:
     """
-    Returns the results that fit into memory, the highest throughput first; among equals the
-    one that needs less memory, then the one with fewer searched axes, then the order of
-    their plans.
+    Returns the results that fit into memory, highest throughput first. Ties are broken
+    by less memory, then by fewer searched mesh axes, then by the order of the plans.
     """
     return sorted(
         (result for result in simulated(results) if result.fits),
@@ -27,8 +26,8 @@ def ranked(results: Iterable[Result]) -> list[Simulated]:
 
 def pareto_front(results: Iterable[Result]) -> list[Simulated]:
     """
-    Returns the results that fit and that no other one beats in throughput without more
-    memory, or in memory without less throughput; the fastest first.
+    Returns the Pareto front of throughput and memory, fastest first: the results that
+    fit and for which no other one is at least as fast with less memory.
     """
     front: list[Simulated] = []
     for result in ranked(results):
@@ -39,8 +38,8 @@ def pareto_front(results: Iterable[Result]) -> list[Simulated]:
 
 def nothing_fits(results: Sequence[Result]) -> str:
     """
-    Explains why no result fits: the smallest memory that would suffice, or why plans are
-    impossible.
+    Explains why no result fits into memory. The text names the smallest memory that
+    would suffice, or, if no plan is possible, the reason for the first plan.
     """
     possible = simulated(results)
     if not possible:
@@ -59,7 +58,7 @@ def nothing_fits(results: Sequence[Result]) -> str:
 
 
 def chosen(best: Simulated, results: Sequence[Result]) -> str:
-    """Describes the chosen plan and what it was chosen from."""
+    """Describes the chosen plan, and how many plans it was chosen from."""
     fitting = sum(result.fits for result in results)
     return (
         f"the grid search chose {best.plan}, the fastest of {fitting} that fit of "

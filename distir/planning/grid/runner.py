@@ -1,4 +1,4 @@
-"""Evaluates many plans, on all cores."""
+"""Evaluates many plans on all cores."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ from distir.system.garbage import no_garbage_collection
 _PlanKind = TypeVar("_PlanKind", bound=Plan)
 
 Source = Callable[[int], ModuleOp]
-"""Makes the sequential program, with its cluster, for a size of the batch."""
+"""A function that makes the sequential program, with its cluster, for a batch size."""
 
 _ROUNDS = 4
-"""Each of the concurrent processes is to get work at least this many times."""
+"""Groups of plans are so small that each process gets work at least this many times."""
 
 _GARBAGE = 2_000_000
-"""How many objects a process allocates between two garbage collections; about 200 MB."""
+"""
+The number of objects that a process allocates between two garbage collections. It
+corresponds to about 200 MB.
+"""
 
 
 def _always(_: Plan) -> bool:
-    """The default for a search that leaves no plan out."""
+    """Returns True. It is the default for searches that leave no plan out."""
     return True
 
 
@@ -52,23 +55,25 @@ def run(
     evaluator: Evaluator | None = None,
 ) -> Generator[list[Result]]:
     """
-    Evaluates plans and yields lists of results, possibly empty, as they become known, in no
-    particular order.
+    Evaluates plans. Yields lists of results as they become known, in no particular
+    order. A list can be empty.
 
-    `jobs` processes run at a time (0: one per core). Points of the grid that share work are evaluated
-    together, at most `longest` of them in one process. Where processes cannot be forked,
-    `source` is pickled.
+    At most `jobs` processes run at a time (0: one per core). Grid plans that share work
+    are evaluated together, at most `longest` of them in one process. On systems where
+    processes cannot be forked, `source` is pickled.
 
     - `known`: earlier results whose layouts some of the plans can use;
-    - `clock`: when it stops, an empty list is yielded once, so that the caller can close
-      the iterator;
-    - `least`: returns, whenever it is called, the throughput below which plans are of no
-      interest (`Evaluator`);
-    - `is_promising`: plans for which it returns False when their turn comes are left out;
-    - `evaluator`: an evaluator of the same source, with what earlier runs prepared.
+    - `clock`: when it stops, an empty list is yielded once, so that the caller can
+      close the iterator;
+    - `least`: a function that returns the throughput below which plans are not wanted
+      (`Evaluator`). It is called anew for each group;
+    - `is_promising`: a plan is left out if this function returns False when its turn
+      comes;
+    - `evaluator`: an evaluator of the same source, which keeps what earlier runs
+      prepared.
 
-    Closing the iterator, or an interrupt, ends the processes. Raises DistIRError if a
-    process dies.
+    The processes end when the iterator is closed or the user interrupts. Raises
+    DistIRError if a process dies.
     """
     jobs = jobs or available_cores()
     known = known or {}
@@ -124,9 +129,10 @@ def _next_results(
     running: dict[Connection, BaseProcess], evaluator: Evaluator, clock: Clock
 ) -> list[Result]:
     """
-    Waits for the next results of any process, of which the evaluator takes note. Returns none
-    if a process has finished, which is then removed from `running`, or if the clock stops
-    meanwhile.
+    Waits for the next result of any process and returns it in a list. The evaluator
+    learns from the result. Returns an empty list if a process has finished, which is
+    then removed from `running`, or if the clock stops. Raises DistIRError if a process
+    died.
     """
     left = clock.left if 0 < clock.left < inf else None
     ready = [c for c in wait(list(running), left) if isinstance(c, Connection)]
@@ -151,8 +157,8 @@ def _next_results(
 
 def end_with_parent() -> None:
     """
-    Makes this process end as soon as the one that started it is gone, however that ended: a
-    process that is killed ends no others. Work that only it waits for is of no use then.
+    Makes this process end as soon as its parent process has ended in any way, as nobody
+    needs its work then. A parent that is killed does not end its children itself.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -165,7 +171,7 @@ def end_with_parent() -> None:
 
 
 def available_cores() -> int:
-    """Returns how many processors this process may use."""
+    """Returns the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -173,10 +179,13 @@ def available_cores() -> int:
 
 def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[Plan]]:
     """
-    Divides plans into groups that share work, small enough to keep all processes busy:
-    points of the grid with the same division, for all sizes of the batch (`SharedStages`).
-    A plan whose layouts are searched is a group of its own: what it shares with others is
-    among the `known` results. Groups come in the order of their first plans.
+    Divides plans into groups that share work. Groups are small enough to keep all
+    processes busy.
+
+    Grid plans with the same division of the program share a group, for all batch sizes
+    (`SharedStages`). A plan with searched layouts is a group of its own, as it only
+    shares results that are already `known`. Groups are in the order of their first
+    plans.
     """
     grid = sorted((p for p in plans if isinstance(p, GridPlan)), key=_kin)
     size = max(1, len(grid) // (_ROUNDS * jobs))
@@ -196,8 +205,8 @@ def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[
 
 def _kin(plan: Plan) -> tuple[Any, ...]:
     """
-    Sort key by which plans that share most are neighbours; only the number of micro-batches
-    is left out.
+    Returns a sort key that makes plans neighbours if they share most work. The key
+    ignores the number of micro-batches.
     """
     batch, *rest = plan.shared
     return *rest, batch
@@ -205,8 +214,8 @@ def _kin(plan: Plan) -> tuple[Any, ...]:
 
 def ends_first(plans: Sequence[_PlanKind]) -> list[_PlanKind]:
     """
-    Orders plans by their batches such that the smallest and the largest come first, then
-    those that halve the gaps, as `Between` needs.
+    Orders plans by batch size as `Between` needs them: the smallest and the largest
+    batch size come first, then those that halve the gaps.
     """
     batches = [list(same) for _, same in groupby(plans, key=lambda p: p.batch)]
     last = len(batches) - 1
@@ -220,7 +229,10 @@ def ends_first(plans: Sequence[_PlanKind]) -> list[_PlanKind]:
 
 
 def _pieces(plans: Sequence[Plan], size: int) -> Iterator[list[Plan]]:
-    """Divides plans, in their order, into pieces of the given size."""
+    """
+    Divides plans, in their order, into pieces of `size` plans. The last piece may be
+    smaller.
+    """
     return (list(plans[i : i + size]) for i in range(0, len(plans), size))
 
 
@@ -231,9 +243,10 @@ def _work(
     sender: Connection,
 ) -> None:
     """
-    Evaluates plans in a process of its own; sends each result, and None at the end. Garbage
-    is collected rarely: a program is a large structure that is dead once it has been
-    simulated, and not freeing it, as the process ends soon, saves a fifth of the time.
+    Evaluates the plans of a group in a process of its own. It sends each result through
+    `sender`, and None or the exception at the end. Garbage collection is rare: programs
+    are large structures, the process ends soon, and not freeing them saves a fifth of
+    the time.
     """
     # An interrupt is for the process that started this one, which then ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The search behind `search-grid`: judges all plans of a grid by simulation."""
+"""The search that `search-grid` runs: it judges all plans of a grid by simulation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from distir.planning.plans.programs import Programs, batch_of, trains
 
 
 def _nobody(count: int) -> None:
-    """The default for a caller that does not follow the progress: does nothing."""
+    """Does nothing. It is the default for callers that do not follow the progress."""
 
 
 class GridSearch(PlanSearch):
     """
-    Judges all plans of the grid that options ask for, on a cluster, for programs that
-    differ in the size of their batch. `plans` lists all of them. Constructing it raises
-    DistIRError for options that do not go together, or not with the programs.
+    A search that judges all plans of a grid on a cluster. `modules` are the sequential
+    programs, one per batch size. `plans` lists all plans that the options ask for. The
+    constructor raises DistIRError if the options contradict each other or do not suit
+    the programs.
     """
 
     def __init__(
@@ -50,10 +51,14 @@ class GridSearch(PlanSearch):
         self, journal: Path | None = None, on_progress: Callable[[int], None] = _nobody
     ) -> None:
         """
-        Judges the plans. With a `journal`, every result is written to that file at once,
-        and results that it holds already are not computed again; `on_progress` is called with
-        the number of new results. An interruption by the user ends the search. Raises
-        DistIRError.
+        Judges the plans.
+
+        - `journal`: a file. Every result is written to it at once, and results that it
+          already holds are not computed again;
+        - `on_progress`: a function that is called with the number of new results.
+
+        If the user interrupts, the search ends with the results so far. Raises
+        DistIRError if the journal belongs to another search or a process dies.
         """
         wanted = set(self.plans)
         with Journal(journal, self.programs) if journal else nullcontext() as known:

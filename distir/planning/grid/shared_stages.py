@@ -1,6 +1,6 @@
 """
-The functions of pipelines' stages, compiled for the simulator once for all stages that do
-the same, in whichever pipeline they are.
+Compiled functions of pipeline stages for the simulator. Each is compiled once for all
+stages that do the same, in any pipeline.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ from distir.transforms.resharding import ReshardLowering
 @dataclass(frozen=True)
 class SharedFunction:
     """
-    A function of stages that do the same: the mesh axes along which it communicates, and
-    whether it takes the number of the micro-batch.
+    A compiled function of stages that do the same.
+
+    - `compiled`: the function, compiled for the simulator;
+    - `axes`: the groups of mesh axes along which it communicates;
+    - `numbered`: whether it takes the index of the micro-batch as an argument.
     """
 
     compiled: CompiledFunction
@@ -46,11 +49,15 @@ class SharedFunction:
 
 class SharedStages:
     """
-    The functions that all pipelines on the same meshes share, whichever programs they
-    come from: functions that do the same (`Contents`) are compiled and summarised once.
-    `profiles` say what the devices of the cluster reach in practice. With `buckets`,
-    collectives of neighbouring tensors are one message. All devices of a mesh must do
-    the same; otherwise it raises NotUniform.
+    The compiled functions that all pipelines on the same meshes share, also those of
+    different programs. Functions with equal contents (`Contents`) are compiled and
+    summarised once.
+
+    - `profiles`: measured speeds of the cluster's devices;
+    - `buckets`: whether collectives of neighbouring tensors are merged into one
+      message.
+
+    Raises NotUniform if the devices of a mesh differ.
     """
 
     def __init__(
@@ -73,16 +80,19 @@ class SharedStages:
         self.numbers = Numbers()
         self.functions: dict[Hashable, SharedFunction] = {}
         self.callees: dict[tuple[int, str], CompiledFunction] = {}
-        """Functions that stages call, by their numbers and meshes."""
+        """
+        The compiled functions that stages call, by their content ids (`Contents`) and
+        meshes.
+        """
         self.callee_numbers: dict[CompiledFunction, int] = {}
-        """The numbers (`Contents`) of these functions."""
+        """The content ids (`Contents`) of the functions in `callees`."""
 
 
 class Compilation:
     """
     The state that the functions of one pipeline share while they are compiled. `before`
-    is the compilation of the same program for another number of micro-batches; what
-    does not depend on that number is taken from it.
+    is the compilation of the same program for another number of micro-batches; all
+    parts that do not depend on that number are taken from it.
     """
 
     def __init__(
@@ -102,16 +112,16 @@ class Compilation:
         self._lowered: set[str] = set()
         self.kept: list[object] = []
         """
-        Owners of values and types, which are identified by their ids and so must stay
-        alive.
+        The owners of values and types. Values and types are identified by their Python
+        ids and so must stay alive.
         """
 
     def stage(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> SharedFunction:
         """
-        Returns the function of a group on its stage's mesh that accumulates into these
-        values. Raises DistIRError.
+        Returns the compiled function of the ops in `group` on mesh `mesh`. It adds its
+        terms to the running sums `added`. Raises DistIRError if it cannot be compiled.
         """
         fold = self.fold
         function, made = stage_function(self.structure, fold, group, mesh, added)
@@ -129,8 +139,9 @@ class Compilation:
 
     def prepare(self, op: Operation) -> None:
         """
-        Compiles the function that an op calls, if it is a call, and those that this
-        function calls, unless that has been done. Raises DistIRError.
+        Compiles the function that `op` calls, and all functions called by it, unless
+        that was done before. Does nothing if `op` is no call. Raises DistIRError if a
+        function cannot be compiled.
         """
         if isinstance(op, CallOp):
             self._prepare(op.callee.string_value())
@@ -155,22 +166,24 @@ class Compilation:
             self.prepare(op)
 
     def _compiled(self, function: FuncOp) -> CompiledFunction:
-        """Compiles a function whose callees are compiled."""
+        """Compiles a function. All functions that it calls must have been compiled."""
         self.shared.lowering.lower(function)
         if self.shared.bucketer is not None:
             self.shared.bucketer.bucket(function)
         return self.compiler.compile(function)
 
     def _number(self, name: str) -> int:
-        """Returns the number (`Contents`) of a folded function."""
+        """
+        Returns the content id (`Contents`) of function `name` of the folded program.
+        """
         return self.contents.function(self.fold.origin(name))
 
     def called(
         self, compiled: CompiledFunction
     ) -> Iterator[tuple[int, CompiledFunction]]:
         """
-        Yields the functions that a function calls, directly or not, with their numbers
-        (`Contents`).
+        Yields the functions that `compiled` calls, directly or through others, each
+        with its content id (`Contents`).
         """
         for callee in dict.fromkeys(
             [s.callee for s in compiled.steps if isinstance(s, CallStep)]

@@ -1,12 +1,12 @@
 """
-The search for layouts on several mesh axes, behind `search-sharding`.
+The search for layouts on several mesh axes, which the pass `search-sharding` runs.
 
-The sharding rule of each op offers strategies (`strategies`, `axes.runs`); a `CostModel`
-says what they and the changes of layout between them cost. `GraphBuilder` makes one node
-per op, argument and value with several uses, and edges along the values; repeated calls
-share their nodes (`tied_ops`).
+The sharding rule of each op offers strategies (`strategies`, `axes.runs`). A
+`CostModel` prices the strategies and the reshards between them. `GraphBuilder` makes
+one node per op, per argument and per value with several uses, and one edge per use of a
+value. Repeated calls share their nodes (`tied_ops`).
 
-`search` chooses the mesh axes one after the other or together; `fitted_plan` and `searched`
-add micro-batches and stages; `fitted` repeats the search until the simulator agrees that
-the program fits into memory.
+`search` chooses the layouts for all mesh axes together or for one axis after the other.
+`fitted_plan` and `searched` add micro-batches and pipeline stages. `fitted` repeats the
+search until the program fits into memory in the simulator.
 """

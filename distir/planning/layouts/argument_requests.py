@@ -1,6 +1,6 @@
 """
-Requests for the layout of an argument, applied to the layouts that a search tries, and
-those that a split into micro-batches adds.
+Requests of users for the layouts of arguments. A search applies them to the layouts
+that it tries, and the split into micro-batches is added to them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 
 
 def restricted(layout: Layout, axes: Set[str]) -> Layout:
-    """Returns the layout reduced to these axes."""
+    """
+    Returns `layout` reduced to the mesh axes in `axes`: all other axes are left out.
+    """
     return Layout(
         layout.mesh,
         tuple(tuple(s for s in dim if s.axis in axes) for dim in layout.dims),
@@ -38,9 +40,9 @@ class ArgumentRequest:
     """
     A user's request for the layout of an argument.
 
-    - `layout`: what the axes are to do to it;
-    - `fixed`: the axes for which the request holds, while others may split the argument as
-      well; None if it holds for all axes.
+    - `layout`: the requested layout;
+    - `fixed`: the axes that the request decides; other axes may also split the
+      argument. None if the request decides all axes.
     """
 
     layout: Layout
@@ -54,9 +56,10 @@ class ArgumentRequest:
         mesh: Mesh,
     ) -> set[Layout]:
         """
-        Returns the layouts that the argument may have on these axes of the mesh: the
-        request, combined on the free axes with each of `layouts`, which suit the argument's
-        users.
+        Returns the layouts that the argument may have on the mesh axes in `axes`. They
+        are the request itself, and the request extended by the splits of one of
+        `layouts` over the axes that the request leaves free. `layouts` are those that
+        the users of the argument want.
         """
         found = {restricted(self.layout, set(axes))}
         if self.fixed is None:
@@ -75,7 +78,10 @@ class ArgumentRequest:
 
 
 def requests_of(module: ModuleOp) -> dict[int, ArgumentRequest]:
-    """Returns the requests of a program for arguments of its entry, by index."""
+    """
+    Returns the requests for the layouts of the entry function's arguments, by argument
+    index.
+    """
     attributes = argument_attributes(entry_function(module))
     return {
         i: ArgumentRequest(layout, fixed_axes(entry) if FIXED in entry else None)
@@ -88,9 +94,10 @@ def split_over_time(
     module: ModuleOp, mesh: Mesh, requests: Mapping[int, ArgumentRequest]
 ) -> dict[int, ArgumentRequest]:
     """
-    Annotates the inputs and labels that hold the batch with a split into micro-batches,
-    outside the splits that are requested for arguments of the entry (by index). Returns the
-    requests with that split added.
+    Annotates the inputs and labels that hold the batch with a split into micro-batches.
+    In each dimension, this split comes before the requested splits. `requests` are
+    those for the entry function's arguments, by index; returns them with the split into
+    micro-batches added.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)

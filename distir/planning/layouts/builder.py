@@ -1,4 +1,4 @@
-"""Builds the graph of strategies on layouts for a sequential program."""
+"""Builds the graph of layout strategies of a sequential program."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def cost_of_parts(
     op: Operation, strategy: LayoutStrategy, cost_model: CostModel
 ) -> float:
     """
-    Returns the cost of the ops of the decomposition, with that of reducing what they leave
-    partial.
+    Returns the cost of the ops of an op's decomposition, including the reshards between
+    them, such as reductions of partial values.
     """
     total = 0.0
     made: dict[SSAValue, Layout] = {}
@@ -88,7 +88,8 @@ def bytes_between_parts(
     op: Operation, strategy: LayoutStrategy, cost_model: CostModel
 ) -> int:
     """
-    Returns the bytes of the values that the ops of the decomposition hand to each other.
+    Returns the bytes of the values that the ops of an op's decomposition pass to each
+    other.
     """
     return sum(
         cost_model.bytes(result.type, layout)
@@ -100,19 +101,21 @@ def bytes_between_parts(
 
 class GraphBuilder:
     """
-    Builds the graph of strategies of a program.
+    Builds the graph of layout strategies of a program.
 
-    - `functions`: the functions that the entry reaches, the entry last;
-    - `requests`: the requests for arguments of the entry, by index;
+    - `reachable`: the functions that the entry function calls, directly or not, the
+      entry function last;
+    - `requests`: the requests for the layouts of the entry function's arguments, by
+      index;
     - `tie_layers`: whether repeated calls share their choices (`tied_ops`);
-    - `clock`: when it stops, TimeIsOver is raised;
-    - `stages`: the stages of the pipeline that the program is to become; sends between them
-      then count;
-    - `intervals`: the lifetimes of built values, as far as they were asked for.
+    - `clock`: TimeIsOver is raised when it stops;
+    - `stages`: the pipeline stages of the ops, if the costs of sends between them
+      count;
+    - `intervals`: the lifetimes of values, filled when they are first needed.
 
-    If the mesh's first axis is the micro-batch axis, its choices follow from the inputs and
-    must be given to `build` (`before`). What works on a micro-batch then counts once for
-    each of them.
+    If the first mesh axis is the micro-batch axis, the splits over it follow from the
+    inputs and must be passed to `build` as `before`. Work on one micro-batch then
+    counts once per micro-batch.
     """
 
     def __init__(
@@ -166,7 +169,10 @@ class GraphBuilder:
         return found
 
     def _on_axis(self, axis: str) -> Callable[[Operation], AxisOp | None]:
-        """Returns a function from an op to what one axis alone can do to it."""
+        """
+        Returns a function that maps an op to its strategies on `axis` alone, or to None
+        for ops without a rule, such as calls.
+        """
         found: dict[int, AxisOp] = {}
         costs = UnitCosts(self.mesh)
 
@@ -183,14 +189,15 @@ class GraphBuilder:
 
     def alternatives_of_all(self) -> int:
         """
-        The number of alternatives of all ops if all axes are chosen together, at most.
+        Returns an upper bound of the number of alternatives of all ops together if all
+        mesh axes are chosen at once.
         """
         return sum(prod(map(len, options)) for options in self.axis_options.values())
 
     def build(self, axes: int, before: Before | None = None) -> LayoutBody:
         """
-        Builds the choices of the entry, and of all calls in it, for the mesh's first `axes`
-        axes. What `before` decided for the first of these stays as it is.
+        Builds the graph of choices for the first `axes` mesh axes: those of the entry
+        function and of all calls in it. The decisions in `before` stay as they are.
         """
         graph = ReshardGraph(self.cost_model, self.clock)
         self.building = replace(
@@ -212,7 +219,10 @@ class GraphBuilder:
     def alternatives(
         self, op: Operation, before: LayoutStrategy | None
     ) -> tuple[Sequence[LayoutStrategy], Sequence[float]]:
-        """Returns the strategies of an op, and the cost of each."""
+        """
+        Returns the strategies of an op and the cost of each. If `before` is given, only
+        strategies that agree with it on the axes chosen earlier are returned.
+        """
         options = before.options if before else ()
         key = (op, options, self.building.axes)
         if key not in self._alternatives:
@@ -236,7 +246,9 @@ class GraphBuilder:
         return [found[i] for i in kept], [costs[i] for i in kept]
 
     def _keeps(self, strategy: LayoutStrategy, before: LayoutStrategy) -> bool:
-        """Whether a strategy agrees with `before` on the axes chosen already."""
+        """
+        Whether a strategy agrees with `before` on the axes that were chosen earlier.
+        """
         fixed = self.building.axes_before()
         layouts = zip(
             strategy.operands + strategy.results,
@@ -252,7 +264,8 @@ class GraphBuilder:
 
     def workspace(self, op: Operation, strategy: LayoutStrategy) -> float:
         """
-        Returns the bytes that an op needs besides its operands and results while it runs.
+        Returns the bytes of temporary memory that an op needs while it runs, besides
+        its operands and results.
         """
         key = op, strategy
         if key not in self._workspaces:
@@ -267,7 +280,9 @@ class GraphBuilder:
         return self.cost_model.workspace(op, self.rules[op], strategy)
 
     def constant_bytes(self) -> int:
-        """Returns the bytes of the constants, which every device holds all the time."""
+        """
+        Returns the bytes of the constants. Every device holds all of them all the time.
+        """
         whole = Layout(self.mesh.name)
         return sum(
             self.cost_model.bytes(op.results[0].type, whole)
@@ -277,8 +292,9 @@ class GraphBuilder:
 
     def _constrained(self, op: ConstrainOp) -> list[LayoutStrategy]:
         """
-        Returns the strategies of a constraint: it fixes what some axes do and leaves the
-        others free.
+        Returns the strategies of a constraint. The constraint fixes the layout on some
+        axes; each other axis may split any dimension or none. Raises DistIRError if no
+        layout is possible.
         """
         base, shape = op.layout.data, shape_of(op.source.type)
         rank = len(shape)
@@ -334,8 +350,8 @@ class GraphBuilder:
 
 def work_size(reachable: Sequence[FuncOp]) -> int:
     """
-    Returns the number of ops of a program, counting those of a function once per call; the
-    entry is the last of the functions.
+    Returns the number of ops of a program, where the ops of a function count once per
+    call. The entry function is the last of `reachable`.
     """
     sizes: dict[str, int] = {}
     for function in reachable:
@@ -348,17 +364,19 @@ def work_size(reachable: Sequence[FuncOp]) -> int:
 
 MAX_OPS = 2000
 """
-Programs with more ops than this, counted once per call, share choices between repeated
-calls.
+In programs with more ops than this, repeated calls share their choices. The ops of a
+function count once per call.
 """
 
 
 @dataclass(frozen=True)
 class LayoutGraph:
     """
-    The builder of a program's graphs, with the decisions made before: `first` on the
-    micro-batch axis, if there is one, and `steps`, the plans for which the program was
-    changed (`ChosenLayouts`).
+    The graph builder of a program and the decisions that were made before the search.
+
+    - `builder`: builds the graphs;
+    - `first`: the decisions on the micro-batch axis; None if the mesh has no such axis;
+    - `steps`: the plans for which the program was changed (see `ChosenLayouts`).
     """
 
     builder: GraphBuilder
@@ -374,8 +392,11 @@ class LayoutGraph:
         stages: StagesOfOps | None = None,
     ) -> LayoutGraph:
         """
-        Returns the builder for a sequential program, which may be annotated, on the mesh of
-        the costs; sends between `stages` count, if they are given. Raises DistIRError, and TimeIsOver when the clock stops while it builds.
+        Returns the graph builder of a sequential program on the mesh of `costs`. The
+        program may have annotations. `tie_layers` says whether repeated calls share
+        their choices; None lets the size of the program decide. If `stages` is given,
+        the costs of sends between stages count. Raises DistIRError if requests are
+        invalid, and TimeIsOver if the clock stops.
         """
         mesh, requests, first = costs.mesh, requests_of(module), None
         if mesh.has_time:

@@ -1,4 +1,4 @@
-"""The state of a graph of layouts while it is being built."""
+"""The state of a layout graph while it is being built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distir.sharding.mesh import TIME_AXIS
 
 @dataclass(frozen=True)
 class Before:
-    """The decisions for the first `axes` of the mesh's axes."""
+    """The decisions that were made earlier, for the first `axes` mesh axes."""
 
     plan: FunctionPlan[Layout]
     axes: int
@@ -31,15 +31,19 @@ class Before:
 @dataclass
 class Building:
     """
-    The state of a graph of layouts while it is being built.
+    The state of a layout graph while it is being built.
 
-    - `graph`: the graph, whose nodes choose what the mesh's first `axes` axes do;
-    - `requests`: the requests for arguments of the entry, by index;
-    - `before`: the earlier decisions that stay, if there are any;
-    - `stages`: the stages of the pipeline that the program is to become, if sends between
-      them count;
-    - `node_times`: for nodes of the entry how often they run: once, or once per
-      micro-batch.
+    - `cost_model`: prices ops, reshards and sends;
+    - `requests`: the requests for the layouts of the entry function's arguments, by
+      index;
+    - `graph`: the graph;
+    - `axes`: the number of mesh axes, from the first one on, whose layouts the nodes
+      choose;
+    - `before`: the earlier decisions, which stay; None if there are none;
+    - `stages`: the pipeline stages of the ops, if the costs of sends between them
+      count;
+    - `node_times`: the number of times that a node of the entry function runs per step:
+      once, or once per micro-batch.
     """
 
     cost_model: CostModel
@@ -54,30 +58,32 @@ class Building:
         self.mesh = self.cost_model.mesh
 
     def axes_before(self) -> set[str]:
-        """Returns the axes whose choices were made earlier."""
+        """Returns the axes that were chosen earlier."""
         count = self.before.axes if self.before else 0
         return {axis for axis, _ in self.mesh.axes[:count]}
 
     def still(self, layouts: Iterable[Layout], before: Layout) -> list[Layout]:
         """
-        Returns the layouts that agree with `before` on the axes chosen already; `before`
-        itself if there are none.
+        Returns those of `layouts` that agree with `before` on the axes chosen earlier.
+        If none do, returns a list with `before` alone.
         """
         fixed = self.axes_before()
         return [x for x in layouts if restricted(x, fixed) == before] or [before]
 
     def times(self, layouts: Iterable[Layout]) -> int:
         """
-        Returns how often something in the entry function runs that works on values in these
-        layouts: once per micro-batch if a value is split over micro-batches, or a term of a
-        sum over them.
+        Returns the number of times per step that an op on values in `layouts` runs. It
+        runs once per micro-batch if a value is split over micro-batches or is a term of
+        a sum over them, else once.
         """
         if any(TIME_AXIS in (*x.split_axes, *x.partial_axes) for x in layouts):
             return self.mesh.size(TIME_AXIS)
         return 1
 
     def times_of_use(self, use: Use) -> int:
-        """Returns how often a use of a value in the entry function happens in a step."""
+        """
+        Returns the number of times per step that a use in the entry function happens.
+        """
         return self.node_times.get(use.node, 1)
 
     def is_sum(self, port: LayoutPort) -> bool:

@@ -1,4 +1,4 @@
-"""The layouts that a search chose, and how a program gets them."""
+"""The layouts that a search chose, and functions that annotate a program with them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from distir.sharding.mesh import Mesh
 @dataclass(frozen=True)
 class ChosenLayouts:
     """
-    The layouts of a program on a mesh, without the program.
+    The layouts that were chosen for a program on a mesh. The program itself is not
+    stored.
 
-    The last of `steps` holds the layouts of all ops and arguments. Those before it are the
-    plans for which the program was changed until it had these ops: where the first axes
-    treated calls of one function differently, it got copies, and decompositions took the
-    place of some ops.
-
+    - `steps`: written plans. The last one holds the layouts of all ops and arguments.
+      Before it come the plans for which the program was changed: functions were copied
+      where the first axes treat their calls differently, and some ops were replaced by
+      their decompositions. The program is changed in the same way again before the last
+      plan applies;
     - `limited`: whether the fastest layouts need more memory than was allowed;
-    - `separate`: whether each use of a value brings it to its layout for itself, as no copy
-      may be kept for later ones;
-    - `without_sends`: where sends between the stages of one pipeline counted, the layouts
-      for any pipeline, which were found before.
+    - `separate`: whether each use of a value makes its own copy in its layout, because
+      memory does not allow to keep a copy for later uses;
+    - `without_sends`: if the layouts were chosen with the costs of sends between the
+      stages of one pipeline, the layouts that were found without these costs.
     """
 
     steps: tuple[WrittenPlan, ...]
@@ -41,11 +42,17 @@ class ChosenLayouts:
 
     @property
     def for_any_pipeline(self) -> ChosenLayouts:
-        """The layouts that were chosen while sends between stages did not count."""
+        """
+        The layouts that were chosen without the costs of sends between stages. They
+        depend on no particular pipeline.
+        """
         return self.without_sends or self
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the layouts as JSON data, without those for any pipeline."""
+        """
+        Returns the layouts as JSON data, for `from_json`. The field `without_sends` is
+        left out.
+        """
         return {
             "limited": self.limited,
             "separate": self.separate,
@@ -55,8 +62,8 @@ class ChosenLayouts:
     @staticmethod
     def from_json(data: Any) -> ChosenLayouts:
         """
-        Restores the layouts from what `to_json` gave. Raises KeyError, TypeError,
-        ValueError or ParseError for other data.
+        Restores the layouts from the JSON data that `to_json` returned. Raises
+        KeyError, TypeError, ValueError or ParseError if `data` has another form.
         """
         limited, separate = data["limited"], data["separate"]
         if type(limited) is not bool or type(separate) is not bool:
@@ -69,8 +76,9 @@ class ChosenLayouts:
 
 def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
     """
-    Annotates a sequential program with layouts that were chosen for it before; nothing is
-    chosen again. Raises DistIRError for a program with other ops.
+    Annotates a sequential program with `layouts`, which were chosen for it before;
+    nothing is searched. Raises DistIRError if the program has other ops than the one
+    that the layouts were chosen for.
     """
     if layouts.separate:
         module.attributes[SEPARATE_COPIES] = UnitAttr()
@@ -84,9 +92,11 @@ def follow_requests(
     module: ModuleOp, mesh: Mesh, batch: Sequence[str] = ()
 ) -> ChosenLayouts:
     """
-    Annotates a sequential program with layouts without a search, and returns them:
-    arguments are split as is asked for, inputs and labels that hold the batch over the axes
-    of `batch` too, and the rest follows. Raises DistIRError.
+    Annotates a sequential program with layouts that follow from the requests of the
+    user, without a search, and returns the layouts. Arguments get their requested
+    layouts, and inputs and labels with the batch are also split over the axes `batch`.
+    The layouts of all other values are propagated from these. Raises DistIRError if the
+    requests are invalid.
     """
     if mesh.has_time:
         split_over_time(module, mesh, requests_of(module))

@@ -1,6 +1,6 @@
 """
-A search for layouts that fit into memory, inside pipelines too, with the simulator as the
-judge of memory.
+A search for layouts that fit into memory, for pipelines too. The simulator judges
+whether a program fits.
 """
 
 from __future__ import annotations
@@ -51,35 +51,45 @@ from distir.transforms.pipelines.pipeline import divided, make_pipeline
 from distir.transforms.resharding import lower_reshards
 
 _ROUNDS = 4
-"""How often layouts are solved for at most, each time under another limit of memory."""
+"""
+The maximal number of searches for one plan. Each has another memory limit or other
+sends.
+"""
 
 SECONDS = 20.0
-"""The default limit of each solving, in seconds; a plan may need several."""
+"""
+The default time limit of each search of a pipeline's layouts, in seconds. A plan may
+need several searches.
+"""
 
 _NEAR = 1.01
 """
-A plan that takes at most so many times the bound of all plans is good enough; another one
-is compared with that of level O2.
+A plan is good enough if its step takes at most this many times the lower bound of all
+plans. A slower one is compared with the plan of level O2.
 """
 
 _CLOSE = 0.95
 """
-A plan that uses this fraction of the memory leaves too little to look for a faster one.
+A plan that uses more than this fraction of the memory is accepted: too little memory is
+left for a faster one.
 """
 
 _DOUBT = 1.25
-"""A plan whose estimate exceeds the memory by this factor may fit nevertheless."""
+"""
+If no layouts fit by the estimate, the limit is multiplied by this factor and the search
+repeated, as the estimate may be too high.
+"""
 
 _WORTH_IT = 0.005
 """
-The fraction of a step that sends must be able to save if layouts are to be searched again
-with them.
+Layouts are searched again with the costs of sends only if this could save at least this
+fraction of a step.
 """
 
 _MARGIN = 0.99
 """
-The fraction of a limit that is given to the solver, as its estimates may be slightly too
-low.
+The fraction of a memory limit that is given to the solver, as its estimates may be
+slightly too low.
 """
 
 
@@ -87,10 +97,11 @@ def search_without_cluster(
     module: ModuleOp, mesh: Mesh, limits: Limits, clock: Clock
 ) -> LayoutResult | None:
     """
-    Distributes a sequential program over a mesh with the layouts that are cheapest by unit
-    costs, within a limit of memory that no simulation checks. If the time is over before
-    any are found, arguments are split as was asked for and nothing else is, and None is
-    returned. Raises DistIRError.
+    Distributes a sequential program over a mesh by searched layouts, with unit costs
+    instead of the costs of a cluster. The memory limit is not checked by the simulator.
+    If the time is over before any layouts are found, only the requested splits of
+    arguments are applied, and None is returned. Raises DistIRError if no layouts are
+    possible.
     """
     found = None
     try:
@@ -105,41 +116,49 @@ def search_without_cluster(
 
 def copy_price(mesh: Mesh, cluster: ClusterOp) -> Price:
     """
-    Returns the price in seconds by which copies of values that several ops share are made
-    in programs with searched layouts. It is that of the data sheets, whatever profile the
-    layouts were searched with, so that layouts always mean the same program.
+    Returns a function that prices a reshard in seconds. Programs with searched layouts
+    use the prices to decide which uses of a value share a copy. The prices come from
+    the data sheet of the cluster, not from a profile, so that the same layouts always
+    give the same program.
     """
     return costs_on(mesh, cluster).reshard
 
 
 class FittedSearch:
     """
-    Finds layouts with which a program or a pipeline fits.
+    Finds layouts with which a program or a pipeline fits into memory.
 
-    The memory that the search predicts for a choice of layouts is an estimate: the steps of
-    changes of layout have buffers of their own, and what a stage of a pipeline holds
-    depends on where the stages begin and on the schedule, while all stages are searched as
-    one graph: the program as it runs for one micro-batch, in which devices hold their
-    `Shares`. So the simulator judges. Layouts that do not fit are solved for again under a
-    limit that is lower by as much as was missing; layouts of a pipeline that leave much
-    memory although the limit made them slower, under a higher limit. The fastest that fit
-    are taken. Where stages begin is known only then, and with it what they send each other;
-    if that may matter, layouts are solved for again with the seconds of these sends, as
-    long as the pipeline becomes faster. For a pipeline each solving ends after 20 s or a
-    quarter of the clock's time, unless the user says otherwise.
+    The solver only estimates memory. The steps of a reshard have buffers of their own,
+    and the memory of a pipeline stage depends on the schedule and on where the stages
+    begin. The search sees all stages as one graph: the program of one micro-batch, in
+    which devices hold their `Shares`. So the simulator judges each plan:
 
-    - `mesh`: for a pipeline, its first axis is the micro-batch axis, the others are those
-      of each stage;
-    - `finish`: the pipeline, if there is to be one;
-    - `limits`: their memory is what may be used on each device, by default all of it;
-    - `clock`: when it stops, the best plan so far is the answer. There always is one: if
-      nothing was solved, arguments are split as was asked for and nothing else is. An
-      interruption before that ends the program;
-    - `pipeline_step`: simulates pipelines whose programs nobody needs; `module` is then the
-      program that would become the pipeline;
-    - `buckets`: whether collectives of neighbouring tensors travel in one message in the
-      programs that are judged and returned. The costs of the search itself are those of
-      single messages.
+    - layouts that do not fit are searched again with a memory limit that is lower by
+      the missing amount;
+    - layouts of a pipeline that leave much memory unused, although the limit made them
+      slower, are searched again with a higher limit;
+    - the fastest plan that fits is taken.
+
+    The stages of a pipeline, and so the sends between them, are known only after a
+    search. If sends may matter, layouts are searched again with the costs of these
+    sends, as long as the pipeline becomes faster. Each search for a pipeline ends after
+    20 s, or after a quarter of the clock's time if the clock has a limit, unless the
+    user sets another limit.
+
+    - `mesh`: for a pipeline, its first axis is the micro-batch axis and the others are
+      those of each stage;
+    - `finish`: the options of the pipeline; None for a program without one;
+    - `limits`: `memory` is the memory that may be used on each device, all of it by
+      default;
+    - `profiles`: the profiles that price ops and communication;
+    - `clock`: when it stops, the best plan so far is returned. If no search was
+      completed, that plan splits only arguments, as requested. If the user interrupted
+      the clock before any search was completed, KeyboardInterrupt is raised;
+    - `pipeline_step`: simulates pipelines without building them; the plan's `module` is
+      then the program of one micro-batch;
+    - `buckets`: whether collectives of neighbouring tensors are merged into one message
+      in the programs that are judged and returned. The search itself prices single
+      messages.
     """
 
     def __init__(
@@ -188,14 +207,15 @@ class FittedSearch:
         known: tuple[ModuleOp | None, ChosenLayouts] | None = None,
     ) -> FittedPlan:
         """
-        Returns the fastest plan that fits; if none does, the one that lacks the least
-        memory. The module stays as it is.
+        Returns the fastest plan that fits into memory. If no plan fits, returns the one
+        that uses the smallest fraction of the memory. `module` is not changed.
 
-        `known` are layouts that were found before, with the annotated program of a plan that
-        has them, if there is one: those of this plan, or the fastest ones without a limit,
-        found for another schedule, for example. If the pipeline fits with them, nothing is
-        solved, except for what sends may change where they did not count yet. Raises
-        DistIRError.
+        `known` holds layouts that were found before, and the program annotated with
+        them if there is one. They are the layouts of this plan, or the fastest layouts
+        without a memory limit, which were found for another schedule, for example. If
+        the pipeline fits with them, nothing is searched, except with the costs of sends
+        if they did not count before. Raises DistIRError if no layouts fit even by
+        estimate.
         """
         finish, schedule = self.finish, None
         if finish is not None:
@@ -225,7 +245,10 @@ class FittedSearch:
     def _known(
         self, module: ModuleOp, annotated: ModuleOp | None, layouts: ChosenLayouts
     ) -> FittedPlan:
-        """Returns the plan with layouts that were found before."""
+        """
+        Returns the plan with `layouts`, which were found before. `annotated` is the
+        program with these layouts, or None to annotate a copy of `module`.
+        """
         if annotated is None:
             annotated = module.clone()
             apply_layouts(annotated, self.mesh, layouts)
@@ -240,10 +263,11 @@ class FittedSearch:
         divisions: list[StagesOfOps],
     ) -> FittedPlan | None:
         """
-        Returns the plan with the layouts that are best if sends between the stages of `plan`
-        count; None if there is little to gain, no time is left, or these stages are among
-        the `divisions` that were tried, to which they are added. `base` is the plan that was
-        found without sends.
+        Searches layouts again with the costs of sends between the stages of `plan`, and
+        returns the plan with the new layouts. Returns None if sends matter little, if
+        no time is left, if no layouts were found, or if the same stages are in
+        `divisions` already. Adds the stages to `divisions`. `base` is the plan that was
+        found without the costs of sends.
         """
         if plan.divided is None or not (plan.fits and costs.price) or self._is_late:
             return None
@@ -283,8 +307,8 @@ class FittedSearch:
         known: FittedPlan | None,
     ) -> FittedPlan:
         """
-        Returns the plan that `run` gives if sends between stages take no time; `known` is a
-        plan that does not fit.
+        Returns the best plan under the assumption that sends between stages cost
+        nothing. `known` is a plan that was found before but does not fit, or None.
         """
         finish, plans = self.finish, [] if known is None else [known]
         limit, failed, bound = self.memory, False, inf
@@ -335,9 +359,10 @@ class FittedSearch:
         self, module: ModuleOp, costs: SimulatedCosts, found: LayoutResult, bound: float
     ) -> FittedPlan | None:
         """
-        Returns the plan of level O2, which may fit where that of O3 (`found`) needs more
-        memory than the search counted, or be faster, as mesh axes are chosen one after the
-        other; None if it does not fit, or is the same.
+        Returns the plan with the layouts of level O2, or None if it does not fit or
+        equals the O3 result `found`. It can be better than the O3 plan: it may fit
+        where the O3 plan needs more memory than estimated, and it may be faster,
+        because level O2 chooses the mesh axes one after the other.
         """
         annotated, first = module.clone(), found.by_segments
         if first is not None and first.layouts == found.layouts:
@@ -363,15 +388,16 @@ class FittedSearch:
         return self.clock is not None and self.clock.stopped
 
     def _unsearched(self, module: ModuleOp) -> FittedPlan:
-        """Returns the plan without a search: arguments split as was asked for."""
+        """Returns the plan without a search: only arguments are split, as requested."""
         annotated = module.clone()
         layouts = follow_requests(annotated, self.mesh)
         return self._plan(annotated, layouts)
 
     def _with_separate_copies(self, plan: FittedPlan) -> FittedPlan | None:
         """
-        Returns the same layouts where each use brings a value to its layout for itself, as
-        the search counted them; None if they do not fit either.
+        Returns the plan with the same layouts in which each use of a value makes its
+        own copy in its layout, as the search assumed. Returns None if this plan does
+        not fit either.
         """
         annotated = plan.annotated.clone()
         annotated.attributes[SEPARATE_COPIES] = UnitAttr()
@@ -417,10 +443,13 @@ class FittedSearch:
 
     def data_parallel(self, module: ModuleOp) -> FittedPlan | None:
         """
-        Returns data parallelism for a program, the batch split over all axes, to compare a
-        plan with; None if the batch does not divide or requests say otherwise. What `run`
-        minimises is a sum over ops and messages. The simulator also knows which of them run
-        together, so that layouts with the least sum may take longer than others.
+        Returns the data-parallel plan of a program, for comparison: the batch is split
+        over all mesh axes. Returns None if the axes do not divide the batch or if
+        requests forbid the split.
+
+        The comparison is needed because `run` minimises the sum of the times of ops and
+        messages, while the simulator knows which of them overlap. So the layouts with
+        the least sum are not always the fastest.
         """
         axes = tuple(name for name, _ in self.mesh.axes)
         trial = module.clone()
@@ -432,7 +461,7 @@ class FittedSearch:
         return self._plan(annotated, layouts)
 
     def check(self, plan: FittedPlan) -> None:
-        """Raises DistIRError for a plan that does not fit."""
+        """Raises DistIRError if `plan` does not fit into memory."""
         if not plan.fits:
             allowed = plan.needed / plan.occupied
             what = "program" if self.finish is None else "pipeline"

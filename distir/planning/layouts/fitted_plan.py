@@ -1,4 +1,4 @@
-"""Distributed programs with searched layouts, and what their simulation found."""
+"""Distributed programs with searched layouts, and the results of their simulation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from distir.planning.layouts.search import LayoutResult
 
 class Step(NamedTuple):
     """
-    A simulated step of a program: its seconds, the samples of the batch per second, and the
-    peak bytes, and those that the software takes for them, of the device that has the least
-    left of its `memory_bytes`; and the bytes left on each device, or on one of each pipeline
-    rank, in order.
+    The simulated time and memory of one step.
+
+    - `seconds`: the time of the step;
+    - `samples_per_s`: the samples of the batch per second;
+    - `peak_bytes`, `memory_bytes`, `reserved_bytes`: the peak bytes of values, the
+      memory, and the peak bytes that the allocator reserves, of the device with the
+      least memory left;
+    - `spare_bytes`: the bytes left on each device, or on one device of each pipeline
+      rank, in order.
     """
 
     seconds: float
@@ -31,7 +36,10 @@ class Step(NamedTuple):
 
     @staticmethod
     def of(simulated: Simulation | Step) -> Step:
-        """Returns the step of a simulation; a step is its own."""
+        """
+        Returns the step of a simulation. If `simulated` is a Step already, returns it
+        unchanged.
+        """
         if isinstance(simulated, Step):
             return simulated
         devices = zip(
@@ -48,8 +56,9 @@ class Step(NamedTuple):
         seconds: float, samples_per_s: float, devices: Sequence[tuple[int, int, int]]
     ) -> Step:
         """
-        Returns a step on devices with these bytes: the peak of a program's values, the
-        memory, and the part of it that the software takes for them.
+        Returns a step of `seconds` on `devices`. Each device is given as three numbers
+        of bytes: the peak of a program's values, its memory, and the peak that the
+        allocator reserves.
         """
         peak, memory, reserved = min(devices, key=lambda d: d[1] - d[2])
         spare = tuple(memory - reserved for _, memory, reserved in devices)
@@ -58,9 +67,10 @@ class Step(NamedTuple):
 
 PipelineStep = Callable[[ModuleOp, PipelineOptions, bool], Step | None]
 """
-Returns the simulated step of the pipeline that would be made of a partitioned program, with
-buckets of collectives (True) or without; None if that pipeline has to be made to find out.
-It may take the program apart.
+A function that simulates the step of a pipeline without building it. Its arguments are
+the partitioned program, which it may modify, the pipeline's options, and whether
+collectives are grouped into buckets. It returns None if the pipeline must be built to
+be simulated.
 """
 
 
@@ -70,18 +80,20 @@ class FittedPlan:
     A distributed program with its simulation.
 
     - `annotated`: the program with the layouts as annotations, before `partition`;
-    - `module`: the distributed program; of a pipeline that was simulated without being made,
-      the program of one micro-batch;
-    - `simulated`: the program's simulation, or the step of such a pipeline;
-    - `occupied`: the largest fraction of any device's memory that is used; `needed`: the
-      bytes used there;
-    - `layouts`: the layouts chosen; `found`: the result of the search, if it was made for
-      this plan;
-    - `divided`: of a pipeline, the program of one micro-batch before it became the pipeline,
-      its ops marked with stages if these were searched;
-    - `limit`: the bytes per device within which its layouts were searched, if they were
-      searched for this plan;
-    - `base`: where sends between stages counted, the plan that was found before.
+    - `module`: the distributed program, or the program of one micro-batch if the
+      pipeline was simulated without being built;
+    - `simulated`: the simulation of the program, or the simulated step of such a
+      pipeline;
+    - `occupied`: the used fraction of the memory of the fullest device;
+    - `needed`: the bytes used on that device;
+    - `layouts`: the layouts chosen;
+    - `found`: the result of the layout search, or None if none was made for this plan;
+    - `divided`: for a pipeline, the program of one micro-batch before it became the
+      pipeline. Its ops are marked with stages if the stages were searched;
+    - `limit`: the bytes per device that limited the layout search, or None if none was
+      made for this plan;
+    - `base`: if the costs of sends between stages counted, the plan that was found
+      without them.
     """
 
     annotated: ModuleOp
@@ -97,18 +109,19 @@ class FittedPlan:
 
     @property
     def step(self) -> Step:
-        """The time and memory of a step."""
+        """The simulated time and memory of a step."""
         return Step.of(self.simulated)
 
     @property
     def fits(self) -> bool:
-        """Whether no device needs more memory than it has."""
+        """Whether every device has enough memory."""
         return self.occupied <= 1
 
     @property
     def rank(self) -> tuple[int, float]:
         """
-        Sort key by which the faster of plans that fit comes first, and then, of those that
-        do not, the one that lacks the least memory.
+        Sort key for plans, best first. Plans that fit come first, ordered by the time
+        of a step. Plans that do not fit follow, ordered by the used fraction of the
+        fullest device's memory.
         """
         return (0, self.step.seconds) if self.fits else (1, self.occupied)

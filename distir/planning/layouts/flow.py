@@ -1,5 +1,6 @@
 """
-The flow of values between the choices of a program, with the choices that compute much.
+The data flow between the choices of a layout search, and the choices that are
+compute-intensive.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from distir.solver.flow import Flow
 
 def flow_of(builder: GraphBuilder, entry: LayoutBody) -> Flow:
     """
-    Returns the flow between the nodes of a builder's graph, by their numbers. Contractions
-    (matrix products, convolutions) count as computing much.
+    Returns the data flow between the nodes of the graph in `builder`, by node number.
+    Nodes of contractions (matrix products, convolutions) are marked as
+    compute-intensive. Edges from the new value of an argument back to the argument are
+    left out.
     """
     nodes = builder.graph.nodes
     users: list[set[int]] = [set() for _ in nodes]

@@ -1,8 +1,10 @@
 """
-The lifetimes of a program's values: its functions are followed as they run, call by call.
+The lifetimes of a program's values. The functions are followed in the order in which
+they run, call by call.
 
-A value lives from the op that computes it to its last use, in whatever function that is; a
-view of it is the same memory. Moments are ops in the order in which they run.
+A value lives from the op that computes it to its last use, in any function. A view of a
+value has no memory of its own. A moment is the run of one op; moments are numbered in
+this order.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ from distir.program import updated_arguments
 
 
 class Computed(NamedTuple):
-    """The memory of a result of a node, in its layout."""
+    """The memory of a node's result, in the layout in which the node computes it."""
 
     port: LayoutPort
 
 
 class Partial(NamedTuple):
     """
-    A second buffer for a result of a node whose values are partial, while they are reduced
-    for all uses.
+    A second buffer for a node's result that is partial. It is in use while the result
+    is reduced for all its uses.
     """
 
     port: LayoutPort
@@ -43,8 +45,8 @@ class Partial(NamedTuple):
 
 class Fresh(NamedTuple):
     """
-    The buffer of a value in the layout that one of its uses wants, where the value itself
-    has another layout.
+    A buffer for a value in the layout that one use wants, if the value itself has
+    another layout.
     """
 
     port: LayoutPort
@@ -53,8 +55,8 @@ class Fresh(NamedTuple):
 
 class Updated(NamedTuple):
     """
-    The buffer of a result that updates an argument, in the argument's layout, where the
-    result itself has another.
+    A buffer for a result that updates an argument, in the argument's layout. It is
+    needed if the result is computed in another layout.
     """
 
     port: LayoutPort
@@ -62,7 +64,7 @@ class Updated(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """The bytes that an op needs besides its operands and results while it runs."""
+    """The temporary memory of an op while it runs, besides its operands and results."""
 
     op: Operation
     node: LayoutNode
@@ -79,7 +81,10 @@ class _Buffer:
 
 
 class Interval(NamedTuple):
-    """A piece of memory that is needed `times` times during the moments `[start, end)`."""
+    """
+    A piece of memory (`what`) that is in use during the moments from `start` to before
+    `end`. `times` is the number of such pieces.
+    """
 
     what: What
     start: int
@@ -91,11 +96,14 @@ class Lifetimes:
     """
     Follows a program and records when its memory is in use.
 
-    `may_need` says whether some alternative needs a piece of memory at all, `is_sum`
-    whether a value is accumulated over micro-batches, in which case its memory is in use
-    from the first of them on. Of calls that share their choices only the first and the last
-    count as moments: between them, what lives grows or shrinks by the same amount with
-    every call.
+    - `is_view`: whether an op returns a view of its operand;
+    - `may_need`: whether a piece of memory is needed under any alternative;
+    - `is_sum`: whether a value is accumulated over micro-batches; its memory is then in
+      use from the start of the program.
+
+    Of several calls that share their choices, only the first and the last add moments.
+    Between them, the memory in use grows or shrinks by the same amount with every call,
+    so that the peak is at one of the ends.
     """
 
     def __init__(
@@ -123,7 +131,10 @@ class Lifetimes:
             self._use(buffers)
 
     def intervals(self) -> list[Interval]:
-        """Returns all memory, over moments that are numbered from 0."""
+        """
+        Returns all pieces of memory with the moments during which they are in use.
+        Moments are numbered from 0.
+        """
         found: Counter[tuple[What, int, int]] = Counter()
         for buffer in self.buffers:
             start = bisect_left(self.moments, buffer.start)
@@ -148,7 +159,10 @@ class Lifetimes:
         counts: bool,
         is_entry: bool = False,
     ) -> list[list[_Buffer]]:
-        """Follows one call; returns the memory of its results."""
+        """
+        Follows one call of `body` and returns the buffers of its results. `arguments`
+        holds the buffers of its arguments. `counts` says whether its ops add moments.
+        """
         ends = self._end_instances(body)
         block = body.function.body.block
         held: dict[SSAValue, list[_Buffer]] = {}
@@ -232,8 +246,8 @@ class Lifetimes:
 
     def _end_instances(self, body: LayoutBody) -> dict[Operation, bool]:
         """
-        For each op that shares its choice with others, says whether it is the first or the
-        last of them.
+        Returns, for each op of a function, whether it is the first or the last of the
+        ops that share its choice.
         """
         if body not in self._ends:
             places: dict[Hashable, list[Operation]] = {}

@@ -1,11 +1,11 @@
 """
-The limit of memory as part of the problem: bytes on a device at every moment that can be
-the peak.
+The memory limit as part of the optimisation problem: the bytes on a device at every
+moment that can be the peak.
 
-An alternative of a node occupies a number of bytes during an interval. Whether a use of a
-value needs memory of its own depends on two nodes, the value's and the user's; where that
-memory is not small, a node between them decides whether the use takes the value itself or a
-copy in another layout.
+Each alternative of a node occupies a number of bytes during an interval. Whether a use
+of a value needs a copy in another layout depends on two nodes: the value's and the
+user's. If such a copy is not small, an additional node between them decides whether the
+use takes the value itself or a copy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ from distir.solver import Problem
 from distir.solver.problem import Memory
 
 SMALL = 1e-3
-"""Copies in another layout that take less than this fraction of the limit are neglected."""
+"""
+Copies in another layout are neglected if they take less than this fraction of the
+limit.
+"""
 
 
 @dataclass
@@ -63,7 +66,10 @@ class _Problem:
         self.edges[i, j] = self.edges[i, j] + matrix if (i, j) in self.edges else matrix
 
     def occupy(self, node: int, at: Interval, usage: Sequence[float] | Floats) -> None:
-        """Adds the bytes that each alternative of a node needs during an interval."""
+        """
+        Adds `usage`, the bytes that each alternative of node `node` needs, during the
+        interval `at`.
+        """
         if not any(usage):
             return
         key = (at.start, at.end)
@@ -73,9 +79,9 @@ class _Problem:
 
     def problem(self, limit: float) -> tuple[Problem, list[int]]:
         """
-        Returns the problem, in which a node occupies memory during one interval, and for
-        each of its nodes the node of the graph that it stands for: one with several
-        intervals is repeated.
+        Returns the optimisation problem with a limit of `limit` bytes, and for each of
+        its nodes the number of the original node. A problem's node occupies memory
+        during one interval only, so a node with several intervals is repeated.
         """
         owners = list(range(len(self.costs)))
         usages: list[Floats] = []
@@ -101,8 +107,8 @@ class _Problem:
 @dataclass(frozen=True)
 class LimitedProblem:
     """
-    A problem whose first nodes are those of a graph; `what` names the op or value of each
-    node.
+    An optimisation problem with a memory limit. Its first nodes are those of the layout
+    graph. `what` names the op or value of each node.
     """
 
     problem: Problem
@@ -113,7 +119,8 @@ def with_memory(
     builder: GraphBuilder, entry: LayoutBody, limit: float
 ) -> LimitedProblem:
     """
-    Returns the problem of the graph that was built last, under a limit of bytes per device.
+    Returns the problem of the graph that `builder` built last, with a limit of `limit`
+    bytes per device.
     """
     return _Builder(builder, entry, limit).problem()
 
@@ -121,8 +128,8 @@ def with_memory(
 @dataclass(frozen=True)
 class Peak:
     """
-    The memory that is in use on a device at its peak: bytes by what they are for, largest
-    first.
+    The memory in use on a device at the peak. `bytes` is the total. `held` lists the
+    names of values and ops with their bytes, largest first.
     """
 
     bytes: float
@@ -134,15 +141,15 @@ def peak_of(
     entry: LayoutBody,
     chosen: Mapping[LayoutNode, LayoutStrategy],
 ) -> Peak:
-    """Returns the peak memory of a device under a choice."""
+    """Returns the peak memory of a device if each node has its strategy in `chosen`."""
     return _peak(builder, entry, lambda what: _size(builder, what, chosen))
 
 
 def least_peak_of(builder: GraphBuilder, entry: LayoutBody) -> Peak:
     """
-    Returns a lower bound of the peak memory under any choice in the graph that was built
-    last: every value takes its smallest layout, and nothing else takes memory. Nothing is
-    solved.
+    Returns a lower bound of the peak memory under any choice in the graph that
+    `builder` built last, without solving the problem. Every value is assumed to have
+    its smallest layout, and nothing else to take memory.
     """
     least: dict[What, float] = {}
 
@@ -160,7 +167,7 @@ def least_peak_of(builder: GraphBuilder, entry: LayoutBody) -> Peak:
 def _peak(
     builder: GraphBuilder, entry: LayoutBody, size_of: Callable[[What], float]
 ) -> Peak:
-    """Returns the moment with most bytes in use, given the size of each piece of memory."""
+    """Returns the peak memory, given the size in bytes of each piece of memory."""
     intervals = _intervals(builder, entry)
     changes = np.zeros(max((at.end for at in intervals), default=0) + 1)
     sizes = [at.times * size_of(at.what) for at in intervals]
@@ -181,8 +188,8 @@ def _sizes(
     builder: GraphBuilder, port: LayoutPort, layouts: Iterable[Layout]
 ) -> list[float]:
     """
-    Returns the bytes of a node's result in each of these layouts; 0 for values that are no
-    tensors.
+    Returns the bytes of a node's result in each of `layouts`; 0 if the result is no
+    tensor.
     """
     type_ = builder.graph.types.get(port)
     return [
@@ -204,7 +211,9 @@ def _name(what: What) -> str:
 def _size(
     builder: GraphBuilder, what: What, chosen: Mapping[LayoutNode, LayoutStrategy]
 ) -> float:
-    """Returns the bytes of one piece of memory under a choice."""
+    """
+    Returns the bytes of one piece of memory if each node has its strategy in `chosen`.
+    """
 
     def bytes_of(port: LayoutPort, layout: Layout) -> float:
         return _sizes(builder, port, (layout,))[0]
@@ -256,7 +265,9 @@ class _Builder:
         self.between: dict[LayoutEdge, tuple[int, list[float]]] = {}
 
     def problem(self) -> LimitedProblem:
-        """Returns the problem: nodes, edges and the bytes that they occupy."""
+        """
+        Returns the problem with its nodes, its edges and the bytes that nodes occupy.
+        """
         intervals = _intervals(self.builder, self.entry)
         divided = self._divided(at.what for at in intervals)
         plain = self.graph.problem(without=set(divided))
@@ -273,7 +284,10 @@ class _Builder:
         return LimitedProblem(problem, [names[owner] for owner in owners])
 
     def _divided(self, every: Iterable[What]) -> dict[LayoutEdge, What]:
-        """Returns the edges whose uses may need a buffer of their own that is not small."""
+        """
+        Returns the edges along which a copy that is not small may be needed. Each is
+        mapped to the piece of memory of that copy.
+        """
         found: dict[LayoutEdge, What] = {}
         small: set[LayoutEdge] = set()
         for what in every:
@@ -300,9 +314,10 @@ class _Builder:
 
     def _divide(self, edge: LayoutEdge, what: What) -> tuple[int, list[float]]:
         """
-        Puts a node between a value and its use, and returns its number and the bytes of its
-        alternatives. The first alternatives say that value and use have the same layout,
-        the others that they differ and the value is copied.
+        Adds a node between a value and its use. Returns the node's number and the bytes
+        of its alternatives. For each possible layout of the copy, one alternative in
+        the first half means that value and use have the same layout (0 bytes), and one
+        in the second half that the value is copied.
         """
         assert isinstance(what, Fresh | Updated)
         source, target = what.port.node, what.use.node
@@ -351,6 +366,7 @@ class _Builder:
 
 def _is_in(layouts: Sequence[Layout], columns: Sequence[Layout]) -> Floats:
     """
-    Returns a matrix with 0 where a row's layout equals a column's, infinity elsewhere.
+    Returns a matrix with one row per layout in `layouts` and one column per layout in
+    `columns`. It holds 0 where the two are equal, else infinity.
     """
     return np.array([[0.0 if x == y else inf for y in columns] for x in layouts])

@@ -1,4 +1,4 @@
-"""Finds the values that can be partial at all."""
+"""Finds the values of a program that can be partial under some choice of strategies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def without_impossible(
     options: Mapping[Operation, list[Option]],
 ) -> dict[Operation, list[Option]]:
     """
-    Returns the options of one mesh axis without those that let partial values pass where no
-    value can be partial. As nothing makes a whole value partial, a partial one comes from
-    an op that splits what it reduces, possibly through ops that let it pass.
+    Removes strategies that can never apply: those that pass partial values through an
+    op whose operands cannot be partial. Returns the remaining options of one mesh axis.
+    Partial values start only at an op that splits a dimension that it reduces; other
+    ops can pass them on.
 
     - `functions`: the functions of the program, the entry last;
-    - `rules`, `options`: of each op, without calls.
+    - `rules`, `options`: the sharding rule and the options of each op, without calls.
     """
     found: Monoids = {}
     by_name = {f.sym_name.data: f for f in functions}
@@ -58,8 +59,9 @@ def _given(
     functions: Mapping[str, FuncOp],
 ) -> list[tuple[SSAValue, frozenset[str]]]:
     """
-    Returns, for values that an op defines or passes to others, the reductions with which
-    they can be partial.
+    Returns pairs of a value and the reductions (monoids, such as "sum") with which that
+    value can be partial, for each value that `op` computes or passes to another
+    function. `found` holds the reductions that are known so far.
     """
     nothing = frozenset[str]()
     if isinstance(op, ReturnOp):
@@ -88,7 +90,10 @@ def _given(
 
 
 def _passes(op: Operation, rule: Rule, option: PassPartial, found: Monoids) -> bool:
-    """Whether all operands that an option takes as partial can be partial."""
+    """
+    Whether all operands that `option` takes as partial values can be partial, by
+    `found`.
+    """
     return all(
         option.monoid in found.get(op.operands[i], frozenset())
         for i in rule.linear[option.linear].operands

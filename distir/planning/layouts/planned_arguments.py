@@ -1,6 +1,6 @@
 """
-The arguments of a program as a plan lays them out, to be found again by name in another
-program.
+The arguments of a program with the layouts of a plan. Their names identify them in
+another program of the same model.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from distir.program import (
 from distir.sharding.mesh import TIME_AXIS, Mesh
 
 Dims = tuple[tuple[Shard, ...], ...]
-"""For each dimension, the axes that split it."""
+"""The axes that split each dimension of a tensor, outermost axis first."""
 
 _OF_BATCH = ("input", "label")
 """Roles of arguments whose first dimension may be the batch."""
 
 _MATCHED = ("parameter", *_OF_BATCH)
-"""Roles of the arguments that all programs of one model have, whatever the optimizer."""
+"""
+Roles of the arguments that every program of a model has, whichever optimizer it uses.
+"""
 
 _FIRST_SIZE = re.compile(r"tensor<(\d+)x")
 
@@ -43,9 +45,12 @@ _FIRST_SIZE = re.compile(r"tensor<(\d+)x")
 @dataclass(frozen=True)
 class PlannedArgument:
     """
-    An argument of the program that a plan is for: its name, role and type as text, and how
-    the plan splits it (`dims`). `stored` says how the optimizer states of a parameter are
-    split, which may be into smaller parts than the parameter itself.
+    An argument of the program that a plan was made for.
+
+    - `name`, `role`, `type`: its name, its role and its tensor type as text;
+    - `dims`: for each dimension, the axes over which the plan splits it;
+    - `stored`: the same for the optimizer states of a parameter, which the plan may
+      split into smaller parts than the parameter itself.
     """
 
     name: str
@@ -56,19 +61,19 @@ class PlannedArgument:
 
     @property
     def first_size(self) -> int | None:
-        """The size of the first dimension; None for a scalar."""
+        """The size of the first dimension, or None for a scalar."""
         found = _FIRST_SIZE.match(self.type)
         return int(found[1]) if found else None
 
     def to_json(self) -> dict[str, Any]:
-        """The argument as JSON data."""
+        """Returns the argument as JSON data, for `from_json`."""
         return {**vars(self), "dims": self.dims, "stored": self.stored}
 
     @staticmethod
     def from_json(data: Any) -> PlannedArgument:
         """
-        Restores an argument from what `to_json` gave. Raises KeyError, TypeError or
-        ValueError for other data.
+        Restores an argument from the JSON data that `to_json` returned. Raises
+        KeyError, TypeError or ValueError if `data` has another form.
         """
         name, role, type_ = (data[key] for key in ("name", "role", "type"))
         if not all(isinstance(text, str) for text in (name, role, type_)):
@@ -89,8 +94,8 @@ def _dims_of(data: Any) -> Dims:
 
 def planned_arguments(module: ModuleOp) -> tuple[PlannedArgument, ...]:
     """
-    Returns the arguments of a sequential program with the layouts that their annotations
-    ask for.
+    Returns the arguments of a sequential program, each with the layout that its
+    annotation requests. The micro-batch axis is left out of the layouts.
     """
     program = Program(module)
     arguments = program.arguments
@@ -123,9 +128,10 @@ def check_same_arguments(
     module: ModuleOp, planned: Sequence[PlannedArgument], what: str
 ) -> None:
     """
-    Refuses a program of another model or batch than a plan is for, that is, with other
-    parameters, inputs or labels, or with other shapes of these. `what` names the program in
-    the message. Raises DistIRError.
+    Checks that the parameters, inputs and labels of `module` have the same names, roles
+    and types as those of the plan (`planned`). Raises DistIRError if they differ, as
+    the plan is then for another model or batch size. `what` names the program in the
+    error message.
     """
     own = {
         argument.name: (argument.role, str(bare_type(argument.type)))
@@ -150,11 +156,14 @@ def place_arguments(
     module: ModuleOp, mesh: Mesh, planned: Sequence[PlannedArgument], *, stored: bool
 ) -> None:
     """
-    Requests the layouts of a plan for those arguments of a sequential program that the plan
-    knows by name. The arguments come as a training script has them, and are brought to the
-    plan's layouts for their uses: inputs and labels are all split over the batch in the
-    same way, and with `stored`, parameters come in the parts of their optimizer states,
-    where DTensor can express such parts.
+    Annotates the arguments of a sequential program with the layouts of a plan.
+    Arguments are found by name; others stay as they are.
+
+    A training script passes all inputs and labels with the same split of the batch. So
+    each of them is annotated with that split, and a constraint changes it to the plan's
+    layout before its uses. With `stored`, parameters arrive in the smaller parts of
+    their optimizer states, if DTensor can express these parts, and are changed to the
+    plan's layout likewise.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)
@@ -184,7 +193,11 @@ def place_arguments(
 
 
 def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
-    """Returns the finest split of the batch in a plan; arguments may differ in that."""
+    """
+    Returns the split of the batch into the most axes that any input or label has in the
+    plan. The inputs and labels of a plan may split the batch differently. Returns an
+    empty tuple if nothing splits the batch.
+    """
     of_batch = [a for a in planned if a.role in _OF_BATCH and a.first_size is not None]
     size = of_batch[0].first_size if of_batch else None
     splits = [a.dims[0] for a in of_batch if a.first_size == size and a.dims]
@@ -193,8 +206,9 @@ def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
 
 def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
     """
-    Returns the layout with the first dimension split by these shards, and their axes
-    removed from other dimensions.
+    Returns `layout` with its first dimension split by exactly `split`, and with the
+    axes of `split` removed from the other dimensions. `rank` is the number of
+    dimensions.
     """
     axes = {shard.axis for shard in split}
     others = [
@@ -205,7 +219,10 @@ def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
 
 
 def _cuts_runs(type_: Any, layout: Layout, mesh: Mesh) -> bool:
-    """Whether an axis splits within the runs of an axis before it."""
+    """
+    Whether some axis in `layout` splits a dimension inside the runs of an axis before
+    it, so that its parts are not whole runs.
+    """
     return any(
         divides_runs(size, layout.dim(dim)[:count], mesh, shard.axis)
         for dim, size in enumerate(shape_of(type_))

@@ -1,4 +1,4 @@
-"""The graph of strategies on layouts, whose edges are changes of layout."""
+"""The graph of layout strategies. The cost of an edge is the cost of a reshard."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ from distir.solver.clock import Clock
 
 
 class Use(NamedTuple):
-    """A use of a value as some operands of a node."""
+    """
+    A use of a value by a node. `operands` are the indices of the operands that are the
+    value.
+    """
 
     node: Node[LayoutStrategy]
     operands: tuple[int, ...]
 
     def wanted(self) -> set[Layout]:
-        """Returns the layouts in which the node's alternatives take the value."""
+        """
+        Returns the set of layouts in which the alternatives of the node take the value.
+        """
         return {s.operands[i] for s in self.node.strategies for i in self.operands}
 
 
@@ -36,12 +41,17 @@ LayoutEdge: TypeAlias = Edge[LayoutStrategy, Use]
 
 
 def layouts_of(port: LayoutPort) -> list[Layout]:
-    """Returns the layout of a value under each alternative of its node."""
+    """
+    Returns the layout of a value under each alternative of the node that computes it.
+    """
     return [s.results[port.result] for s in port.node.strategies]
 
 
 def value_node(what: str, layouts: Iterable[Layout]) -> LayoutNode:
-    """Returns a node that chooses a layout for a value and does nothing else."""
+    """
+    Returns a node that only chooses a layout for a value. `what` names the value;
+    `layouts` are the alternatives.
+    """
     alternatives = [
         Strategy((), (layout,), (layout,)) for layout in dict.fromkeys(layouts)
     ]
@@ -50,12 +60,12 @@ def value_node(what: str, layouts: Iterable[Layout]) -> LayoutNode:
 
 class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
     """
-    The graph of strategies on layouts.
+    The graph of layout strategies of a program.
 
-    - `types`: the (sequential) type of every value of the program;
-    - `sends`: how often a value is sent to another stage of a pipeline in a step, by the
-      edge to a use there;
-    - `clock`: when it stops, TimeIsOver is raised.
+    - `types`: the sequential type of every value;
+    - `sends`: the number of times per step that a value is sent to another pipeline
+      stage, by the edge to a use there;
+    - `clock`: TimeIsOver is raised when it stops.
     """
 
     def __init__(self, cost_model: CostModel, clock: Clock | None = None):
@@ -71,8 +81,8 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
 
     def reshards(self, edge: LayoutEdge) -> Floats | None:
         """
-        Returns the costs of bringing a value from each alternative's layout to each that
-        its use wants; None if no change of layout is ever needed.
+        Returns the matrix of reshard costs along an edge: rows are the alternatives of
+        the value's node, columns those of its user. Returns None if all costs are zero.
         """
         if edge not in self._reshards:
             self._reshards[edge] = self._found_reshards(edge)
@@ -98,9 +108,9 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         self, without: Set[LayoutEdge]
     ) -> Iterator[tuple[LayoutEdge, Floats]]:
         """
-        Yields the costs of edges, leaving out changes of layout along some of them, and
-        those of sends. A value is sent in its own layout or, if that is smaller, in the one
-        of its use: then it is brought to that before.
+        Yields edges with their cost matrices: those of reshards, except for edges in
+        `without`, and those of sends. A value is sent in its own layout or, if that is
+        cheaper, in the layout of its use.
         """
         yield from super().edge_costs(without)
         for edge, times in self.sends.items():
@@ -116,8 +126,8 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         self, type_: Attribute, have: Sequence[Layout], want: Sequence[Layout]
     ) -> Floats:
         """
-        Returns the costs of changing from each layout in `have` (rows) to each in `want`
-        (columns).
+        Returns the matrix of costs to reshard a value of type `type_` from each layout
+        in `have` (rows) to each in `want` (columns).
         """
         key = type_, tuple(have), tuple(want)
         if key not in self._moves:
@@ -136,7 +146,9 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
 def chosen_plan(
     entry: LayoutBody, chosen: Mapping[LayoutNode, LayoutStrategy]
 ) -> FunctionPlan[Layout]:
-    """Returns the plan in which each node has its chosen strategy."""
+    """
+    Returns the plan of the program in which each node has its strategy in `chosen`.
+    """
     updates = linked_arguments(entry.function)
     leaving = (
         entry.arguments[updates[i]] if i in updates else entry.sinks[i]

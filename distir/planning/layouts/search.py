@@ -1,6 +1,6 @@
 """
-The search for the layouts of a whole program: builds the graph, solves it and annotates the
-program.
+The search for the layouts of a whole program. It builds the graph of choices, solves it
+and annotates the program with the solution.
 """
 
 from __future__ import annotations
@@ -46,31 +46,33 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 
 _SHARES = (1, 0.97, 0.9, 0.8, 0.65, 0.5, 0.25, 0.125, 0)
 """
-The fractions of the memory that axes chosen later are assumed to save, tried one after the
-other.
+The fractions of the possible memory savings of later mesh axes that the choice of
+earlier axes assumes. They are tried in this order until layouts fit.
 """
 
 
 @dataclass(frozen=True)
 class Limits:
     """
-    The limits of a search.
+    The limits of a layout search.
 
-    - `memory`: bytes per device; None for as many as there are;
-    - `solver`: `highs`, `cbc`, or `auto` for whichever method suits the problem;
-    - `gap`: by which fraction the answer may be more expensive than the optimum;
-    - `seconds`: of solving; None for no limit;
-    - `together`: the mesh's axes are chosen together if all ops then have at most this many
-      alternatives in sum;
-    - `release`: whether the gap concerns all plans: where repeated calls share their
-      choices, the program is then solved once more without sharing, if there is time;
-    - `level`: `O3` solves for the whole program, `O2` for one segment between critical
-      nodes after the other (`distir.solver.segments`);
-    - `cutoff`: seconds; layouts whose work and communication take longer are of no
-      interest, as better ones are known, so that the least memory that would suffice is not computed
-      either.
+    - `memory`: bytes per device; None for no limit;
+    - `solver`: `highs` or `cbc` for an integer program, or `auto` for the method that
+      suits the problem;
+    - `gap`: the allowed cost above the optimum, as a fraction;
+    - `seconds`: the time limit of solving; None for no limit;
+    - `together`: the mesh axes are chosen together if the alternatives of all ops then
+      number at most this many, else one after the other;
+    - `release`: whether the gap applies to all plans, not only to those in which
+      repeated calls share their choices. The program is then solved a second time
+      without sharing, if there is time;
+    - `level`: `O3` solves the whole program at once; `O2` solves it in segments between
+      critical nodes, one after the other (`distir.solver.segments`);
+    - `cutoff`: layouts whose compute and communication take more seconds than this are
+      not wanted. If all are slower, the search stops early and does not compute how
+      much memory would suffice.
 
-    Raises DistIRError for negative numbers.
+    Raises DistIRError if `memory`, `gap` or `seconds` is negative.
     """
 
     memory: float | None = None
@@ -97,8 +99,8 @@ class Limits:
 @dataclass(frozen=True)
 class NoLayouts:
     """
-    The reason why a search found nothing; `slow` says that what fits into memory takes
-    longer than `cutoff`.
+    The reason why a search found no layouts. `slow` is True if all layouts are slower
+    than `Limits.cutoff`.
     """
 
     reason: str
@@ -108,25 +110,26 @@ class NoLayouts:
 @dataclass(frozen=True)
 class LayoutResult:
     """
-    The result of a search for layouts.
+    The result of a layout search.
 
-    - `objective`: the cost of all ops and communication, in the `unit` of the cost model
-      (seconds, as the simulator counts them); `bound`: no choice that was weighed costs
-      less; `gap`: their distance, as a fraction;
-    - `peak`: peak bytes on a device;
+    - `objective`: the cost of all ops and communication, in the `unit` of the cost
+      model (seconds, as the simulator counts them);
+    - `bound`: a lower bound of the cost of every choice that was considered;
+    - `gap`: the distance between `objective` and `bound`, as a fraction of `objective`;
+    - `peak`: the peak bytes on a device;
     - `choices`, `alternatives`, `edges`: the size of the largest problem solved;
-    - `tied`: whether repeated calls share their choices; the bound then holds for plans
-      that share in the same way, unless `released` says that plans without sharing were
-      weighed too;
-    - `axis_groups`: the number of groups of mesh axes that were chosen one after the other;
-      with more than one, the bound is that of the last group;
-    - `left`: the number of axes over which nothing is split, as the search ended before
-      they were chosen;
+    - `tied`: whether repeated calls share their choices. The bound then holds only for
+      plans that share in the same way, unless `released` is set;
+    - `released`: whether plans without sharing were also considered;
+    - `axis_groups`: the number of groups of mesh axes that were chosen one after the
+      other. If it is more than one, the bound is that of the last group;
+    - `left`: the number of axes over which nothing is split, because the time was over
+      before they were chosen;
     - `level`: as in `Limits`; at O2 the bound is far from the optimum;
-    - `method`: how it was solved;
+    - `method`: the name of the method that solved the problem;
     - `layouts`: the chosen layouts, for `apply_layouts`;
-    - `sends`: whether the cost has the sends between the stages of a pipeline;
-    - `by_segments`: what level O2 finds, if the search at level O3 went on from it.
+    - `sends`: whether the cost includes the sends between the stages of a pipeline;
+    - `by_segments`: the result of level O2, if the search at level O3 started from it.
     """
 
     objective: float
@@ -149,8 +152,8 @@ class LayoutResult:
 
     def with_proof(self, bound: float, peak: float) -> LayoutResult:
         """
-        Returns the same result with another bound and the peak bytes that are really
-        needed.
+        Returns the same result with `bound` and `peak` replaced, and `gap` computed
+        from them. `peak` is the peak bytes that the simulator found.
         """
         gap = (self.objective - bound) / self.objective if self.objective else 0.0
         return replace(self, bound=bound, gap=gap, peak=peak)
@@ -184,7 +187,10 @@ def search_sharding(
     limits: Limits | None = None,
     **options: Any,
 ) -> LayoutResult:
-    """Does what `search_layouts` does, but also raises DistIRError when no layouts fit."""
+    """
+    Searches layouts as `search_layouts` does, and returns the result. Unlike
+    `search_layouts`, raises DistIRError if it finds no layouts.
+    """
     found = search_layouts(module, costs, limits, **options)
     if isinstance(found, NoLayouts):
         raise DistIRError(found.reason)
@@ -202,21 +208,24 @@ def search_layouts(
     stages: StagesOfOps | None = None,
 ) -> LayoutResult | NoLayouts:
     """
-    Annotates a sequential program with the layouts that cost least on the mesh of a cost
-    model, for `partition`. If the mesh's first axis is the micro-batch axis, layouts are
-    for one micro-batch, and costs for all micro-batches together on the other axes.
+    Annotates a sequential program with the layouts of the least cost on the mesh of
+    `costs`, for `partition`. If the first mesh axis is the micro-batch axis, the
+    layouts on the other axes are those of one micro-batch, and the costs are those of
+    all micro-batches together.
 
-    - `tie_layers`: whether repeated calls share their choices; by default those of programs with
-      more than `MAX_OPS` ops do;
-    - `joint`: whether the mesh's axes are chosen together; by default the limits decide
-      (`together`). Otherwise they are chosen one after the other, outermost first;
-    - `stages`: the stages of the pipeline that the program is to become, so that sends
-      between them count, if they are known;
-    - `clock`: limits the whole search; the best answer when it stops is taken. As
-      choosing one axis after the other is much faster, that is then done first.
+    - `tie_layers`: whether repeated calls share their choices; None shares them in
+      programs with more than `MAX_OPS` ops;
+    - `joint`: whether the mesh axes are chosen together, else one after the other,
+      outermost first. None leaves the decision to `limits.together`;
+    - `stages`: the pipeline stages of the ops, if known; the cost then includes the
+      sends between stages;
+    - `clock`: the time limit of the whole search; when the clock stops, the best
+      layouts so far are taken. With a limit, axes are first chosen one after the other,
+      which is much faster.
 
-    Returns the reason if no layouts fit into memory. Raises DistIRError for invalid
-    requests, and TimeIsOver if nothing was found in time.
+    Returns a NoLayouts with the reason if no layouts fit into memory or all are too
+    slow. Raises DistIRError if requests are invalid, and TimeIsOver if nothing was
+    found in time.
     """
     limits = limits or Limits()
     start = perf_counter()
@@ -262,8 +271,9 @@ def search_layouts(
 
 def _quick(search: _AxisGroups, groups: Sequence[int]) -> _AxisGroups | None:
     """
-    Returns the search after these groups of axes, or after as many as there was time for;
-    None if there was time for none.
+    Runs `search` for `groups` of axes and returns it, even if the time was over after
+    some of the groups. Returns None if no group was completed or no layouts fit into
+    memory.
     """
     try:
         if search.run_groups(groups) is not None:
@@ -275,8 +285,9 @@ def _quick(search: _AxisGroups, groups: Sequence[int]) -> _AxisGroups | None:
 
 def _better(search: _AxisGroups, quick: _AxisGroups) -> _AxisGroups:
     """
-    Returns the search that found better layouts, with the bound of the first if that has
-    one.
+    Returns the search with the cheaper solution. `quick` is returned only if it chose
+    all axes, or if `search` completed no group. If it is cheaper, its bound is replaced
+    by that of `search`.
     """
     if not search.steps:
         return quick
@@ -291,8 +302,10 @@ def _released(
     tied: _AxisGroups, groups: Sequence[int], failure: NoLayouts | None
 ) -> _AxisGroups | NoLayouts:
     """
-    Solves without sharing. Returns that search, or the one with sharing if that is better;
-    if neither found anything, the reason (`failure` is that of the one with sharing).
+    Solves the problem again without sharing of choices between repeated calls. Returns
+    the search with the cheaper solution: the new one or `tied`, the one with sharing.
+    If only one of them found layouts, returns that one. If neither did, returns the
+    reason; `failure` is the reason of `tied`, or None if `tied` found layouts.
     """
     builder, limits = tied.builder, tied.limits
     builder.tie_layers = False
@@ -314,7 +327,7 @@ def _released(
 
 
 class _AxisGroups:
-    """A search in which groups of the mesh's axes are chosen one after the other."""
+    """A layout search that chooses groups of mesh axes one after the other."""
 
     def __init__(
         self,
@@ -333,16 +346,20 @@ class _AxisGroups:
         self.first = self.before = first
         self.solving = solving
         self.steps: list[int] = []
-        """How many of the first axes were chosen, after each group."""
+        """The number of axes chosen so far, after each group that was completed."""
         self.limited = False
         self.segments: Segments | None = None
         self.by_segments: tuple[float, WrittenPlan] | None = None
-        """What segments found first for the last group: the cost, and the layouts."""
+        """
+        The cost and the layouts of the solution by segments of the last group, from
+        which its final solution started.
+        """
 
     def may_release(self, seconds: float) -> bool:
         """
-        Whether there is time left to solve without sharing, which is estimated to take as
-        many times the seconds of solving with sharing as there are more choices.
+        Whether enough time is left to solve again without sharing. The estimate is
+        `seconds`, the time with sharing, multiplied by the average number of ops or
+        values that share one choice.
         """
         left = inf if self.clock is None else self.clock.left
         if self.limits.seconds is not None:
@@ -353,11 +370,15 @@ class _AxisGroups:
 
     def run_groups(self, groups: Sequence[int]) -> NoLayouts | None:
         """
-        Chooses so many of the first axes at a time, for each number in `groups`. Memory
-        that does not suffice yet may still be saved by the axes to come: at first these are
-        assumed to split all of it, and while the last ones find nothing that fits, less and
-        less, until the first ones find nothing either; returns the reason then. Raises
-        TimeIsOver when the clock stops; `steps` are then those that were completed.
+        Chooses layouts for groups of mesh axes in order. `groups` holds the number of
+        axes chosen after each group.
+
+        Layouts that exceed the memory after one group may fit once later axes split
+        values further. The first attempt assumes that later axes divide all memory by
+        their sizes. If the last axes then find nothing that fits, further attempts
+        assume less. Returns None on success, else the reason of the failure. Raises
+        TimeIsOver when the clock stops; `steps` then lists the groups that were
+        completed.
         """
         sizes = [size for _, size in self.builder.mesh.axes]
         rest = [prod(sizes[axes:]) for axes in groups]
@@ -387,8 +408,9 @@ class _AxisGroups:
         self, axes: int, splits: float, clock: Clock | None = None
     ) -> NoLayouts | None:
         """
-        Chooses for the first `axes` axes, as if there were `splits` times as much memory.
-        Returns the reason if no layouts fit into that, or none that are worth it.
+        Chooses layouts for the first `axes` axes with `splits` times the memory of a
+        device. Returns None on success, or the reason if no layouts fit or all are too
+        slow.
         """
         builder = self.builder
         body = builder.build(axes, self.before)
@@ -433,8 +455,9 @@ class _AxisGroups:
 
     def _too_slow(self, solution: Solution, axes: int) -> NoLayouts | None:
         """
-        Returns a reason if a solution for the first `axes` axes cannot lead to one that is
-        worth it, even if the other axes divided everything; else None.
+        Returns a reason if no layouts on all axes can be fast enough, judged by the
+        bound of `solution` for the first `axes` axes. The other axes are assumed to
+        divide all costs. Returns None if fast layouts are possible.
         """
         others = prod(size for _, size in self.builder.mesh.axes[axes:])
         least = solution.bound / self.costs.scale / others
@@ -473,25 +496,27 @@ class _AxisGroups:
 
     def _chosen(self, choice: Sequence[int]) -> Mapping[LayoutNode, LayoutStrategy]:
         """
-        Returns the strategy of each node of the graph; a problem has further nodes after
-        these, for memory.
+        Returns the chosen strategy of each node of the graph. `choice` may be longer
+        than the graph, as a problem with a memory limit has additional nodes at its
+        end.
         """
         graph = self.builder.graph
         return graph.chosen(choice[: len(graph.nodes)])
 
     @property
     def left(self) -> int:
-        """The number of axes that were not chosen."""
+        """The number of axes that have not been chosen."""
         return len(self.builder.mesh.axes) - self.steps[-1]
 
     def chosen(self) -> WrittenPlan:
-        """Returns the layouts that the last group of axes gave."""
+        """Returns the layouts after the last completed group of axes."""
         assert self.before is not None
         return WrittenPlan.of(self.before.plan)
 
     def found(self, layouts: ChosenLayouts) -> LayoutResult:
         """
-        Returns the result for the last group of axes; `layouts` are the chosen ones.
+        Returns the result after the last completed group of axes. `layouts` are the
+        chosen layouts.
         """
         scale = self.costs.scale
         found = LayoutResult(
@@ -522,8 +547,8 @@ class _AxisGroups:
 
 def _never_fits(least: Peak, limit: float, splits: float) -> NoLayouts:
     """
-    Returns a reason that names what takes the most memory under any layouts. The limit is
-    `splits` times the memory of a device.
+    Returns a reason that names the values that take the most memory even in their
+    smallest layouts. `limit` is the memory of a device multiplied by `splits`.
     """
     largest = ", ".join(name for name, _ in least.held[:5])
     return NoLayouts(
@@ -542,8 +567,9 @@ def _too_small(
     fastest: Peak,
 ) -> NoLayouts:
     """
-    Returns a reason that names what takes the most memory, and how much would suffice. The
-    limit is `splits` times the memory of a device.
+    Returns a reason that names the values that take the most memory, and says how many
+    bytes would suffice if the solver found out. `limit` is the memory of a device
+    multiplied by `splits`.
     """
     device = limit / splits
     largest = list(dict.fromkeys(limited.what[node] for node in error.nodes))[:5]

@@ -1,4 +1,4 @@
-"""Distributes a program by the layouts that a search finds."""
+"""Distributes a program with the layouts that a search finds."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from distir.transforms.resharding import lower_reshards
 
 _GAP = 1e-3
 """
-By which fraction the layouts may be more expensive than the optimum: the default of
+The allowed cost of layouts above the optimum, as a fraction. It is the default of
 `search-sharding`.
 """
 
 _TOGETHER = 3000
 """
-Axes are chosen together up to this many alternatives, which takes seconds, as there are
-many plans.
+Mesh axes are chosen together if there are at most this many alternatives. The number is
+small, so that one search takes only seconds: layouts are searched for many plans.
 """
 
 _WHAT = "auto-parallel"
@@ -54,9 +54,13 @@ _WHAT = "auto-parallel"
 @dataclass(frozen=True)
 class SearchedPlan:
     """
-    A distributed program, the layouts if they were searched, and what its simulation found,
-    if known (`simulated`, as in `FittedPlan`). `bound` is in seconds: no other layouts on
-    that mesh take less; 0 if unknown.
+    A distributed program with the results of its layout search.
+
+    - `module`: the distributed program;
+    - `layouts`: the layouts, or None if they were not searched;
+    - `bound`: a lower bound in seconds for all layouts on the same mesh; 0 if unknown;
+    - `simulated`: the simulation or the simulated step, as in `FittedPlan`; None if
+      unknown.
     """
 
     module: ModuleOp
@@ -67,13 +71,13 @@ class SearchedPlan:
 
 class SearchedLayouts:
     """
-    Distributes programs over the meshes of plans (`LayoutPlan`), or over the meshes that
-    the programs declare, with the layouts that take the least time within the memory of the
-    devices.
+    Distributes programs with the layouts that are fastest within the memory of the
+    devices. The mesh is the one that the program declares, or else the one of a plan
+    (`LayoutPlan`).
 
-    The layouts of pipelines that differ only in the number of ranks, the schedule and the
-    stages are solved for once: those that are the fastest without a limit of memory are so
-    for all of them, and a pipeline that fits with them needs no other.
+    Pipelines that differ only in the number of ranks, the schedule and the stages share
+    one layout search. If the fastest layouts without a memory limit fit a pipeline, it
+    needs no search of its own.
     """
 
     def __init__(self, requests: Requests):
@@ -91,18 +95,19 @@ class SearchedLayouts:
         pipeline_step: PipelineStep | None = None,
     ) -> SearchedPlan:
         """
-        Distributes a program; the module given may be changed or replaced. Raises
-        DistIRError.
+        Distributes a program. `module` may be changed or replaced. Raises DistIRError
+        if the program cannot be distributed in this way.
 
-        - `pipeline_step`: lets a pipeline be simulated without being made (see
+        - `configuration`: the plan, without its layouts;
+        - `pipeline_step`: simulates a pipeline without building it (see
           `FittedSearch`);
-        - `known`: the layouts for this plan if they were found before, or, for a pipeline,
-          the fastest ones for any pipeline without a limit of memory;
-        - `cutoff`: seconds; the search of layouts with which a step takes longer, even if
-          nothing waits for anything else, is cut short.
+        - `known`: the layouts of this plan if they were found before, or, for a
+          pipeline, the fastest layouts of any pipeline without a memory limit;
+        - `cutoff`: in seconds. The search stops early if a step takes longer with all
+          layouts, even without any waiting.
 
-        The program has buckets if the plan asks for them; communication is not overlapped
-        yet.
+        Collectives are merged into buckets if the plan asks for that. Communication is
+        not overlapped yet.
         """
         c = configuration
         limit = self.requests.limit
@@ -149,8 +154,9 @@ class SearchedLayouts:
         self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts
     ) -> None:
         """
-        Distributes a program with the layouts that `search` found, overlaps communication
-        and forms buckets as the plan says. Raises DistIRError.
+        Distributes a program with `layouts` that `search` found. Overlaps communication
+        and merges collectives into buckets if the plan `configuration` asks for it.
+        Raises DistIRError if the program does not match.
         """
         cluster, mesh = self._prepare(module, configuration)
         apply_layouts(module, mesh, layouts)
@@ -160,8 +166,9 @@ class SearchedLayouts:
         self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts
     ) -> None:
         """
-        Adds the mesh to a program, and the layouts that `search` found as annotations: the
-        first part of `replay`. Raises DistIRError.
+        Adds the mesh of the plan to a program, and annotates the program with `layouts`
+        that `search` found. This is the first part of `replay`. Raises DistIRError if
+        the program does not match.
         """
         _, mesh = self._prepare(module, configuration)
         apply_layouts(module, mesh, layouts)
@@ -175,10 +182,11 @@ class SearchedLayouts:
         stored: bool,
     ) -> None:
         """
-        Distributes a program that differs from the one that layouts were searched for but
-        has some of its arguments: these get their layouts, and the rest follows. With
-        `stored`, parameters come in the parts of their optimizer states. Raises
-        DistIRError.
+        Distributes a program that shares only some arguments with the program whose
+        layouts were searched. `arguments` get the layouts that were found for them, and
+        the layouts of other values are propagated. With `stored`, parameters arrive in
+        the smaller parts of their optimizer states. Raises DistIRError if the layouts
+        are not possible.
         """
         cluster, mesh = self._prepare(module, configuration)
         place_arguments(module, mesh, arguments, stored=stored)
@@ -188,7 +196,11 @@ class SearchedLayouts:
     def _finish(
         self, module: ModuleOp, configuration: LayoutPlan, price: Price
     ) -> None:
-        """Does everything that follows the choice of layouts."""
+        """
+        Runs the steps after the choice of layouts: partitions the program and, if the
+        plan asks for it, makes the pipeline, merges collectives into buckets and
+        overlaps communication.
+        """
         if configuration.is_pipelined:
             partition(module, price=price)
             pipeline = configuration.pipeline
@@ -205,8 +217,10 @@ class SearchedLayouts:
         self, module: ModuleOp, configuration: LayoutPlan
     ) -> tuple[ClusterOp, Mesh]:
         """
-        Does everything that precedes the search of layouts; returns the cluster and the
-        mesh.
+        Runs the steps before the layout search: sets up recomputation, adds the mesh if
+        the program has none, and annotates the user's requests. Returns the cluster and
+        the mesh. Raises DistIRError if the program has no cluster or declares a mesh
+        with the micro-batch axis.
         """
         cluster = cluster_in(module, "", _WHAT)
         if cluster is None:

@@ -1,4 +1,4 @@
-"""The sends between the stages of a pipeline, for the search of layouts."""
+"""The sends between pipeline stages, as the search for layouts prices them."""
 
 from __future__ import annotations
 
@@ -20,30 +20,36 @@ from distir.transforms.pipelines.kinds import Kind
 
 
 def places_of(module: ModuleOp) -> dict[Operation, int]:
-    """Returns the place of each op in the entry function."""
+    """Returns the position of each op of the entry function, counted from 0."""
     return {op: i for i, op in enumerate(entry_function(module).body.block.ops)}
 
 
 def note_places(places: Mapping[Operation, int]) -> None:
-    """Notes on ops the places that they have in a program (`dist.place`)."""
+    """
+    Marks each op with its position in the sequential program (attribute `dist.place`),
+    so that the op can be found there after the program has been changed.
+    """
     for op, place in places.items():
         op.attributes[PLACE] = PLACE.attr(place)
 
 
 def take_places(module: ModuleOp) -> dict[Operation, int]:
-    """Removes what `note_places` noted on ops of the entry function, and returns it."""
+    """
+    Removes the positions that `note_places` put on the ops of the entry function.
+    Returns them by op.
+    """
     return PLACE.taken_from(entry_function(module).body.block.ops)
 
 
 @dataclass(frozen=True)
 class StagesOfOps:
     """
-    The stages of a pipeline on which the ops of a sequential program run.
+    The pipeline stages of the ops and arguments of a sequential program.
 
-    - `ops`: the stages of ops of the entry function, by the ops' places there. What runs for
-      each micro-batch is on one stage, what runs before them on all that need it. Ops that
-      run after them are missing: gradients are sent where terms of one sum are on several
-      stages, as those of tied weights, once in a step;
+    - `ops`: the stages of each op, by the op's position in the entry function. An op
+      that runs for each micro-batch is on one stage; an op that runs before the
+      micro-batches is on every stage that needs its result. Ops that run after the
+      micro-batches are missing;
     - `arguments`: the stage on which each argument lives.
     """
 
@@ -53,8 +59,9 @@ class StagesOfOps:
     @staticmethod
     def of(division: DividedProgram) -> StagesOfOps:
         """
-        Returns the stages of a divided program whose ops know their places in the
-        sequential one (`note_places`). Ops that layouts made of others have no place.
+        Returns the stages of a divided program, by the positions in the sequential
+        program that `note_places` put on its ops. Ops that were made from other ops,
+        for reshards for example, have no position and are left out.
         """
         found: dict[int, frozenset[int]] = {}
         for op, stages in _stages(division).items():
@@ -65,8 +72,9 @@ class StagesOfOps:
 
     def sent(self, function: FuncOp) -> Iterator[tuple[SSAValue, Use]]:
         """
-        Yields the values of the sequential program's entry function that are sent to
-        another stage, once for each, with a use there.
+        Yields the values of the entry function that are sent to another stage, each
+        with a use on that stage. A value is yielded once per stage that receives it.
+        `function` is the entry function of the sequential program.
         """
         ops = enumerate(function.body.block.ops)
         stages = {op: self.ops[i] for i, op in ops if i in self.ops}
@@ -111,8 +119,9 @@ def _sent(
 
 def most_to_gain(division: DividedProgram, costs: MicroBatchCosts) -> float:
     """
-    Returns the seconds that the sends of a divided program cost more in a step than if all
-    that is sent were split over all devices of its rank: what other layouts can save.
+    Returns the most seconds per step that better layouts can save on the sends of a
+    pipeline. This is the difference between the present sends and sends of values that
+    are split over all devices of a rank.
     """
     function, batches = division.structure.function, division.structure.micro_batches
     total = 0.0

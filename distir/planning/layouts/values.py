@@ -1,5 +1,6 @@
 """
-Connects choices along the values of a function, with how often each value goes each way.
+Connects the nodes of a function's graph along its values, with the number of times that
+each value takes each edge in a step.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from distir.program import argument_names, describe, linked_arguments
 
 
 class Values:
-    """Connects the nodes of one function along its values."""
+    """Connects the nodes of one function's graph along the function's values."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Values:
             self._send(self.building.stages)
 
     def _send(self, stages: StagesOfOps) -> None:
-        """Adds the sends between the stages of a pipeline."""
+        """Adds the sends between pipeline stages to the graph."""
         for value, use in stages.sent(self.body.function):
             op, port = use.operation, self.body.ports[value]
             if isinstance(op, CallOp):
@@ -81,7 +82,11 @@ class Values:
             self.graph.sends[edge] = self.graph.sends.get(edge, 0) + times
 
     def _uses(self, value: SSAValue) -> list[Use]:
-        """Returns the uses of a value by ops and calls, with one entry per op."""
+        """
+        Returns the uses of `value` by ops and calls, without those by the return. A use
+        by an op holds all operands of the op that are `value`; each operand of a call
+        is a use of its own.
+        """
         operands: dict[Operation, list[int]] = {}
         for use in value.uses:
             operands.setdefault(use.operation, []).append(use.index)
@@ -134,8 +139,9 @@ class Values:
 
     def _leave(self, value: SSAValue, port: LayoutPort, index: int) -> None:
         """
-        Connects a result of the program, which leaves it reduced; one that updates an
-        argument gets the argument's layout.
+        Connects the value of the program's result `index` to its final layout, in which
+        nothing is partial. A result that updates an argument gets the argument's
+        layout; for others, a node chooses the layout.
         """
         count = self.body.count
         if index in self.updates:
@@ -167,7 +173,9 @@ class Values:
         self, value: OpResult, port: LayoutPort, uses: Sequence[Use]
     ) -> LayoutPort:
         """
-        Returns the port of the layout that a value is brought to once for all its uses.
+        Returns the port of the layout that `value` is resharded to once for all its
+        uses. A node chooses this layout. Returns `port` if there is only one possible
+        layout.
         """
         layouts = set(layouts_of(port))
         layouts = layouts.union(*(use.wanted() for use in uses))
@@ -187,15 +195,19 @@ class Values:
         return Port(node, 0)
 
     def _ends_micro_batches(self, port: LayoutPort, use: Use) -> bool:
-        """Whether a use combines parts of which each micro-batch has one."""
+        """
+        Whether a use combines the parts that the micro-batches contribute, such as
+        terms of a sum. It then runs once per step although the value is computed once
+        per micro-batch.
+        """
         times = self.building.times
         return times(layouts_of(port)) > 1 and times(use.wanted()) == 1
 
     def _times(self, port: LayoutPort, uses: Sequence[Use]) -> int:
         """
-        Returns how often a value is brought to the layout that it is kept in. A value that
-        all micro-batches share is brought there by each stage, in the forward and in the
-        backward, for each micro-batch.
+        Returns the number of times per step that a value is resharded to its stored
+        layout. A value that all micro-batches share is resharded by each stage for each
+        micro-batch, once in the forward and once in the backward.
         """
         if not self.is_entry:
             return 1
@@ -210,8 +222,8 @@ class Values:
         self, layouts: Iterable[Layout], before: Layout | None
     ) -> list[Layout]:
         """
-        Returns the layouts in an order that is the same in every run, whole ones first; if
-        `before` is given, only those that agree with it on the axes chosen earlier.
+        Returns the layouts in a deterministic order, whole ones first. If `before` is
+        given, only the layouts that agree with it on the axes chosen earlier are kept.
         """
         found = sorted(
             layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))

@@ -1,6 +1,6 @@
 """
-The actions of the ops of the `schedule` dialect, which are registered when this package is
-imported.
+The functions that apply the ops of the `schedule` dialect. Importing this package
+registers them.
 """
 
 from distir.dialects.registries import import_families

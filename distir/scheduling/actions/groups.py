@@ -1,5 +1,5 @@
 """
-Actions of the ops that find groups of ops by a pattern, and of those that change such groups
+Applies the ops that find groups of ops by a pattern, and those that change such groups
 or replace them by users' kernels.
 """
 
@@ -35,7 +35,10 @@ from distir.sharding.decompose import decompose_by_name
 
 @schedule_action("schedule.find")
 def find(op: Operation, run: ScheduleRun) -> None:
-    """See `FindOp`. Raises DistIRError."""
+    """
+    Applies `schedule.find`: finds the groups of ops that compute the pattern. Raises
+    DistIRError if there is none, unless it is optional.
+    """
     assert isinstance(op, FindOp)
     scopes = run.modules_of(op.modules)
     found: dict[tuple[object, ...], OpGroup] = {}
@@ -67,7 +70,10 @@ def _within(scope: str, run: ScheduleRun) -> Sequence[ScopedOp]:
 
 @schedule_action("schedule.fuse")
 def fuse(op: Operation, run: ScheduleRun) -> None:
-    """See `FuseOp`. Raises DistIRError."""
+    """
+    Applies `schedule.fuse`: moves each group into a function that runs as one piece.
+    Raises DistIRError if the groups overlap.
+    """
     assert isinstance(op, FuseOp)
     groups = run.groups_of(op.groups)
     check_groups(groups, origin(op))
@@ -80,7 +86,10 @@ def fuse(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.replace")
 def replace(op: Operation, run: ScheduleRun) -> None:
-    """See `ReplaceOp`. Raises DistIRError."""
+    """
+    Applies `schedule.replace`: replaces each group by an ONNX operator. Raises
+    DistIRError if the operator does not compute the same as the group.
+    """
     assert isinstance(op, ReplaceOp)
     groups = run.groups_of(op.groups)
     check_groups(groups, origin(op))
@@ -113,7 +122,10 @@ def replace(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.decompose")
 def decompose_ops(op: Operation, run: ScheduleRun) -> None:
-    """See `DecomposeOp`. Raises DistIRError."""
+    """
+    Applies `schedule.decompose`: replaces ops by their decompositions. Raises
+    DistIRError if no op has one.
+    """
     assert isinstance(op, DecomposeOp)
     if run.is_groups(op.target):
         inside = [(g.path, o) for g in run.groups_of(op.target) for o in g.ops]
@@ -147,8 +159,9 @@ def decompose_ops(op: Operation, run: ScheduleRun) -> None:
 
 def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
     """
-    Requests that the backward recomputes groups: ops in a called function are marked one by
-    one, a group in the entry function becomes a call. Raises DistIRError.
+    Requests that the backward recomputes the groups of `op`. In a called function, the
+    ops of a group are marked one by one. In the entry function, a group becomes a call,
+    and the call is marked. Raises DistIRError if `policy` is not "full".
     """
     if policy != "full":
         raise DistIRError(
@@ -173,7 +186,10 @@ def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
 
 @schedule_action("schedule.kernel")
 def replace_by_kernel(op: Operation, run: ScheduleRun) -> None:
-    """See `KernelOp`. Raises DistIRError."""
+    """
+    Applies `schedule.kernel`: replaces each group by a user's kernel. Raises
+    DistIRError if the kernel cannot replace a group.
+    """
     assert isinstance(op, KernelOp)
     groups = run.groups_of(op.groups)
     check_groups(groups, origin(op))

@@ -1,4 +1,4 @@
-"""Actions of the ops that return handles: of modules and parameters."""
+"""Applies the ops that return handles of modules and of parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from distir.scheduling.run import ScheduleRun, origin, schedule_action
 
 @schedule_action("schedule.match")
 def match(op: Operation, run: ScheduleRun) -> None:
-    """See `MatchOp`. Raises DistIRError."""
+    """
+    Applies `schedule.match`: finds the modules whose path matches a pattern. Raises
+    DistIRError if no module matches, or if the number of matches is not the expected
+    one.
+    """
     assert isinstance(op, MatchOp)
     roots, pattern = run.modules_of(op.root), op.pattern.data
     try:
@@ -44,7 +48,10 @@ def match(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.first")
 def first(op: Operation, run: ScheduleRun) -> None:
-    """See `FirstOp`. Raises DistIRError."""
+    """
+    Applies `schedule.first`: selects the first of some modules. Raises DistIRError if
+    there are fewer than asked for.
+    """
     assert isinstance(op, FirstOp)
     modules = run.modules_of(op.modules)
     amount = knob_value(op.amount) if op.amount else run.value_of(op.knob)  # type: ignore[arg-type]
@@ -59,7 +66,10 @@ def first(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.parameters")
 def parameters(op: Operation, run: ScheduleRun) -> None:
-    """See `ParametersOp`. Raises DistIRError."""
+    """
+    Applies `schedule.parameters`: finds the parameters of modules whose name matches a
+    pattern. Raises DistIRError if a module has none.
+    """
     assert isinstance(op, ParametersOp)
     found: dict[int, None] = {}
     for scope in run.modules_of(op.modules):

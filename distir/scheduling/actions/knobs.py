@@ -1,6 +1,5 @@
 """
-Actions of the ops that return values which a user chooses, and that say which of these go
-together.
+Applies the ops that define knobs, and those that exclude combinations of their values.
 """
 
 from __future__ import annotations
@@ -22,7 +21,11 @@ from distir.scheduling.run import ScheduleRun, origin, schedule_action
 
 @schedule_action("schedule.knob")
 def knob(op: Operation, run: ScheduleRun) -> None:
-    """See `KnobOp`. Raises DistIRError."""
+    """
+    Applies `schedule.knob`: sets the knob to the value that the user chose. A knob with
+    a single possible value needs no choice. Raises DistIRError if the value is missing
+    or not possible.
+    """
     assert isinstance(op, KnobOp)
     name = op.knob.data
     values = possible_values(op, run.values)
@@ -55,7 +58,10 @@ def knob(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.require")
 def require(op: Operation, run: ScheduleRun) -> None:
-    """See `RequireOp`. Raises DistIRError."""
+    """
+    Applies `schedule.require`. Raises DistIRError if the schedule excludes the chosen
+    combination of knob values.
+    """
     assert isinstance(op, RequireOp)
     if not op.holds.data[case_number(op.knobs, run.values)].value.data:
         raise DistIRError(

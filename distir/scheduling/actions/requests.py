@@ -1,6 +1,6 @@
 """
-Actions of the ops that leave requests on a program, for layouts of what modules compute among
-them, which every way of distributing it obeys.
+Applies the ops that leave requests on a program, such as layouts of parameters and of
+values that modules compute. Every way to distribute the program obeys the requests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ from distir.transforms.memory.checkpoint_policies import check_layer_policy
 
 @schedule_action("schedule.shard")
 def shard(op: Operation, run: ScheduleRun) -> None:
-    """See `ShardOp`. Raises DistIRError."""
+    """
+    Applies `schedule.shard`: requests a split of parameters. Raises DistIRError if the
+    dimension does not exist or another request contradicts this one.
+    """
     assert isinstance(op, ShardOp)
     length = None if op.run is None else op.run.value.data
     for index in run.parameters_of(op.parameters):
@@ -55,7 +58,10 @@ def shard(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.whole")
 def whole(op: Operation, run: ScheduleRun) -> None:
-    """See `WholeOp`. Raises DistIRError."""
+    """
+    Applies `schedule.whole`: requests that an axis does not split parameters. Raises
+    DistIRError if another request contradicts this one.
+    """
     assert isinstance(op, WholeOp)
     for index in run.parameters_of(op.parameters):
         request(run.modules.entry, index, Layout(MESH), [op.axis.data], origin(op))
@@ -63,7 +69,11 @@ def whole(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.split_linear")
 def split_linear(op: Operation, run: ScheduleRun) -> None:
-    """See `SplitLinearOp`. Raises DistIRError."""
+    """
+    Applies `schedule.split_linear`: requests splits of the weights and biases of linear
+    layers. Raises DistIRError if a module is no linear layer or another request
+    contradicts this one.
+    """
     assert isinstance(op, SplitLinearOp)
     axis, by = op.axis.data, op.by.data
     for scope in run.modules_of(op.modules):
@@ -104,8 +114,8 @@ def split_linear(op: Operation, run: ScheduleRun) -> None:
 
 def _products(scope: str, run: ScheduleRun) -> Iterator[tuple[ScopedOp, int, Rule]]:
     """
-    Yields the contractions of a module with a parameter, with the parameter's operand index
-    and the sharding rule.
+    Yields the contractions of a module with a parameter. Each comes with the operand
+    index of the parameter and the sharding rule.
     """
     for scoped in run.modules.within(scope):
         for position, use in scoped.uses.items():
@@ -129,7 +139,11 @@ def _split(op: Operation, run: ScheduleRun, index: int, dim: int, shard: Shard) 
 
 @schedule_action("schedule.stage")
 def stage(op: Operation, run: ScheduleRun) -> None:
-    """See `StageOp`. Raises DistIRError."""
+    """
+    Applies `schedule.stage`: marks the op with which a pipeline stage begins. Raises
+    DistIRError if the stage is the first stage, was requested before or is out of
+    order.
+    """
     assert isinstance(op, StageOp)
     for scope in run.modules_of(op.modules):
         first = _entered(op, scope, run)
@@ -156,7 +170,11 @@ def stage(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.recompute")
 def recompute(op: Operation, run: ScheduleRun) -> None:
-    """See `RecomputeOp`. Raises DistIRError."""
+    """
+    Applies `schedule.recompute`: requests that the backward recomputes modules or
+    groups of ops. Raises DistIRError if a module is no call of a function or another
+    policy was requested before.
+    """
     assert isinstance(op, RecomputeOp)
     policy = op.policy.data if op.policy else str(run.value_of(op.knob))  # type: ignore[arg-type]
     check_layer_policy(policy, origin(op))
@@ -195,7 +213,10 @@ def _who(call: CallOp) -> str:
 
 @schedule_action("schedule.expect")
 def expect_collectives(op: Operation, run: ScheduleRun) -> None:
-    """See `ExpectOp`. Raises DistIRError."""
+    """
+    Applies `schedule.expect`: stores the numbers of collectives that modules must have.
+    Raises DistIRError if a kind of collective does not exist.
+    """
     assert isinstance(op, ExpectOp)
     kinds = [kind.name.removeprefix("collective.") for kind in Collective.operations]
     counts = {
@@ -214,7 +235,7 @@ def _entry_ops(run: ScheduleRun) -> Iterator[Operation]:
 
 
 def _behind(op: Operation) -> Iterator[Operation]:
-    """Yields the ops after an op in its block."""
+    """Yields the ops after `op` in its block."""
     following = op.next_op
     while following is not None:
         yield following
@@ -223,7 +244,8 @@ def _behind(op: Operation) -> Iterator[Operation]:
 
 def _entered(op: Operation, scope: str, run: ScheduleRun) -> Operation:
     """
-    Returns the op of the entry function with which a module begins. Raises DistIRError.
+    Returns the op of the entry function with which module `scope` begins. Raises
+    DistIRError if the module is only a part of a function.
     """
     inside = run.modules.within(scope) if scope else run.modules.ops
     ops = list(dict.fromkeys(scoped.entered for scoped in inside))
@@ -243,7 +265,10 @@ def _entered(op: Operation, scope: str, run: ScheduleRun) -> Operation:
 
 @schedule_action("schedule.place")
 def place(op: Operation, run: ScheduleRun) -> None:
-    """See `PlaceOp`. Raises DistIRError."""
+    """
+    Applies `schedule.place`: requests a layout of a value that modules compute. Raises
+    DistIRError if the value does not exist or another request contradicts this one.
+    """
     assert isinstance(op, PlaceOp)
     groups: list[OpGroup] = []
     for scope in run.modules_of(op.modules):
@@ -266,8 +291,9 @@ def place(op: Operation, run: ScheduleRun) -> None:
 
 def _outputs(inside: list[ScopedOp]) -> list[tuple[OpResult, ScopedOp]]:
     """
-    Returns the values that ops of a module compute and that others use, in the order of
-    the program; of a module that runs several times, those of every run.
+    Returns the values that a module computes and other ops use, in the order of the
+    program. If a module runs several times, the values of every run are returned.
+    `inside` are the ops of the module.
     """
     ops = {(s.path, s.op) for s in inside if not isinstance(s.op, ReturnOp)}
     found: list[tuple[OpResult, ScopedOp]] = []
@@ -294,7 +320,10 @@ def _check(op: PlaceOp, value: SSAValue) -> None:
 
 
 def _constrain(op: PlaceOp, value: SSAValue) -> None:
-    """Puts a `dist.constrain` behind a value, before all of its uses."""
+    """
+    Adds a `dist.constrain` of `value` before all its uses. Raises DistIRError if the
+    same axis was requested before.
+    """
     axis, layout = op.axis.data, Layout(MESH)
     if op.dim is not None:
         shard = Shard(axis, None)

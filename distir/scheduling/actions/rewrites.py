@@ -1,4 +1,4 @@
-"""Actions of the ops that rewrite the program."""
+"""Applies the ops that rewrite the program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from distir.sharding.rule import rule_for
 
 @schedule_action("schedule.merge")
 def merge(op: Operation, run: ScheduleRun) -> None:
-    """See `MergeOp`. Raises DistIRError."""
+    """
+    Applies `schedule.merge`: merges linear layers into one. Raises DistIRError if they
+    cannot be merged.
+    """
     assert isinstance(op, MergeOp)
     names = [layer.data for layer in op.layers]
     count = 1 if op.groups is None else op.groups.value.data
@@ -63,7 +66,10 @@ def merge(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.cast")
 def cast(op: Operation, run: ScheduleRun) -> None:
-    """Lets modules compute in 16 bits, as `AutocastOp` documents. Raises DistIRError."""
+    """
+    Applies `schedule.cast`: makes modules compute in 16 bits, as `AutocastOp`
+    documents. Raises DistIRError if no op of the modules can compute in 16 bits.
+    """
     assert isinstance(op, AutocastOp)
     by_path: dict[CallPath, dict[Operation, None]] = {}
     for scope in run.modules_of(op.modules):
@@ -89,7 +95,11 @@ def cast(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.cuda_graph")
 def cuda_graph(op: Operation, run: ScheduleRun) -> None:
-    """Marks the functions that modules call, see `CudaGraphOp`. Raises DistIRError."""
+    """
+    Applies `schedule.cuda_graph`: marks the functions that modules call, so that
+    packages capture them as CUDA graphs. Raises DistIRError if a module is no call of a
+    function.
+    """
     assert isinstance(op, CudaGraphOp)
     groups: dict[CallOp, OpGroup] = {}
     known = functions(run.module)
@@ -122,8 +132,9 @@ def cuda_graph(op: Operation, run: ScheduleRun) -> None:
 
 def _products(op: MergeOp, run: ScheduleRun, scope: str) -> list[ScopedOp]:
     """
-    The one matrix product with a parameter of a module, for each time that it is called.
-    Raises DistIRError.
+    Returns the one matrix product of module `scope` with a parameter, once per call of
+    the module. Raises DistIRError if the module does not exist or does not have exactly
+    one.
     """
     found = [
         scoped
@@ -160,8 +171,8 @@ def _linear(op: MergeOp, scoped: ScopedOp) -> LinearLayer:
 
 def _check_parameters(op: MergeOp, run: ScheduleRun, merged: set[Operation]) -> None:
     """
-    Refuses parameters that have other uses, or for which there are requests already. Raises
-    DistIRError.
+    Checks the parameters of layers that are to be merged. Raises DistIRError if ops
+    outside of `merged` use one of them, or if the user requested a layout for one.
     """
     modules = run.modules
     used = {

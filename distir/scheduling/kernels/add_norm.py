@@ -1,4 +1,4 @@
-"""Layer normalisation of sums; the backward recomputes the sum and its statistics."""
+"""Layer norms of sums. The backward recomputes the sum and its statistics."""
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ def add_norm(
     shift: torch.Tensor,
     epsilon: float = 1e-5,
 ) -> torch.Tensor:
-    """Returns the sum of `x` and `residual`, normalised over the last dimension."""
+    """Returns the layer norm of `x + residual` over the last dimension."""
     return F.layer_norm(x + residual, weight.shape, weight, shift, epsilon)
 
 
@@ -23,7 +23,10 @@ def backward(
     gradient: torch.Tensor,
     epsilon: float = 1e-5,
 ) -> list[torch.Tensor]:
-    """Returns the gradients of the operands of `add_norm`, given that of its result."""
+    """
+    Returns the gradients of the operands of `add_norm`. `gradient` is that of its
+    result.
+    """
     dx, dw, db = _backward(x + residual, weight, shift, gradient, epsilon)
     return [dx, dx, dw, db]
 
@@ -36,7 +39,7 @@ def bias_add_norm(
     shift: torch.Tensor,
     epsilon: float = 1e-5,
 ) -> torch.Tensor:
-    """Returns the sum of `x`, `bias` and `residual`, normalised over the last dimension."""
+    """Returns the layer norm of `x + bias + residual` over the last dimension."""
     return F.layer_norm(x + bias + residual, weight.shape, weight, shift, epsilon)
 
 
@@ -50,7 +53,8 @@ def bias_backward(
     epsilon: float = 1e-5,
 ) -> list[torch.Tensor]:
     """
-    Returns the gradients of the operands of `bias_add_norm`, given that of its result.
+    Returns the gradients of the operands of `bias_add_norm`. `gradient` is that of its
+    result.
     """
     dx, dw, db = _backward(x + bias + residual, weight, shift, gradient, epsilon)
     return [dx, dx.sum_to_size(bias.shape), dx, dw, db]

@@ -1,4 +1,4 @@
-"""GELU of a sum with a bias; the backward recomputes the sum."""
+"""The GELU of a sum with a bias. The backward recomputes the sum."""
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,8 @@ def backward(
     approximate: str = "none",
 ) -> list[torch.Tensor]:
     """
-    Returns the gradients of `x` and `bias`; that of the bias is summed over the dimensions
-    that it was broadcast over.
+    Returns the gradients of `x` and `bias`. Each is summed over the dimensions over
+    which its operand was broadcast. `gradient` is that of the result.
     """
     dx = torch.ops.aten.gelu_backward(gradient, x + bias, approximate=approximate)
     return [dx.sum_to_size(x.shape), dx.sum_to_size(bias.shape)]

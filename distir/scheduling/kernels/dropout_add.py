@@ -1,10 +1,10 @@
 """
-The ops behind the products of a transformer's layer in one function: a bias, dropout,
-the residual, and the normalisation of the sum.
+The ops after a matrix product in a transformer layer, as one function: bias, dropout,
+residual and layer norm.
 
-`noise` is 0 for the elements that dropout sets to zero and 1 / (1 - ratio) for the others.
-The program draws it, so that every distribution drops the same elements; without dropout
-there is none.
+`noise` is 0 for the elements that dropout sets to zero and 1 / (1 - ratio) for the
+others. The program draws it, so that every distribution drops the same elements.
+Without dropout it is None.
 """
 
 import torch
@@ -18,8 +18,8 @@ def bias_dropout_add(
     noise: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """
-    Returns `residual + dropout(x + bias)`, in the shape of `residual`; `noise` is the mask
-    of dropout, scaled.
+    Returns `residual + dropout(x + bias)`, in the shape of `residual`. `noise` is the
+    scaled dropout mask; None means no dropout.
     """
     total = (x + bias).view_as(residual)
     return residual + (total if noise is None else total * noise)
@@ -34,6 +34,10 @@ def bias_dropout_add_norm(
     noise: torch.Tensor | None = None,
     epsilon: float = 1e-5,
 ) -> torch.Tensor:
-    """Returns the layer norm of `bias_dropout_add` over the last dimension."""
+    """
+    Returns the layer norm, over the last dimension, of `residual + dropout(x + bias)`.
+    `weight` and `shift` are those of the norm. `noise` is the scaled dropout mask; None
+    means no dropout.
+    """
     total = bias_dropout_add(x, bias, residual, noise)
     return F.layer_norm(total, weight.shape, weight, shift, epsilon)

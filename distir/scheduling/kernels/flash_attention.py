@@ -1,5 +1,6 @@
 """
-Attention that does not store its scores: PyTorch's own function, which chooses the kernel.
+Attention that does not store its scores. It calls PyTorch's own function, which chooses
+the kernel.
 """
 
 import torch
@@ -14,8 +15,9 @@ def attention(
     head_size: int = 0,
 ) -> torch.Tensor:
     """
-    Returns attention. A `head_size` other than 0 means that heads of that size are packed
-    into the last dimension.
+    Returns the attention of `q` to `k` and `v`. If `causal` is not 0, each query sees
+    only the keys up to its position. If `head_size` is not 0, heads of that size are
+    packed into the last dimension.
     """
     return _attention(q, k, v, None, causal, head_size)
 
@@ -28,8 +30,9 @@ def masked_attention(
     head_size: int = 0,
 ) -> torch.Tensor:
     """
-    Returns attention with a mask: numbers that are added to the scores, or booleans that
-    are true for the keys that count.
+    Returns the attention of `q` to `k` and `v` with a mask. The mask holds numbers that
+    are added to the scores, or booleans that are True for the keys that are used. If
+    `head_size` is not 0, heads of that size are packed into the last dimension.
     """
     return _attention(q, k, v, mask, 0, head_size)
 

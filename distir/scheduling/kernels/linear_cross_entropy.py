@@ -1,6 +1,6 @@
 """
-Cross-entropies of a linear layer, computed for some rows at a time, so that neither the
-forward nor the backward holds all logits.
+Cross-entropies of a linear layer. They are computed for some rows at a time, so that
+neither the forward nor the backward holds all logits.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 CHUNK = 1 << 24
-"""The most logits that are held at once."""
+"""The maximal number of logits that are held at once."""
 
 
 def linear_cross_entropy(
@@ -20,8 +20,9 @@ def linear_cross_entropy(
     ignore_index: int = -100,
 ) -> torch.Tensor:
     """
-    Returns the losses of the rows `x`, in any number of dimensions; the rows of `weight`
-    belong to the classes.
+    Returns the cross-entropy of a linear layer without a bias. `x` has any number of
+    dimensions, the last one for features; all others are rows. `weight` has one row per
+    class, and `labels` one label per row of `x`.
     """
     return _losses(x, weight, None, labels, reduction, ignore_index)
 
@@ -34,7 +35,11 @@ def biased_cross_entropy(
     reduction: str = "mean",
     ignore_index: int = -100,
 ) -> torch.Tensor:
-    """Returns the same of a layer with a bias."""
+    """
+    Returns the cross-entropy of a linear layer with a bias. `x` has any number of
+    dimensions, the last one for features; all others are rows. `weight` has one row per
+    class, and `labels` one label per row of `x`.
+    """
     return _losses(x, weight, bias, labels, reduction, ignore_index)
 
 
@@ -47,8 +52,8 @@ def backward(
     ignore_index: int = -100,
 ) -> list[torch.Tensor | None]:
     """
-    Returns the gradients of `x` and `weight`, and None for the labels; the logits are
-    recomputed.
+    Returns the gradients of `x` and `weight`, and None for `labels`. `gradient` is that
+    of the loss. The logits are recomputed.
     """
     found = _slopes(x, weight, None, labels, gradient, reduction, ignore_index)
     return [*found[:2], None]
@@ -63,7 +68,10 @@ def biased_backward(
     reduction: str = "mean",
     ignore_index: int = -100,
 ) -> list[torch.Tensor | None]:
-    """Returns the same, and the gradient of the bias."""
+    """
+    Returns the gradients of `x`, `weight` and `bias`, and None for `labels`. `gradient`
+    is that of the loss. The logits are recomputed.
+    """
     found = _slopes(x, weight, bias, labels, gradient, reduction, ignore_index)
     return [*found, None]
 
@@ -101,7 +109,10 @@ def _slopes(
     reduction: str,
     ignore_index: int,
 ) -> list[torch.Tensor]:
-    """Returns the gradients of `x`, the weight and the bias."""
+    """
+    Returns the gradients of `x`, `weight` and the bias. The last one is returned even
+    if `bias` is None.
+    """
     shape, x = x.shape, x.flatten(0, -2)
     counts = labels != ignore_index
     each = gradient / counts.sum() if reduction == "mean" else gradient

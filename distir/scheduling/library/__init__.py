@@ -1,1 +1,1 @@
-"""Scripts for families of models; each is a file that `distir schedule` takes."""
+"""Schedules for families of models. Each file can be passed to `distir schedule`."""

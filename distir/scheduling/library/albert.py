@@ -1,13 +1,15 @@
 """
-ALBERT as Megatron splits BERT: columns, then rows of the block that all layers share, and the
-vocabulary; `policy` says what the backward computes again of each layer.
+A schedule for ALBERT, split as Megatron splits BERT. In the block that all layers
+share, the first weights of attention and MLP are split by columns and the second ones
+by rows; the vocabulary is split too. The knob `policy` is the checkpoint policy of the
+layers.
 """
 
 from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Records the splits over axis "t"."""
+    """Records the splits over mesh axis "t", and the recomputation."""
     layer = s["**.albert_layers.*"]
     layer["attention"].merge("query", "key", "value", name="qkv")
     layer.plan({"attention.qkv": Columns("t"), "attention.dense": Rows("t")})

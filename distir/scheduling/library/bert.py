@@ -1,7 +1,9 @@
 """
-BERT as Megatron splits it: queries, keys and values in one product by columns, then rows, in
-each block, and the vocabulary. Biases and GELU run as one kernel, and the fraction `ratio` of
-the layers is recomputed in the backward.
+A schedule for BERT, split as Megatron splits it. Queries, keys and values are computed
+by one product. In each block, the first weights of attention and MLP are split by
+columns and the second ones by rows; the vocabulary is split too. The bias and the GELU
+run as one kernel. The knob `ratio` is the fraction of layers that the backward
+recomputes.
 """
 
 import torch
@@ -11,12 +13,15 @@ from distir.scheduling import Columns, Rows, Schedule
 
 
 def bias_gelu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """The bias and activation of the first linear layer of an MLP."""
+    """
+    The GELU of `x + bias`: the bias and the activation of the first linear layer of an
+    MLP.
+    """
     return F.gelu(x + bias)
 
 
 def schedule(s: Schedule) -> None:
-    """Records the splits over axis "t"."""
+    """Records the splits over mesh axis "t", the fused kernel and the recomputation."""
     layers = s["**.layer.*"]
     layers["attention.self"].merge("query", "key", "value", name="qkv")
     layers.plan(

@@ -1,16 +1,17 @@
 """
-GPT-2 as Megatron splits it: columns, then rows of each block, and the vocabulary; the
-fraction `ratio` of the layers is recomputed in the backward.
+A schedule for GPT-2, split as Megatron splits it. In each block, the first weights of
+attention and MLP are split by columns and the second ones by rows; the vocabulary is
+split too. The knob `ratio` is the fraction of layers that the backward recomputes.
 
-The fused projection of queries, keys and values needs no request: it is split by heads
-because the rows of the projection after the attention are.
+The fused projection of queries, keys and values needs no request. It is split by heads
+because the projection after the attention is split by rows.
 """
 
 from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Records the splits over axis "t"."""
+    """Records the splits over mesh axis "t", and the recomputation."""
     layers = s["**.h.*"]
     layers["attn.c_proj"].split(Rows("t"))
     layers.plan({"mlp.c_fc": Columns("t"), "mlp.c_proj": Rows("t")})

@@ -1,13 +1,14 @@
 """
-GPT-Neo as Megatron splits GPT-2: columns, then rows of each block, and the vocabulary; `ratio`
-of the layers are computed again in the backward.
+A schedule for GPT-Neo, split as Megatron splits GPT-2. In each block, the first weights
+of attention and MLP are split by columns and the second ones by rows; the vocabulary is
+split too. The knob `ratio` is the fraction of layers that the backward recomputes.
 """
 
 from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Records the splits over axis "t"."""
+    """Records the splits over mesh axis "t", and the recomputation."""
     layers = s["**.h.*"]
     layers["attn.attention"].merge("q_proj", "k_proj", "v_proj", name="qkv")
     layers["attn.attention"].plan({"qkv": Columns("t"), "out_proj": Rows("t")})

@@ -1,13 +1,14 @@
 """
-LLaMA as Megatron splits it: columns, then rows of each block, and the vocabulary; the
-fraction `ratio` of the layers is recomputed in the backward.
+A schedule for LLaMA, split as Megatron splits it. In each block, the first weights of
+attention and MLP are split by columns and the second ones by rows; the vocabulary is
+split too. The knob `ratio` is the fraction of layers that the backward recomputes.
 """
 
 from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Records the splits over axis "t"."""
+    """Records the splits over mesh axis "t", and the recomputation."""
     layers = s["model.layers.*"]
     for name in ("q_proj", "k_proj", "v_proj"):
         layers["self_attn"][name].split(Columns("t"))

@@ -1,13 +1,15 @@
 """
-Mixtral as Megatron splits it: columns, then rows of each attention, experts dealt out to the
-devices, and the vocabulary; `ratio` of the layers are computed again in the backward.
+A schedule for Mixtral, split as Megatron splits it. In each attention, the first
+weights are split by columns and the second one by rows. Each device has some of the
+experts, and a part of the vocabulary. The knob `ratio` is the fraction of layers that
+the backward recomputes.
 """
 
 from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Records the splits over axis "t"."""
+    """Records the splits over mesh axis "t", and the recomputation."""
     layers = s["model.layers.*"]
     for name in ("q_proj", "k_proj", "v_proj"):
         layers["self_attn"][name].split(Columns("t"))

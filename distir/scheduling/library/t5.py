@@ -1,13 +1,15 @@
 """
-T5 as Megatron splits it: columns, then rows of each attention and MLP of both stacks, and the
-vocabulary; `ratio` of the blocks of each stack are computed again in the backward.
+A schedule for T5, split as Megatron splits it. In each attention and MLP of the encoder
+and the decoder, the first weights are split by columns and the second one by rows; the
+vocabulary is split too. The knob `ratio` is the fraction of blocks of encoder and
+decoder that the backward recomputes.
 """
 
 from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Records the splits over axis "t"."""
+    """Records the splits over mesh axis "t", and the recomputation."""
     ratio = s.knob("ratio", [0.0, 0.25, 0.5, 0.75, 1.0])
     for blocks in (s["encoder.block.*"], s["decoder.block.*"]):
         for name in "qkv":

@@ -1,13 +1,14 @@
 """
-ViT as Megatron splits a transformer: columns, then rows of each block; `ratio` of the layers are
-computed again in the backward.
+A schedule for ViT, split as Megatron splits a transformer. In each block, the first
+weights of attention and MLP are split by columns and the second ones by rows. The knob
+`ratio` is the fraction of layers that the backward recomputes.
 """
 
 from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Records the splits over axis "t"."""
+    """Records the splits over mesh axis "t", and the recomputation."""
     layers = s["**.layers.*"]
     layers["attention"].merge("q_proj", "k_proj", "v_proj", name="qkv")
     layers.plan({"attention.qkv": Columns("t"), "attention.o_proj": Rows("t")})

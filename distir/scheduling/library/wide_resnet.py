@@ -1,14 +1,14 @@
 """
-WideResNet (torchvision's names): in each bottleneck the channels between the first and the
-second convolution are split, as in a transformer's MLP; `ratio` of the blocks are computed again
-in the backward.
+A schedule for WideResNet, with the names of torchvision. In each bottleneck block, the
+channels between the first and the second convolution are split, as in a transformer's
+MLP. The knob `ratio` is the fraction of blocks that the backward recomputes.
 """
 
 from distir.scheduling import Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Records the splits over axis "t"."""
+    """Records the splits over mesh axis "t", and the recomputation."""
     blocks = s["layer*.*"]
     blocks["conv1"].param("weight").split(0, "t")
     blocks["bn1"].param().split(0, "t")

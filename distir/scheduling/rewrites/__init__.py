@@ -1,4 +1,4 @@
 """
-Rewrites of schedules: groups of ops in a program are found, separated from other runs, and
-replaced.
+Rewrites that schedules apply. They find groups of ops in a program, separate them from
+other runs of the same functions, and replace them.
 """

@@ -1,4 +1,4 @@
-"""Casts the ops that PyTorch's autocast would choose to 16 bits."""
+"""Casts ops to 16 bits as PyTorch's autocast does."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from distir.program import argument_roles, made_with
 
 class Autocast:
     """
-    Makes ops of one function compute in an element type of 16 bits. `low` maps values of
-    f32 to their casts, `count` is the number of ops cast so far.
+    Makes ops of one function compute in the 16-bit element type `element`. `_low` maps
+    f32 values to their 16-bit casts; `count` is the number of ops that compute in 16
+    bits so far.
     """
 
     def __init__(self, function: FuncOp, element: BFloat16Type | Float16Type):
@@ -44,9 +45,10 @@ class Autocast:
 
     def cast(self, ops: Sequence[Operation]) -> None:
         """
-        Casts ops, given in the order of the program: those that autocast runs in 16 bits,
-        such as matrix products, and the ops that only pass their results on. Norms, softmax, sums and
-        losses stay in f32.
+        Makes ops compute in 16 bits. `ops` are in the order of the program. The ops
+        that change are those that autocast runs in 16 bits, such as matrix products,
+        and ops that only pass on the results of these. Norms, softmax, sums and losses
+        stay in f32.
         """
         for op in ops:
             if isinstance(op, OnnxOp) and (
@@ -68,8 +70,8 @@ class Autocast:
 
     def _is_cheap(self, value: SSAValue) -> bool:
         """
-        Whether a value may be cast to the type of the other operands: a number, or a
-        parameter (a bias).
+        Whether a value may be cast to 16 bits to suit the other operands of an op. It
+        may if it is a single number or a parameter (a bias).
         """
         constant = direct_constant(value)
         if constant is not None:

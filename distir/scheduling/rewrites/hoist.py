@@ -1,5 +1,6 @@
 """
-Makes one argument of the entry function of parameters that are concatenated in a function.
+Replaces parameters that are concatenated inside a function by one argument of the entry
+function.
 """
 
 from __future__ import annotations
@@ -33,10 +34,16 @@ def hoist(
     module: ModuleOp, joined: Sequence[Operation], name: str, groups: int = 1
 ) -> None:
     """
-    Moves `onnx.Concat`s of arguments out of their functions, to the calls of these, up to
-    the entry function, where a new argument replaces each. Its name is that of the parts,
-    with `name` in the place where these differ. The parts are in the argument in that many
-    `groups` (`Repacked`). Parts that nothing else uses are removed.
+    Moves concatenations of arguments out of their functions, up to the entry function,
+    where one new argument replaces each.
+
+    - `joined`: the `onnx.Concat` ops;
+    - `name`: the part of the new argument's name in the place where the names of the
+      concatenated arguments differ;
+    - `groups`: the number of groups into which the new argument interleaves the parts
+      (`Repacked`).
+
+    Arguments that have no other use are removed.
     """
     entry = entry_function(module)
     pending = list(joined)
@@ -61,8 +68,9 @@ def hoist(
 
 def _join_in_calls(function: FuncOp, op: OnnxOp) -> list[Operation]:
     """
-    Computes what a Concat of arguments does before each call, and passes the result to the
-    function as one more argument. Returns the new Concats.
+    Concatenates the operands of each call of `function` instead of the function's
+    arguments, and passes the result as one more argument. Returns the new `onnx.Concat`
+    ops.
     """
     found: list[Operation] = []
     indices = [v.index for v in op.operands if isinstance(v, BlockArgument)]
@@ -79,8 +87,9 @@ def _add_argument(
     function: FuncOp, op: OnnxOp, name: str, groups: int | None
 ) -> SSAValue:
     """
-    Adds a last argument to a function and replaces a Concat of other arguments by it. In the
-    entry function, `groups` says how it holds these.
+    Adds an argument at the end of `function`, to replace the concatenation `op`, and
+    returns it. In the entry function, `groups` is the number of groups that interleave
+    the parts, which the argument's attributes describe; in other functions it is None.
     """
     attributes, names = argument_attributes(function), argument_names(function)
     indices = [v.index for v in op.operands if isinstance(v, BlockArgument)]
@@ -101,8 +110,8 @@ def _add_argument(
 
 def _common_name(parts: Sequence[str], name: str) -> str:
     """
-    Returns the name of the parts with `name` in the place where they differ:
-    `h.0.qkv.weight`.
+    Returns the common name of `parts`, with `name` in the place where they differ, such
+    as `h.0.qkv.weight`.
     """
     split = [part.split(".") for part in parts]
     start = _same_parts(split)
@@ -112,7 +121,7 @@ def _common_name(parts: Sequence[str], name: str) -> str:
 
 
 def _same_parts(paths: Sequence[Sequence[str]]) -> int:
-    """Returns how many parts, from the first on, all paths have in common."""
+    """Returns the number of leading parts that all paths have in common."""
     columns = enumerate(zip(*paths, strict=False))
     different = (i for i, column in columns if len(set(column)) > 1)
     return next(different, min(map(len, paths)))

@@ -1,4 +1,7 @@
-"""Replaces groups of ops by users' kernels; the groups become their references."""
+"""
+Replaces groups of ops by users' kernels. The ops of a group become the reference of the
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,9 @@ def result_of(group: OpGroup) -> SSAValue:
 
 def check_groups(groups: Sequence[OpGroup], where: str) -> None:
     """
-    Refuses groups that have ops in common, and groups of which values other than their
-    results are used outside. `where` names the caller in messages. Raises DistIRError.
+    Checks groups before they are replaced. Raises DistIRError if two groups have ops in
+    common, or if ops outside a group use a value other than its result. `where` is the
+    first part of the error message.
     """
     taken: dict[tuple[object, ...], OpGroup] = {}
     for group in groups:
@@ -81,11 +85,14 @@ def _check_inside(
 
 def with_noise_outside(group: OpGroup) -> OpGroup:
     """
-    Replaces every Dropout in training mode in a group by a product with *noise*: what the
-    same Dropout makes of ones, 0 or 1 / (1 - ratio). The ops that draw it are in front of
-    the group, which gets the noise as further inputs, after those of its pattern. Elements
-    are dropped as before, and no element is in evaluation, where a Dropout of ones gives
-    ones. A backward draws the noise again instead of keeping it.
+    Replaces every Dropout in training mode in a group by a product with a noise value,
+    and returns the changed group. The noise is the dropout of ones: 0 for dropped
+    elements, else 1 / (1 - ratio).
+
+    The ops that draw the noise are placed before the group. The noise becomes an
+    additional input of the group, after the inputs of its pattern. The same elements
+    are dropped as before. In evaluation mode the noise is all ones. The backward draws
+    the noise again instead of keeping it.
     """
     ops = list[Operation]()
     inputs = list(group.inputs)
@@ -102,7 +109,7 @@ def with_noise_outside(group: OpGroup) -> OpGroup:
 
 
 def _separated(op: OnnxOp) -> tuple[SSAValue, Operation]:
-    """Returns the noise of a Dropout and the product that replaces the Dropout."""
+    """Returns the noise of a Dropout, and the product that replaces the Dropout."""
     point = InsertPoint.before(op)
     build = GradientBuilder(
         lambda new: Rewriter.insert_op(new, point), op.attributes.get(SCOPE)
@@ -123,15 +130,15 @@ def _separated(op: OnnxOp) -> tuple[SSAValue, Operation]:
 
 
 def _attributes(op: OnnxOp) -> dict[str, Any]:
-    """Returns the attributes that a Dropout is given."""
+    """Returns the attributes that are set on a Dropout."""
     found = {name: op.attribute(name) for name in op.SCHEMA.attributes}
     return {name: value for name, value in found.items() if value is not None}
 
 
 class KernelMaker:
     """
-    Replaces groups by a kernel: there is one `kernel.def` for groups that are alike.
-    `given` is what the schedule says of the kernel, by the property names of
+    Replaces groups by a kernel. Equal groups share one `kernel.def`. `given` are the
+    properties of the kernel from the schedule, by the property names of
     `schedule.kernel`.
     """
 
@@ -143,9 +150,9 @@ class KernelMaker:
 
     def replace(self, group: OpGroup) -> None:
         """
-        Replaces a group by a call of the kernel, which is given the noise of dropouts in
-        training mode as further arguments. Raises DistIRError for a group that cannot be
-        its reference, and for a rule that is wrong for it.
+        Replaces a group by a call of the kernel. For dropouts in training mode, the
+        call gets their noise as additional arguments. Raises DistIRError if the group
+        cannot be the reference of a kernel or the kernel's rule is wrong for it.
         """
         group = with_noise_outside(group)
         # One group may use what another computed.
@@ -206,8 +213,9 @@ class KernelMaker:
 
 def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
     """
-    Returns the ops of a group, the last of which computes its result, as a block whose
-    arguments are the values that the pattern names.
+    Returns the ops of a group as a block. Its arguments are `inputs`, the values that
+    the pattern names; the last op computes its result. Raises DistIRError if an op
+    draws random numbers or reads another value that is no constant.
     """
     block = Block(arg_types=[value.type for value in inputs])
     values: dict[SSAValue, SSAValue] = {}
@@ -240,7 +248,10 @@ def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
 
 
 def _constant(value: SSAValue, block: Block, op: Operation) -> SSAValue:
-    """Returns a constant that ops of a group read, in their reference."""
+    """
+    Adds a copy of the constant `value` to the reference `block` and returns it. Raises
+    DistIRError if `value` is no constant.
+    """
     if direct_constant(value) is None:
         raise DistIRError(
             f"{describe(op)} reads a value that the pattern has no argument for; find a "

@@ -1,4 +1,4 @@
-"""Finds groups of ops that compute what a pattern of a schedule does."""
+"""Finds groups of ops that compute the pattern of a schedule."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _Found = Mapping[SSAValue, SSAValue]
 """Maps values of a pattern to values of a program."""
 
 _FROM_THE_END = frozenset(("axis", "perm"))
-"""Attributes that count dimensions, from the end if they are negative."""
+"""Attributes that hold indices of dimensions, which count from the end if negative."""
 
 
 class PatternMatch:
     """
-    A group of ops that computes what a pattern does: `ops`, in the order of the program,
-    and `inputs`, the values that the pattern's arguments stand for.
+    A group of ops that computes a pattern. `ops` are its ops in the order of the
+    program. `inputs` are the values that the pattern's arguments stand for.
     """
 
     def __init__(self, pattern: Block, found: _Found):
@@ -41,9 +41,9 @@ class PatternMatch:
 
 def find_pattern(pattern: Block, ops: Sequence[Operation]) -> list[PatternMatch]:
     """
-    Returns the groups among these ops of one function that compute what a pattern does. Ops
-    match by name and attributes, operands of commutative ones in any order, constants by
-    value.
+    Returns the groups among `ops`, ops of one function, that compute `pattern`. Ops
+    must have the pattern's names and attributes, and constants its values. Operands of
+    commutative ops match in any order.
     """
     last, inside = pattern.last_op, set(ops)
     assert isinstance(last, FoundOp)
@@ -59,7 +59,11 @@ def find_pattern(pattern: Block, ops: Sequence[Operation]) -> list[PatternMatch]
 def _matches(
     wanted: SSAValue, value: SSAValue, known: _Found, inside: set[Operation]
 ) -> Iterator[_Found]:
-    """Yields the ways in which a value computes what a value of a pattern does."""
+    """
+    Yields all ways in which `value` computes the value `wanted` of a pattern. `known`
+    holds the values matched so far; each way extends it. Matching ops must be in
+    `inside`.
+    """
     if wanted in known:
         if known[wanted] is value:
             yield known
@@ -109,7 +113,7 @@ def _is_constant(value: SSAValue, number: float) -> bool:
 
 
 def _is_like(node: NodeOp, op: OnnxOp) -> bool:
-    """Whether an op has the kind and the attributes of a node."""
+    """Whether `op` has the kind and the attributes of the pattern's node `node`."""
     if op.name != node.op.data or len(op.operands) < len(node.inputs):
         return False
     if op.omitted and min(op.omitted) < len(node.inputs):
@@ -133,7 +137,7 @@ def _is_like(node: NodeOp, op: OnnxOp) -> bool:
 
 
 def _swaps(op: OnnxOp, dims: Sequence[int], rank: int) -> bool:
-    """Whether a Transpose exchanges two dimensions and nothing else."""
+    """Whether a Transpose exchanges exactly the two dimensions `dims`."""
     order = list(range(rank))
     a, b = dims
     order[a], order[b] = order[b], order[a]

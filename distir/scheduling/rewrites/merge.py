@@ -1,4 +1,4 @@
-"""Merges linear layers of a function that read the same value into one."""
+"""Merges linear layers of a function that read the same value into one layer."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ from distir.transforms.patterns.match import element
 @dataclass(frozen=True)
 class LinearLayer:
     """
-    A linear layer in a function: `product` (a MatMul or a Gemm) of `source` and `weight`,
-    whose outputs are dimension `outputs`, and the addition of a bias.
+    A linear layer in a function.
+
+    - `product`: a MatMul or Gemm of `source` and `weight`;
+    - `outputs`: the dimension of `weight` that holds the outputs;
+    - `transpose`: the op that transposes the weight before the product; None if there
+      is none;
+    - `bias`, `addition`: the bias and the op that adds it. `addition` is None if the
+      Gemm adds the bias.
     """
 
     product: OnnxOp
@@ -45,7 +51,8 @@ class LinearLayer:
 
 def linear_of(product: Operation) -> LinearLayer | None:
     """
-    Returns the linear layer of a matrix product with a parameter; None for other products.
+    Returns the linear layer that consists of `product`, a matrix product with a
+    parameter, and its bias. Returns None for any other op.
     """
     if not isinstance(product, OnnxOp) or len(product.operands) < 2:
         return None
@@ -86,8 +93,9 @@ def linear_of(product: Operation) -> LinearLayer | None:
 
 def why_apart(linears: Sequence[LinearLayer], groups: int = 1) -> str | None:
     """
-    Says why linear layers of one function cannot be merged, with their outputs in that many
-    `groups`; None if they can.
+    Returns the reason why linear layers of one function cannot be merged, or None if
+    they can. `groups` is the number of groups into which the outputs of each layer must
+    divide.
     """
     first = linears[0]
     for linear in linears:
@@ -119,9 +127,10 @@ def merge_linears(
     linears: Sequence[LinearLayer], scope: str, groups: int = 1
 ) -> list[Operation]:
     """
-    Replaces linear layers, to which `why_apart` does not object, by one with that scope.
-    Returns the `onnx.Concat`s of their parameters, which stand for tensors that hold the
-    parts in that many `groups`.
+    Replaces linear layers by a single one with scope `scope`. `why_apart` must have
+    found no reason against it. Returns the `onnx.Concat` ops that join the parameters
+    of the layers. `groups` is the number of groups into which the joined tensors
+    interleave the layers.
     """
     first = linears[0]
     block = first.product.parent_block()

@@ -1,4 +1,4 @@
-"""Makes functions of groups of ops."""
+"""Outlines groups of ops: moves each group into a function of its own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from distir.transforms.repeats.op_sequence import common_scope
 
 class GroupOutliner:
     """
-    Makes functions of groups of ops, one for all groups that are alike, and replaces the
-    groups by calls. `attributes` are those of the functions.
+    Moves groups of ops into functions and replaces the groups by calls. Equal groups
+    share one function. `attributes` are the attributes of the new functions.
     """
 
     def __init__(
@@ -41,8 +41,9 @@ class GroupOutliner:
 
     def outline(self, ops: Sequence[Operation], result: SSAValue) -> CallOp:
         """
-        Replaces a group, given in program order, by a call of a function; `result` is the
-        only value of the group that is used outside.
+        Replaces a group of ops by a call of a function, and returns the call. `ops` are
+        in the order of the program. `result` is the only value of the group that other
+        ops use.
         """
         inside = set(ops)
         inputs = list(
@@ -81,7 +82,7 @@ class GroupOutliner:
     def _build(
         self, ops: Sequence[Operation], inputs: Sequence[SSAValue], result: SSAValue
     ) -> FuncOp:
-        """Returns the function of a group, which is not in the module yet."""
+        """Returns the function of a group. The function is not added to the module."""
         block = Block(arg_types=[value.type for value in inputs])
         values: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
         for value, argument in values.items():
@@ -112,7 +113,9 @@ class GroupOutliner:
 
 
 def content_of(block: Block) -> object:
-    """Returns a key that is equal for blocks that compute the same in the same order."""
+    """
+    Returns a key that is equal for blocks that compute the same in the same order.
+    """
     numbers: dict[SSAValue, int] = {}
     for argument in block.args:
         numbers[argument] = len(numbers)
@@ -135,8 +138,8 @@ def content_of(block: Block) -> object:
 
 def _generalise(function: FuncOp, other: FuncOp) -> None:
     """
-    Gives the ops of a function names that also apply to another function which computes the
-    same.
+    Changes the scopes and the attributes of arguments of `function` so that they also
+    apply to `other`, a function that computes the same.
     """
     for own, its in zip(function.body.block.ops, other.body.block.ops, strict=True):
         if own is not return_op(function):

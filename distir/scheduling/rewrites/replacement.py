@@ -24,12 +24,16 @@ from distir.program import ENTRY, describe, made_with
 from distir.transforms.repeats.op_sequence import common_scope
 
 MOST_ELEMENTS = 1 << 26
-"""The most elements of values in a group that is compared with its replacement."""
+"""
+The maximal number of array elements of all values in a group that is compared with its
+replacement.
+"""
 
 _SEEDS = (0, 1)
 _TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-8}
 """
-The largest difference allowed, relative to the largest element, by the bytes of an element.
+The largest allowed difference, relative to the largest element. The key is the size of
+an element in bytes.
 """
 
 
@@ -37,8 +41,9 @@ def replacing(
     name: str, attributes: Mapping[str, Attribute], inputs: Sequence[SSAValue]
 ) -> OnnxOp:
     """
-    Returns a new, detached operator of ONNX on these values, with inferred types. Raises
-    DistIRError for an operator that does not exist, or that cannot take these operands.
+    Returns a new ONNX operator on the values `inputs`, with inferred types, which is
+    not part of the program yet. Raises DistIRError if the operator does not exist or
+    cannot take these operands or attributes.
     """
     try:
         kind = operator(name)
@@ -62,8 +67,9 @@ def replacing(
 
 def difference(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> str | None:
     """
-    Compares an operator with a group on random inputs. Returns how the results differ; None
-    if they do not. Raises DistIRError for groups that are too large to be tried.
+    Compares the operator `new` with a group of ops on random inputs. Returns a text
+    that describes the difference of the results, or None if they agree. Raises
+    DistIRError if the group is too large to be computed.
     """
     if new.results[0].type != result.type:
         return f"it gives {new.results[0].type} instead of {result.type}"
@@ -97,8 +103,8 @@ def difference(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> str |
 
 def put(ops: Sequence[Operation], result: SSAValue, new: Operation) -> None:
     """
-    Replaces a group by an op; `result` must be the only value of the group that is used
-    outside.
+    Replaces a group of ops by `new`. `result` must be the only value of the group that
+    other ops use.
     """
     scope = ".".join(common_scope(list(ops)))
     if scope:
@@ -116,8 +122,9 @@ def _program(
     ops: Sequence[Operation], inputs: Sequence[SSAValue], result: SSAValue | None
 ) -> ModuleOp:
     """
-    Returns a program of these ops alone, which returns `result` or, if None, the result of
-    the only op.
+    Returns a program that consists of `ops` and returns `result`, or the result of the
+    last op if `result` is None. Its arguments are those of `inputs` that are no
+    constants.
     """
     free = [value for value in dict.fromkeys(inputs) if direct_constant(value) is None]
     block = Block(arg_types=[value.type for value in free])

@@ -1,6 +1,6 @@
 """
-Separates the runs of functions in which ops are to be rewritten from other runs, by cloning
-functions.
+Separates the runs of functions in which ops are to be rewritten from other runs, by
+cloning functions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OpGroup:
 
     - `path`: the calls that lead to that run, from the entry function on;
     - `ops`: the ops, in the order of the program;
-    - `inputs`: the values that a pattern gave names to, in the order of its arguments.
+    - `inputs`: the values that the arguments of a pattern stand for, in their order.
     """
 
     path: CallPath
@@ -44,10 +44,10 @@ class OpGroup:
 
 def separate(module: ModuleOp, groups: Sequence[OpGroup]) -> list[OpGroup]:
     """
-    Makes sure that a change of the ops of these groups only affects the runs that the
-    groups belong to: a function that other runs call too is cloned, once for each set of
-    groups to be rewritten in its runs, not once for each call. Returns the groups after
-    that, once for each function that they are in, without a path.
+    Clones functions so that a change of the ops in `groups` affects only the runs that
+    the groups belong to. A function that other runs also call is cloned once per set of
+    groups, not once per call. Returns the groups after cloning, each once per function
+    and with an empty path.
     """
     separator = _Separator(module, groups)
     separator.separate()
@@ -74,13 +74,13 @@ class _Separator:
         self._all_runs = _runs(module)
 
     def separate(self) -> None:
-        """Makes the functions, and redirects the calls to them."""
+        """Makes the clones that are needed and redirects calls to them."""
         self._function(self._whole)
         erase_unreachable(self.module)
         self._restore_names()
 
     def _treatment(self, function: FuncOp, path: CallPath) -> _Treatment:
-        """Returns the treatment of a call of a function."""
+        """Returns the treatment of `function` when it is called along `path`."""
         calls = tuple(
             (i, self._treatment(self.known[op.callee.string_value()], (*path, op)))
             for i, op in enumerate(function.body.block.ops)
@@ -92,7 +92,10 @@ class _Separator:
         return found
 
     def _function(self, treatment: _Treatment) -> FuncOp:
-        """Returns the function in which that is to be done."""
+        """
+        Returns the function in which the rewrites of `treatment` are to be done. Each
+        function is made once.
+        """
         if treatment not in self._made:
             self._made[treatment] = self._make(treatment)
         return self._made[treatment]
@@ -123,7 +126,10 @@ class _Separator:
         return new
 
     def _restore_names(self) -> None:
-        """Gives clones the names of functions that nothing calls any more."""
+        """
+        Gives a clone the name of its original function if the original is no longer in
+        the program.
+        """
         known = functions(self.module)
         for clone, name in self._clones.items():
             if name not in known:
@@ -135,7 +141,11 @@ class _Separator:
 
 
 class _Treatment(NamedTuple):
-    """The treatment of calls of a function, and, by position, of the calls in it."""
+    """
+    The rewrites of one run of a function: the groups in the function itself (`own`),
+    and the treatments of the calls in it by position (`calls`). Runs with equal
+    treatments share one function.
+    """
 
     function: FuncOp
     own: tuple[tuple[tuple[Operation, ...], tuple[SSAValue, ...]], ...]
@@ -143,7 +153,7 @@ class _Treatment(NamedTuple):
 
 
 def _runs(module: ModuleOp) -> Counter[FuncOp]:
-    """Returns how often each function runs."""
+    """Returns the number of times that each function runs in one run of the program."""
     known, found = functions(module), Counter([entry_function(module)])
     for function in reversed(reachable_functions(module)):
         for op in function.body.block.ops:

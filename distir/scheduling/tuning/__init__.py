@@ -1,7 +1,8 @@
 """
-Tuning: finds the best values of a schedule's knobs together with the best distribution.
+Tuning: finds the best values of a schedule's knobs together with the best distribution
+of the program.
 
-`space` describes the choices, `programs` makes the program of a choice, `trials` simulates
-many on all cores, `descent` and `corrections` choose what to try next, and `tuner` runs the
-tuning and keeps a `journal`.
+`space` describes the choices. `programs` makes the program of a choice. `trials`
+simulates many choices on all cores. `tuner` and `corrections` choose the next
+candidates; `tuner` runs the tuning and keeps a `journal`.
 """

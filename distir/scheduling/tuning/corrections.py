@@ -1,4 +1,6 @@
-"""Corrects predictions by measurements, and chooses what to measure next."""
+"""
+Corrects predicted throughputs by measurements, and chooses the next point to measure.
+"""
 
 from __future__ import annotations
 
@@ -13,45 +15,54 @@ from distir.scheduling.knobs import KnobChoice
 
 OVERALL = 1.0
 """
-The expected error that all predictions have in common: a standard deviation of the
-logarithm.
+The expected error that all predictions have in common, as a standard deviation of the
+logarithm of the throughput.
 """
 
 OF_A_VALUE = 0.05
 """
-The expected error of each value of a knob, beyond the common one, in the same measure.
+The expected additional error of each value of a knob, as a standard deviation of the
+logarithm of the throughput.
 """
 
 REACH = 0.5
 """
-How far the error of a value tells about those of others, if values are numbers: the distance,
-as a part of the range of values in their order, at which the correlation is 1 / e.
+The distance at which the correlation between the errors of two values of a numeric knob
+is 1 / e. It is a fraction of the number of values in their order.
 """
 
 OF_A_DIVISION = 0.3
 """
-The expected error of each way to divide a program among devices, beyond the common one.
+The expected additional error of each way to divide a program among devices, as a
+standard deviation of the logarithm of the throughput.
 """
 
 NOISE = 0.02
 """
-The expected difference of a measurement from another, or from the corrected prediction.
+The expected relative difference between two measurements, or between a measurement and
+a corrected prediction.
 """
 
 DEVIATIONS = 1.5
-"""How many standard deviations above the expected throughput the optimistic estimate is."""
+"""
+The number of standard deviations by which the optimistic estimate of a throughput
+exceeds the expected one.
+"""
 
 LEAST_CAPACITY = 1 / 3
 """
-The least part of a device's memory that predictions may reach when it is full: what they
-leave out (fragments, workspaces, libraries) takes at most twice as much.
+The least fraction of a device's memory at which predicted memory may mean a full
+device. Memory that predictions leave out (fragments, workspaces, libraries) takes at
+most twice as much as they predict.
 """
 
 MEMORY_NOISE = 0.02
-"""The expected error of predictions of memory relative to each other."""
+"""The expected relative error of predictions of memory compared with each other."""
 
 IMPROBABLE = 0.02
-"""Candidates that fit with no more than this probability are not tried."""
+"""
+Candidates are not tried if the probability that they fit into memory is at most this.
+"""
 
 _CAPACITIES = 1000
 
@@ -59,9 +70,13 @@ _CAPACITIES = 1000
 @dataclass(frozen=True)
 class Candidate:
     """
-    A point that may be measured: its values by coordinate, with the predicted throughput
-    (samples per second) and memory (bytes on the fullest device). `division` says how the
-    program is divided, by name too; predictions are less certain about that.
+    A point that may be measured.
+
+    - `values`: its values by coordinate;
+    - `throughput`: the predicted samples per second;
+    - `memory`: the predicted bytes on the fullest device;
+    - `division`: by name, the values that say how the program is divided among devices.
+      Their errors are expected to be larger.
     """
 
     values: Mapping[str, KnobChoice]
@@ -72,17 +87,18 @@ class Candidate:
 
 class Corrections:
     """
-    Chooses which of several candidates to measure next, and when to stop.
+    Chooses which candidate to measure next, and when to stop.
 
-    The throughput of a candidate is taken to be its prediction times a factor common to all
-    candidates, times a factor for each value of each coordinate. The logarithms of factors
-    are normally distributed with the expected errors; those of values that are numbers are
-    the more alike the closer these are (`REACH`). With the measurements so far, least
-    squares give their mean and standard deviation.
+    The throughput of a candidate is modelled as its prediction, times a factor common
+    to all candidates, times a factor for each value of each coordinate. The logarithms
+    of the factors are normally distributed with the expected errors. The factors of
+    numeric values are more alike the closer the values are (`REACH`). Least squares
+    over the measurements give the mean and the standard deviation of the factors.
 
-    Memory is taken to have one capacity, in predicted bytes, of at most `memory`, the
-    device's bytes: devices also hold what predictions leave out. The measurements that
-    fitted and those that did not determine how probable each capacity is.
+    Devices also hold memory that predictions leave out. So the memory is modelled as a
+    single capacity in predicted bytes, of at most `memory`, the bytes of the device.
+    The measurements that fitted and those that did not determine the probability of
+    each capacity.
     """
 
     def __init__(self, candidates: Sequence[Candidate], memory: float):
@@ -94,23 +110,25 @@ class Corrections:
         capacities = np.linspace(LEAST_CAPACITY * memory, memory, _CAPACITIES)
         away = (capacities - needed[:, None]) / (MEMORY_NOISE * needed[:, None])
         self._fits = np.array([[_below(x) for x in row] for row in away])
-        """The probability that each candidate (row) fits into each capacity (column)."""
+        """
+        The probability that each candidate (row) fits into each capacity (column).
+        """
         self._capacity = np.full(_CAPACITIES, 1 / _CAPACITIES)
         """The probability of each capacity."""
 
     @property
     def best(self) -> int | None:
         """
-        The candidate with the best measured throughput; None if none was measured that
-        fits.
+        The index of the candidate with the best measured throughput, or None if no
+        measured candidate fits into memory.
         """
         ran = {i: value for i, value in self.measured.items() if value is not None}
         return max(ran, key=lambda i: ran[i]) if ran else None
 
     def add(self, candidate: int, throughput: float | None) -> None:
         """
-        Takes in the measured throughput of a candidate, in samples per second; None if it
-        ran out of memory.
+        Adds a measurement of a candidate. `throughput` is in samples per second; None
+        means that the candidate ran out of memory.
         """
         self.measured[candidate] = throughput
         fits = self._fits[candidate]
@@ -121,9 +139,10 @@ class Corrections:
 
     def next(self) -> int | None:
         """
-        Returns the candidate to measure next: the one with the largest expected improvement
-        of the best throughput, weighted with the probability that it fits. None if even the
-        optimistic estimate of no candidate that may fit beats the best.
+        Returns the index of the candidate to measure next. It is the one with the
+        largest expected improvement of the best throughput, multiplied by the
+        probability that it fits. Returns None if no candidate that may fit beats the
+        best one even in its optimistic estimate.
         """
         expected, spread = self._corrected()
         best = self.best
@@ -149,14 +168,15 @@ class Corrections:
 
     def corrected(self, candidate: int) -> float:
         """
-        Returns the expected throughput of a candidate after the measurements so far, in
+        Returns the expected throughput of a candidate after all measurements so far, in
         samples per second.
         """
         return float(self._corrected()[0][candidate])
 
     def _corrected(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """
-        Returns the expected throughputs of all candidates, and their standard deviations.
+        Returns the expected throughputs of all candidates, and their standard
+        deviations.
         """
         ran = [i for i, value in self.measured.items() if value]
         rows = self._rows[ran]
@@ -173,9 +193,9 @@ def _factors(
     candidates: Sequence[Candidate],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """
-    Returns the factors of each candidate's throughput as a matrix of ones and zeros, with a
-    column for the common factor and one for each value of each coordinate; and the inverse
-    of the covariance that is expected of the factors' logarithms.
+    Returns two matrices. The first has a row of ones and zeros per candidate; its
+    columns are the common factor and one factor per value of each coordinate. The
+    second is the inverse of the expected covariance of the factors' logarithms.
     """
     columns = [np.ones(len(candidates))]
     blocks = [np.array([[OVERALL**2]])]
@@ -207,7 +227,7 @@ def _factors(
 
 def _below(deviations: float) -> float:
     """
-    Returns the probability that a normally distributed number is at most this many standard
-    deviations above its mean.
+    Returns the probability that a normally distributed number is at most `deviations`
+    standard deviations above its mean.
     """
     return (1 + erf(deviations / sqrt(2))) / 2

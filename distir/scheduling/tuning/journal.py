@@ -1,5 +1,6 @@
 """
-The file that records the trials and measurements of a tuning, so that it can be resumed.
+The file that records the trials and measurements of a tuning, so that the tuning can be
+resumed.
 """
 
 from __future__ import annotations
@@ -23,21 +24,25 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Measurement:
-    """A point that was run, and the seconds of its step; None if it ran out of memory."""
+    """
+    A point that was run, with the time of its step. `seconds` is None if it ran out of
+    memory.
+    """
 
     point: Point
     seconds: float | None
 
     @property
     def throughput(self) -> float | None:
-        """Samples per second; None if it ran out of memory."""
+        """The measured samples per second; None if the point ran out of memory."""
         return None if self.seconds is None else self.point.plan.batch / self.seconds
 
 
 class TuningJournal(JournalFile[Trial | Measurement]):
     """
-    The trials and measurements of a tuning. `task` is a text that identifies the tuning
-    beside its programs, such as the loss and optimizer that they are prepared with.
+    The journal of a tuning. Its rows are trials and measurements. `task` is a text that
+    identifies the tuning together with its programs, such as the loss and the
+    optimizer.
     """
 
     def __init__(self, path: Path, programs: TunedPrograms, task: str):

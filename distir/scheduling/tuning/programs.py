@@ -1,4 +1,6 @@
-"""The programs of a tuning: a model, scheduled with values of its knobs."""
+"""
+The programs of a tuning: a model with a schedule, for values of the schedule's knobs.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ class TunedPrograms:
     - `models`: the sequential programs, by batch size;
     - `sequence`: the schedule;
     - `cluster`: the cluster to distribute over;
-    - `prepare`: changes a scheduled program in place before it is distributed, for instance
-      by `differentiate`;
-    - `profiles`: what the cluster's devices reach in practice.
+    - `prepare`: a function that changes a scheduled program in place before it is
+      distributed, for example by `differentiate`;
+    - `profiles`: measured speeds of the cluster's devices.
     """
 
     models: Mapping[int, ModuleOp]
@@ -41,8 +43,9 @@ class TunedPrograms:
 
     def scheduled(self, chosen: Chosen, batch: int) -> ModuleOp:
         """
-        Returns the program after the schedule, with these values of its knobs. Raises
-        DistIRError.
+        Returns the program for batch size `batch` after the schedule was applied.
+        `chosen` are the values of its knobs. Raises DistIRError if the schedule cannot
+        be applied.
         """
         module = self.models[batch].clone()
         add_schedules(module, [self.sequence.clone()])
@@ -52,7 +55,8 @@ class TunedPrograms:
 
     def sequential(self, chosen: Chosen, batch: int) -> ModuleOp:
         """
-        Returns the program that is distributed: scheduled, prepared and on the cluster.
+        Returns the sequential program that is to be distributed: scheduled, prepared,
+        and with the cluster.
         """
         module = self.scheduled(chosen, batch)
         self.prepare(module)
@@ -60,11 +64,16 @@ class TunedPrograms:
         return module
 
     def evaluator(self, chosen: Chosen) -> Evaluator:
-        """A simulator of plans for the program at these values of the knobs."""
+        """
+        Returns a simulator of plans for the program with the knob values `chosen`.
+        """
         return Evaluator(lambda batch: self.sequential(chosen, batch), self.profiles)
 
     def distributed(self, point: Point) -> ModuleOp:
-        """Returns the distributed program of a point, verified. Raises DistIRError."""
+        """
+        Returns the distributed and verified program of a point. Raises DistIRError if
+        the point is not possible.
+        """
         from distir.planning.distribution.distribute import distribute
 
         module = self.sequential(point.chosen, point.plan.batch)

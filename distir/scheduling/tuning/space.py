@@ -1,4 +1,6 @@
-"""The space of a tuning: values of a schedule's knobs, and plans of a grid."""
+"""
+The space of a tuning: combinations of knob values of a schedule and plans of a grid.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +23,31 @@ from distir.scheduling.knobs import (
 )
 
 Chosen = tuple[tuple[str, KnobChoice], ...]
-"""Values of a schedule's knobs by name, in the order of the schedule."""
+"""The values of a schedule's knobs by name, in the order of the schedule."""
 
 DEGREES = "d, t, p"
 """
-The coordinate that stands for a plan's degrees of parallelism, whose product is fixed.
+The name of the coordinate for a plan's degrees of parallelism. They are one coordinate
+because their product is fixed.
 """
 
 _TRIES = 10_000
-"""How many combinations are drawn before an error says that the schedule excludes all."""
+"""
+The maximal number of combinations that are drawn at random. If the schedule excludes
+all of them, an error is raised.
+"""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A choice: values of the schedule's knobs, and the plan to distribute by."""
+    """A choice of knob values (`chosen`) and of a plan to distribute by."""
 
     chosen: Chosen
     plan: GridPlan
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The values of the knobs as `--set` takes them."""
+        """The knob values in the form that `--set` takes."""
         return tuple(f"{name}={value}" for name, value in self.chosen)
 
     def __str__(self) -> str:
@@ -52,8 +58,8 @@ class Point:
 
 def plan_values(plan: GridPlan) -> dict[str, KnobChoice]:
     """
-    Returns the values of a plan by coordinate; d, t and p are one coordinate, as their
-    product is fixed.
+    Returns the values of a plan by coordinate. The degrees d, t and p are one
+    coordinate, as their product is fixed.
     """
     return {
         "batch": plan.batch,
@@ -68,10 +74,11 @@ def plan_values(plan: GridPlan) -> dict[str, KnobChoice]:
 
 class TuningSpace:
     """
-    All combinations of plans of a grid with values of a schedule's knobs, except those that
-    the schedule excludes. A knob with `option` has the value of that option in the plan.
-    `coordinates` are what can be changed one at a time: the other knobs, and what plans
-    differ in. Raises DistIRError for a knob none of whose values any plan has.
+    All combinations of plans of a grid with values of a schedule's knobs, except those
+    that the schedule excludes. A knob with an `option` has the value that this option
+    has in the plan. `coordinates` are the names of what can be changed one at a time:
+    knobs without an option, and properties in which the plans differ. The constructor
+    raises DistIRError if no plan has a value of such a knob.
     """
 
     def __init__(self, sequence: NamedSequenceOp, plans: Sequence[GridPlan]):
@@ -96,7 +103,7 @@ class TuningSpace:
         }
         self.coordinates = (*self._knobs, *varied)
         self.most = len(self.plans) * prod(len(k.all_values) for k in free)
-        """An upper bound of the number of points."""
+        """An upper bound of the number of points in the space."""
 
     def _has_values_of(self, plan: GridPlan, knobs: Sequence[KnobOp]) -> bool:
         return all(
@@ -105,7 +112,7 @@ class TuningSpace:
         )
 
     def points(self) -> Iterator[Point]:
-        """Yields all points; those with the same values of the knobs follow each other."""
+        """Yields all points. Points with the same knob values follow each other."""
         found: dict[Chosen, list[GridPlan]] = {}
         for plan in self.plans:
             for chosen in self._choices(plan, {}):
@@ -115,9 +122,10 @@ class TuningSpace:
 
     def along(self, point: Point, coordinate: str) -> list[Point]:
         """
-        Returns the points that differ from one only in this coordinate, and that point.
-        Other knobs may differ where the schedule excludes their values, and the number of
-        micro-batches may where d, t and p change, as pipelines have other numbers.
+        Returns `point` and all points that differ from it only in `coordinate`. Two
+        exceptions are allowed. If the schedule excludes the present values of other
+        knobs, these may differ too. If d, t and p change, the number of micro-batches
+        may also change, because pipelines have other numbers.
         """
         found: list[Point] = []
         own = plan_values(point.plan)
@@ -140,8 +148,8 @@ class TuningSpace:
 
     def drawn(self, random: Random) -> Point:
         """
-        Returns a random point. Raises DistIRError if the schedule excludes all that are
-        drawn.
+        Returns a random point. Raises DistIRError if the schedule excludes all points
+        that are drawn.
         """
         for _ in range(_TRIES):
             plan = random.choice(self.plans)
@@ -160,9 +168,9 @@ class TuningSpace:
         random: Random | None = None,
     ) -> Iterator[Chosen]:
         """
-        Yields the values of the knobs that go with a plan and with `fixed` ones. With a
-        generator of random numbers, one value is drawn for each knob, and no other is
-        tried.
+        Yields the combinations of knob values that are possible with `plan` and contain
+        the values in `fixed`. If `random` is given, one value is drawn for each knob,
+        and at most one combination is yielded.
         """
 
         def rest(place: int, known: dict[SSAValue, KnobValue]) -> Iterator[Chosen]:
@@ -191,6 +199,9 @@ class TuningSpace:
 
 
 def _agrees(knob: KnobOp, value: KnobValue, plan: GridPlan) -> bool:
-    """Returns whether the value of a knob with an option is the plan's."""
+    """
+    Whether the value of a knob agrees with the plan: a knob with an option must have
+    the value of this option in the plan; any other knob agrees.
+    """
     option = knob.option
     return option is None or knob_value(value) == getattr(plan, option.data)

@@ -1,4 +1,4 @@
-"""Simulates points of a space, on all cores."""
+"""Simulates points of a space on all cores."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from distir.scheduling.tuning.space import Chosen, Point
 
 _WORTH = 4
 """
-The number of plans of one program from which on computing bounds pays: bounds cost about as
-much as one plan.
+The least number of plans of one program for which lower bounds are computed. Computing
+them takes about as long as judging one plan.
 """
 
 
@@ -41,9 +41,9 @@ class Trial:
 
 class Trials:
     """
-    Simulates points in `jobs` processes (0: one for each core). Points with the same values
-    of knobs are simulated by one process, as they share programs and, for several batch
-    sizes, layouts.
+    Simulates points in `jobs` processes (0: one per core). One process simulates points
+    with the same knob values, as they share programs and, for several batch sizes,
+    layouts.
     """
 
     def __init__(self, programs: TunedPrograms, jobs: int = 0):
@@ -53,17 +53,17 @@ class Trials:
         self._evaluator: Evaluator | None = None
 
     def one(self, point: Point) -> Trial:
-        """Simulates a point in this process."""
+        """Simulates `point` in this process."""
         return Trial(point, self._evaluator_of(point.chosen).evaluate(point.plan))
 
     def many(
         self, points: Sequence[Point], least: float, *, prune: bool
     ) -> Iterator[list[Trial]]:
         """
-        Simulates points and yields trials as they become known, several at a time. With
-        `prune`, those points are left out whose bounds say that they cannot have a
-        throughput above `least` (samples/s) or above that of an earlier trial, or cannot
-        fit into memory. Raises DistIRError if a process dies.
+        Simulates points and yields lists of trials as they become known. With `prune`,
+        a point is left out if lower bounds show that it does not fit into memory, or
+        that its throughput is not above `least` (samples/s) and those of earlier
+        trials. Raises DistIRError if a process dies.
         """
         groups = _groups(points)
         if self._jobs == 1 or len(groups) == 1:
@@ -102,7 +102,10 @@ class Trials:
             pool.shutdown(cancel_futures=True)
 
     def group(self, points: Sequence[Point], least: float, prune: bool) -> list[Trial]:
-        """Simulates points with the same knobs in this process; see `many`."""
+        """
+        Simulates points with the same knob values in this process. Leaves out points as
+        `many` does if `prune`.
+        """
         chosen = points[0].chosen
         evaluator, found = self._evaluator_of(chosen), list[Trial]()
         bounds: dict[int, Bounds] = {}
@@ -130,7 +133,7 @@ class Trials:
         return self._evaluator
 
     def _bounds(self, chosen: Chosen, plans: Sequence[GridPlan]) -> Bounds:
-        """Returns the bounds that none of these plans can exceed."""
+        """Returns lower bounds of the time and memory of all `plans`."""
         return Bounds.of(
             self.programs.sequential(chosen, plans[0].batch),
             self.programs.cluster,
@@ -141,8 +144,8 @@ class Trials:
 
 def _groups(points: Sequence[Point]) -> list[list[Point]]:
     """
-    Divides points into groups that share programs and their division into stages, in their
-    order.
+    Divides points, in their order, into groups that share programs and their division
+    into stages.
     """
     found: dict[object, list[Point]] = {}
     for point in points:
@@ -157,12 +160,15 @@ def _throughputs(trials: Sequence[Trial]) -> list[float]:
 
 
 _trials: Trials | None = None
-"""The `Trials` that this process simulates with, if it works for another process."""
+"""
+The `Trials` object that this process simulates with, if another process started it.
+"""
 
 
 def _begin(trials: Trials) -> None:
     """
-    Prepares a process that simulates for another one; interrupts are left to that one.
+    Prepares a process that simulates for another process. Interrupts by the user are
+    left to the other process.
     """
     global _trials
     signal.signal(signal.SIGINT, signal.SIG_IGN)

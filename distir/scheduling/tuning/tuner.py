@@ -1,6 +1,6 @@
 """
-Tunes a schedule by randomised coordinate descent: runs trials and measurements, and keeps the
-best.
+Tunes a schedule: runs trials (all points, or a randomised coordinate descent) and
+measurements, and keeps the best point.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ Score = tuple[bool, float]
 
 def score_of(result: Result) -> Score:
     """
-    Returns the rank of a result: results that fit are ordered by throughput, others by
-    memory.
+    Returns a key that is larger for a better result. A result that fits into memory is
+    better than one that does not. Results that fit are compared by throughput, others
+    by memory. An impossible plan is the worst result.
     """
     if not isinstance(result, Simulated):
         return (False, -inf)
@@ -41,9 +42,10 @@ def descend(
     space: TuningSpace, evaluate: Callable[[Point], Result | None], random: Random
 ) -> None:
     """
-    Goes from a random point to the best one along each coordinate in turn, in random order,
-    until no coordinate gives a better one; then starts from another random point. Ends when
-    `evaluate` returns None, which means that nothing more is to be tried.
+    Runs a randomised coordinate descent. It starts from a random point and moves to the
+    best point along one coordinate after another, in random order, until no coordinate
+    improves it. Then it starts again from another random point. It ends when `evaluate`
+    returns None.
     """
     while True:
         point = space.drawn(random)
@@ -66,21 +68,25 @@ def descend(
 
 
 MOST_POINTS = 10_000
-"""The most points of a space that is searched exhaustively."""
+"""The maximal number of points of a space that is searched exhaustively."""
 
 EVALUATIONS = 100
-"""The number of points that a descent simulates by default."""
+"""The default number of points that a descent simulates."""
 
 _IDLE = 10_000
-"""A descent ends after this many points in a row that are already known."""
+"""A descent ends after this many points in a row that were known before."""
 
 
 class Tuner:
     """
-    Finds the best point of a space by the simulator (`exhaustive`, `descent`) or by runs
-    that start from its predictions (`measure`). `trials` are the simulated results,
-    `measured` the measured ones, including those of earlier tunings if there is a
-    `journal`. `on_progress` is called after each of them.
+    Finds the best point of a space, by the simulator (`exhaustive`, `descent`) or by
+    runs on the devices that start from its predictions (`measure`).
+
+    - `trials`: the simulated results;
+    - `measured`: the measurements;
+    - `journal`: the file of both. If it is given, those of earlier tunings are
+      included;
+    - `on_progress`: a function that is called after each trial or measurement.
     """
 
     def __init__(
@@ -107,7 +113,7 @@ class Tuner:
     @property
     def ranked(self) -> list[Point]:
         """
-        Returns the simulated points that fit into memory, the highest throughput first.
+        Returns the simulated points that fit into memory, highest throughput first.
         """
         fitting = {
             point: result
@@ -126,7 +132,8 @@ class Tuner:
     @property
     def best(self) -> Point | None:
         """
-        The best point that fits: a measured one if any was measured; None if none is known.
+        The best point that fits into memory. It is the best measured point if any was
+        measured, else the best simulated one. None if none is known.
         """
         ran = {p: m.throughput for p, m in self.measured.items() if m.throughput}
         if ran:
@@ -135,8 +142,8 @@ class Tuner:
 
     def exhaustive(self, *, prune: bool = True) -> None:
         """
-        Simulates all points; with `prune`, except those that bounds rule out. Raises
-        DistIRError for a space that is too large.
+        Simulates all points of the space. With `prune`, points that lower bounds rule
+        out are left out. Raises DistIRError if the space is too large.
         """
         if self.space.most > MOST_POINTS:
             raise DistIRError(
@@ -153,8 +160,8 @@ class Tuner:
 
     def descent(self, evaluations: int = EVALUATIONS, seed: int = 0) -> None:
         """
-        Simulates up to `evaluations` points of a randomised coordinate descent (`descend`);
-        points that are already known do not count.
+        Simulates up to `evaluations` points of a randomised coordinate descent
+        (`descend`). Points that were known before do not count.
         """
         left, idle = evaluations, 0
 
@@ -174,10 +181,13 @@ class Tuner:
         self, runs: int, seconds: Callable[[Sequence[ModuleOp]], Sequence[float | None]]
     ) -> None:
         """
-        Simulates all points, and runs up to `runs` of them: after each run predictions are
-        corrected (`Corrections`) to choose the next one, until none is expected to be
-        better. `seconds` measures the step time of programs, None for one that runs out of
-        memory. Runs of earlier tunings count. Raises DistIRError.
+        Simulates all points and runs up to `runs` of them. After each run, the
+        predictions are corrected (`Corrections`) to choose the next point. The method
+        ends when no point is expected to be better. Runs of earlier tunings count.
+
+        `seconds` is a function that measures the step times of programs, with None for
+        a program that runs out of memory. Raises DistIRError if the space is too large
+        or a program cannot be distributed.
         """
         self.exhaustive(prune=False)
         points = self.ranked
@@ -232,7 +242,7 @@ def journal_of(
     path: Path | None, programs: TunedPrograms, task: str
 ) -> TuningJournal | nullcontext[None]:
     """
-    Returns the journal in a file, as a context manager; one that does nothing if there is
-    no file.
+    Returns the journal in the file `path`, as a context manager. If `path` is None, the
+    context manager does nothing.
     """
     return TuningJournal(path, programs, task) if path else nullcontext()
