@@ -90,38 +90,6 @@ def test_named_classes_are_there(trees: list[ast.Module]) -> None:
     assert missing_classes(texts, known) == set()
 
 
-def test_overridden_methods_name_a_class_that_has_them(trees: list[ast.Module]) -> None:
-    """`See` with a class that a class derives from means a method of that name there."""
-    classes = [n for t in trees for n in ast.walk(t) if isinstance(n, ast.ClassDef)]
-    bases: dict[str, set[str]] = {}
-    methods: dict[str, set[str]] = {}
-    for one in classes:
-        own = {n.name for n in one.body if isinstance(n, ast.FunctionDef)}
-        methods.setdefault(one.name, set()).update(own)
-        direct = {ast.unparse(base).partition("[")[0] for base in one.bases}
-        bases.setdefault(one.name, set()).update(direct)
-    seen = 0
-    for one in classes:
-        derived = _ancestors(one.name, bases)
-        for node in one.body:
-            if isinstance(node, ast.FunctionDef):
-                said = re.match(r"See `(\w+)`", ast.get_docstring(node) or "")
-                if said is not None and said[1] in derived & methods.keys():
-                    assert node.name in methods[said[1]], (one.name, said[1], node.name)
-                    seen += 1
-    assert seen
-
-
-def _ancestors(name: str, bases: dict[str, set[str]]) -> set[str]:
-    found: set[str] = set()
-    left = [name]
-    while left:
-        new = bases.get(left.pop(), set()) - found
-        found |= new
-        left += new
-    return found
-
-
 def test_what_is_not_there_is_seen(files: set[str]) -> None:
     assert missing_files("`planning/layouts/over_time.py`", files)
     assert not missing_files(
