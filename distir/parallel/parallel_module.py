@@ -19,6 +19,7 @@ from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import STATES, fill
 from distir.parallel.merged import merged_parts
+from distir.parallel.nan_check import check_nan
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
 from distir.parallel.step_check import StepCheck
@@ -94,6 +95,7 @@ class ParallelModule(nn.Module):
         seed: int,
         shapes: SharedShapes,
         max_programs: int,
+        detect_nan: bool,
         normalisations: int = 1,
         check: StepCheck | None = None,
     ):
@@ -111,6 +113,7 @@ class ParallelModule(nn.Module):
         ] = {}
         self._shapes = shapes
         self._max_programs = max_programs
+        self._detect_nan = detect_nan
         self._seen: set[Shapes] = set()
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
@@ -284,9 +287,13 @@ class ParallelModule(nn.Module):
         """
         batch = self._own_part(program, given)
         while True:
-            results = program.run({**self._held(program, given, named), **batch})
-            if not self._has_smaller_scale(program, results, named):
-                return results
+            arguments = {**self._held(program, given, named), **batch}
+            results = program.run(arguments)
+            if self._has_smaller_scale(program, results, named):
+                continue
+            if self._detect_nan:
+                check_nan(program, arguments, results)
+            return results
 
     def _has_smaller_scale(
         self,

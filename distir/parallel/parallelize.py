@@ -106,6 +106,7 @@ def parallelize(
     compiled: bool = False,
     shapes: Sequence[Sequence[Any]] = (),
     max_programs: int = 8,
+    detect_nan: bool = False,
     **distribution: Unpack[ParallelizeOptions],
 ) -> ParallelModule:
     """
@@ -154,6 +155,8 @@ def parallelize(
       each the positional arguments of the module and, with a loss, the labels behind them.
       Their values do not matter.
     - `max_programs`: the largest number of shapes that calls may have; another one is an error.
+    - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op, and is an error
+      that names the module in which NaN appears first. Each step then waits for its results.
     - `distribution`: options of `distir distribute`. `r`, `d`, `e`, `c`, `t`, `p`: degrees of
       parallelism, whose product is the number of processes; `k`: micro-batches; `zero`,
       `no_sync`, `checkpoint`, `sequence_parallel`, `overlap`, ... In hybrid sharding each of
@@ -283,6 +286,7 @@ def parallelize(
         seed,
         SharedShapes(request.micro_batches),
         max_programs,
+        detect_nan,
         request.statistics.micro_batches,
         StepCheck(module, loss) if check == "step" else None,
     )

@@ -45,6 +45,7 @@ class RankProgram:
                 f"degrees of parallelism"
             )
         self._runtime = package.runtime
+        self.folder = package.folder
         self.specs: Mapping[str, Any] = program.MESHES
         process_meshes = {
             name: self._runtime.ProcessMesh(spec, device.type)
