@@ -31,15 +31,16 @@ class AutoParallelPass(RequestOptions, SearchOptions, DistIRPass):
     number of plans tried, and the distance from the bound.
 
     A module with a `device.mesh` keeps that mesh: the search then chooses only the
-    layouts on it, checkpointing and overlap. `dist.constrain` names such a mesh.
+    layouts on it, checkpointing and overlap. Ops `dist.constrain` need such a mesh,
+    because they name one.
 
     - `profile`: the speeds that devices reach in practice, as in `simulate`;
     - `world_size`: the number of devices to use; by default all devices of the cluster;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap` (`off`, `on`): the
       only values of these options that the search may choose; by default all values;
     - `c`: degrees of context parallelism of the grid's points, by default 1. For
-      sequences of 8192 tokens or more, the changes of these points also try all powers
-      of two;
+      sequences of 8192 tokens or more, the later steps of the search also try all
+      powers of two;
     - `e`: degrees of expert parallelism, by default all that divide the number of
       experts;
     - `r`: numbers of groups that each hold a copy of the tensors that ZeRO splits, by

@@ -38,8 +38,8 @@ class OverlapCommunicationPass(DistIRPass):
 
     `kinds` says which communication overlaps, by default all: `dp`, reductions of
     gradients; `params`, gathers of parameters; `tp`, other collectives; `pp`, sends.
-    `profile`: the speeds that devices reach in practice, as in `simulate`. Buckets
-    (`bucket-collectives`) are formed anew.
+    `profile`: the speeds that devices reach in practice, as in `simulate`. If the
+    program has buckets (`bucket-collectives`), they are formed anew.
 
     The program computes the same values, and transfers between two devices keep their
     order. The simulator compares several variants: all of the above, the same without
