@@ -82,8 +82,8 @@ def same_option(
 ) -> Any:
     """
     Returns a dataclass field that declares the same option as the field `name` of the
-    dataclass `owner`. `default` and `changes` (fields of `Option`) replace parts of
-    that declaration.
+    dataclass `owner`. `default` and `changes` (fields of `Option`) replace parts of the
+    declaration.
     """
     found = _field(owner, name)
     default = found.default if default is MISSING else default

@@ -43,7 +43,7 @@ def import_model(
     `args` and `kwargs` are example inputs of the global batch; they are for modules
     only. `options` are those of `distir import`: `training`, `loss`, `optimizer`,
     `frozen`, ... A module is imported in evaluation mode. With `training`, each of its
-    parts is imported in the mode that it is in. The program is then compared with the
+    submodules is imported in its own mode. The program of a module is compared with the
     module, unless `check=False`; `allow` names the differences that are accepted.
     Raises DistIRError.
     """
@@ -168,11 +168,11 @@ def schedule(
     command `distir schedule`. The given program stays as it is.
 
     `set` gives values for the knobs of the schedule, by name. With `verify=True`, each
-    kernel and the whole program are compared with the original. `tune` (`"exhaustive"`,
-    `["descent", 50]`, `["measure", 4]`) chooses the values of the knobs and a plan of
-    the grid on `cluster`. It chooses among `program` and the programs in `also`, which
-    are the same model with other batch sizes. `training` and its options turn the
-    result into a training step. Raises DistIRError.
+    kernel and the whole program are compared with the original. `tune`, such as
+    `"exhaustive"`, `["descent", 50]` or `["measure", 4]`, chooses the values of the
+    knobs and a plan of the grid on `cluster`. It chooses among `program` and the
+    programs in `also`, which are the same model with other batch sizes. `training` and
+    its options turn the result into a training step. Raises DistIRError.
     """
     from distir.tools.commands.schedule import (
         add_step,

@@ -70,9 +70,7 @@ class AskedTypes:
 
 
 def _check_alike(asked: str | None) -> None:
-    """
-    Raises DistIRError, on every rank, unless all ranks have the same type `asked`.
-    """
+    """Raises DistIRError, on every rank, if ranks have different types `asked`."""
     every: list[str | None] = [asked] * dist.get_world_size()
     if len(every) > 1:
         dist.all_gather_object(every, asked)

@@ -184,9 +184,9 @@ def training_package(
 ) -> dict[str, bytes]:
     """
     Returns the files, by name, of the package that computes the loss and the gradients
-    of a module in training mode. Gradients are those of the parameters that require
-    them, and of the inputs and labels named in `inputs`. If `inputs` is None, those are
-    the example inputs that require gradients. Raises DistIRError.
+    of a module in training mode. The gradients are those of the parameters that require
+    them, and of the inputs and labels named in `inputs`. With None, `inputs` are the
+    example inputs that require gradients. Raises DistIRError.
     """
     examples = tensors_of((tuple(args), dict(kwargs)))
     needed = [t.requires_grad for t in examples] if inputs is None else []
@@ -232,12 +232,14 @@ def training_program(
     labels.
 
     The program computes the loss, and the optimizer's updates or, with the optimizer
-    `none`, the gradients. If the module is in training mode, those parts of it that are
-    in evaluation mode stay so. `statistics` gives the parts of a batch that are
+    `none`, the gradients. Submodules in evaluation mode stay in it, unless the module
+    itself is in evaluation mode. `statistics` gives the parts of a batch that are
     normalised separately. `example` is an example of the labels, for a loss that is a
-    function. `inputs` is that of `training_package`, and needs the optimizer `none`. A
-    cross-entropy ignores the label -100, as PyTorch's does. `trust` is that of
-    `Request`. Raises DistIRError.
+    function. `inputs` names the inputs and labels whose gradients the program returns
+    too; None stands for the example inputs that require gradients. They need the
+    optimizer `none`. A cross-entropy ignores the label -100, as PyTorch's does. `trust`
+    says whether the program is compared with the module, and which differences are
+    accepted. Raises DistIRError.
     """
     from distir.frontends.torch.importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
@@ -365,9 +367,9 @@ def _program(
 ) -> tuple[ImportedModel, list[str]]:
     """
     Returns a sequential program and the names of its labels, from the cache or by
-    calling `make`. The cache's key is that of `kind` and `content`. A module is thus
-    not exported again for another plan. The weights of a cached program are only its
-    constants. Raises DistIRError.
+    calling `make`. The key in the cache depends on `kind` and `content`, but not on a
+    plan: a module is not exported again for another plan. The weights of a cached
+    program are only its constants. Raises DistIRError.
     """
     from distir.frontends.imported_model import ImportedModel
     from distir.program.weights import load_weights
@@ -390,8 +392,8 @@ def _program(
 
 def _save_constants(imported: ImportedModel, path: Path) -> None:
     """
-    Writes the weights of a program to a file, except for the parameters: the module
-    itself holds those.
+    Writes the weights of a program to a file, except for the parameters, which the
+    module itself holds.
     """
     from distir.program.weights import save_weights
 

@@ -106,9 +106,9 @@ def fill(
 
 def _add_containers(module: nn.Module, source: nn.Module) -> None:
     """
-    Adds the module lists, module dictionaries and sequentials of `source`, because
-    scripts index them and iterate over them. They keep all their elements, even those
-    of other stages.
+    Adds copies of the `ModuleList`s, `ModuleDict`s and `Sequential`s of `source` to
+    `module`, because scripts index them and iterate over them. A copy has all their
+    elements, even those of other stages.
     """
     for name, part in source.named_modules():
         if name and type(part) in (nn.ModuleList, nn.ModuleDict, nn.Sequential):

@@ -109,8 +109,7 @@ class ForwardOptions:
     def complete(self, program: ModuleOp) -> None:
         """
         Replaces products in 8-bit floats, in place, by ops that can be distributed.
-        `apply` leaves each of them as one op, so that `differentiate` can take its
-        gradient before.
+        `apply` leaves each product as one op, in the form that `differentiate` needs.
         """
         from distir.tools.files import apply_passes, named_pass
 

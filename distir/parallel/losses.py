@@ -83,7 +83,7 @@ def labels_of(
         for shape in rows:
             classes = shaped.new_zeros(shape, dtype=torch.int64)
             numbers = shaped.new_zeros(shape)
-            # What takes numbers as well as classes takes neither for a class.
+            # A loss that accepts floats and integers alike expects no classes.
             if not _accepts(loss, output, numbers):
                 if _accepts(loss, output, classes):
                     return _zeros(classes)

@@ -159,7 +159,7 @@ class ParallelModule(nn.Module):
         gradients = [
             cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
         ]
-        # Of one type on all ranks, whichever parameters their stages have.
+        # The same type on all ranks, even if their stages have other parameters.
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
         norm = torch.zeros((), dtype=kind, device=self._program.device)
@@ -289,7 +289,7 @@ class ParallelModule(nn.Module):
         """
         program = self._program
         if not spec.repacked:
-            # As their parameters lie, which fused optimizers on GPUs ask for.
+            # Contiguous like the parameter: fused optimizers on GPUs require it.
             return [(spec.name, program.distributed(spec, value.contiguous()))]
         return [
             (part.name, program.distributed(part, view.contiguous()))
@@ -411,7 +411,7 @@ class ParallelModule(nn.Module):
 def _local(value: torch.Tensor) -> torch.Tensor:
     """Returns this rank's part of a tensor, detached from autograd."""
     if isinstance(value, DTensor):
-        # What `to_local` does without gradients, some microseconds for each parameter.
+        # As `to_local` without gradients, but it saves microseconds per parameter.
         return value._local_tensor  # pyright: ignore[reportPrivateUsage]
     return value.detach()
 

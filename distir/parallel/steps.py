@@ -43,11 +43,11 @@ class Steps:
     """
     Chooses the program of each step.
 
-    The first program, `base`, computes the gradients of the tensors that require them
-    when the module is parallelized: parameters, and example inputs (`with_inputs`:
-    there are such inputs). If nothing requires gradients yet, it computes those of all
-    parameters. It is autocast to the type `autocast`; None for no autocast. The module
-    stores parameters in the form that `base` takes.
+    The first program, `base`, computes the gradients of the parameters and example
+    inputs that require them when the module is parallelized. `with_inputs` tells
+    whether any example input does. If nothing requires gradients yet, `base` computes
+    the gradients of all parameters. It is autocast to the type `autocast`; None for no
+    autocast. The module stores parameters in the form that `base` takes.
 
     `make` makes a program, on all ranks, from the names of the parameters, the names of
     the inputs (None for the example inputs that require gradients), and the type of
@@ -174,8 +174,8 @@ def _requiring(tensors: Mapping[str, torch.Tensor]) -> list[str]:
 def training(module: nn.Module, names: frozenset[str]) -> Generator[None]:
     """
     Returns a context manager that sets `requires_grad` of all parameters of a module:
-    true for those in `names`, false for all others. In the end the old values come
-    back.
+    true for the parameters in `names`, false for all others. At its end it restores the
+    old values.
     """
     parameters = dict(module.named_parameters())
     before = {name: p.requires_grad for name, p in parameters.items()}

@@ -1,6 +1,4 @@
-"""
-The initial values of parameters and buffers: those of the source module on rank 0.
-"""
+"""The initial values of parameters and buffers, from the source module on rank 0."""
 
 from __future__ import annotations
 

@@ -199,8 +199,8 @@ class DifferentiatePass(StepOptions, DistIRPass):
 
 def check_no_doubt(step: TrainingStep, trained: Sequence[SSAValue]) -> None:
     """
-    Raises DistIRError if one of the `trained` arguments has the attribute `dist.doubt`:
-    the importer then did not know what training this argument means.
+    Raises DistIRError if one of the `trained` arguments has the attribute `dist.doubt`,
+    a reason why it cannot be trained as it is. The message explains the reason.
     """
     doubts: dict[str, list[str]] = {}
     for arg, name in zip(step.block.args, step.names, strict=True):

@@ -43,10 +43,10 @@ class DistributePass(DistributionOptions, DistIRPass):
       "d"); 0 for none. Each of the `r` groups of devices holds all tensors that ZeRO
       splits (hybrid sharding): gradients are reduced and scattered in a group, and the
       parts are added up over the groups.
-    - `no_sync`: with ZeRO 2 and 3, add up the whole gradients of all micro-batches and
-      reduce and scatter them once, as within PyTorch's `no_sync`. Without it, the
-      gradients of each micro-batch are reduced and scattered. It takes less
-      communication and more memory.
+    - `no_sync`: with ZeRO 2 and 3, add up the whole gradients of all micro-batches,
+      then reduce and scatter the sums once, as within PyTorch's `no_sync`: less
+      communication, more memory. By default, the gradients of each micro-batch are
+      reduced and scattered.
     - `checkpoint`: the policy of `activation-checkpoint`, for training steps.
     - `offload_states`: keep the optimizer's states in the host's memory; see
       `offload-states`.

@@ -56,7 +56,7 @@ class OverlapCommunicationPass(DistIRPass):
     profile: tuple[str, ...] = same_option(ProfileOptions, "profile")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        # It brings the simulator, which takes long to import.
+        # It imports the simulator, which takes long.
         from distir.planning.distribution.overlap import overlap_communication
 
         kinds = self.kinds or KINDS

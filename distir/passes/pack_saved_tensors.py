@@ -15,9 +15,9 @@ from distir.passes.options import DistIRPass
 class PackSavedTensorsPass(DistIRPass):
     """
     Packs results of a function into one list (`torch.pack`) if the same calls take all
-    of them. These calls unpack the list (`torch.unpack`). Such results are the tensors
-    that the forward of a layer saves for its backward. This is the fourth step of
-    `lower`, after `reuse-operands`.
+    of them, such as the tensors that the forward of a layer saves for its backward.
+    These calls unpack the list (`torch.unpack`). This is the fourth step of `lower`,
+    after `reuse-operands`.
     """
 
     name = "pack-saved-tensors"

@@ -21,7 +21,7 @@ class PropagateShardingPass(DistIRPass):
     cheapest combination wins (`distir.planning.axes`). A request that cannot be met is
     an error. Each op gets the layouts of the operands that it needs
     (`dist.operand_layouts`) and of its results (`dist.result_layouts`). `partition`
-    moves them into the types.
+    moves these layouts into the types.
     """
 
     name = "propagate-sharding"
