@@ -125,7 +125,8 @@ class SimulatedDifference:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the numbers to a JSON file. Raises DistIRError if it cannot be written.
+        Writes the comparison to a JSON file. Raises DistIRError if it cannot be
+        written.
         """
         write_json(Path(path), self.difference.to_json())
 
@@ -165,9 +166,10 @@ def distributed_if_asked(
     program: ModelProgram, given: Namespace, function: str
 ) -> ModelProgram:
     """
-    Returns the program distributed over the cluster in `given`, the options of
-    `function` of `distir`. If there is no cluster, it returns the program itself, or
-    raises DistIRError if `given` holds options of `distir distribute`.
+    Returns the program, distributed over the cluster in `given`, the options of a
+    function of `distir`. Without a cluster, it returns `program` itself, or raises
+    DistIRError if `given` holds options of `distir distribute`. `function` is the
+    function's name in the message.
     """
     from distir.tools.arguments.distribution import distribute_as_asked, given_options
 

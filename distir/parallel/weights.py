@@ -27,8 +27,8 @@ def values_of_rank_0(source: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """
     Yields, on every rank, the name and the value that each parameter and buffer has on
     rank 0. A shared parameter comes once, with its first name; tensors without values
-    are left out. Only values that differ between ranks are sent: none, if all ranks
-    used the same seed.
+    are left out. Only values that differ between ranks are sent. If all ranks made the
+    module from the same seed, nothing is sent.
     """
     tensors = {
         name: tensor.detach()

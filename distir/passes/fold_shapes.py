@@ -61,9 +61,9 @@ def replace_by_constant(value: SSAValue, content: Any) -> None:
 
 def refine_type(value: SSAValue, known: Attribute) -> None:
     """
-    Gives `value` the type `known`, which may have sizes that its declared type lacks. A
-    size that `known` lacks keeps its declared value. Does nothing if one of them is no
-    tensor type.
+    Gives `value` the shape in the type `known`, if that says more than its declared
+    type. A size that `known` lacks keeps its declared value. If one of the types is not
+    a tensor type, nothing changes.
     """
     declared = value.type
     if not isinstance(known, TensorType):

@@ -214,8 +214,8 @@ def ancestors(
     values: Iterable[SSAValue], known: Container[SSAValue] = ()
 ) -> set[Operation]:
     """
-    Returns the ops on which `values` depend, directly or not. The search does not go on
-    from the values in `known`: ops on which only those depend are left out.
+    Returns the ops on which `values` depend, directly or not. The search stops at
+    values in `known`: an op that only such values depend on is left out.
     """
     found: set[Operation] = set()
     pending = list(values)

@@ -63,8 +63,8 @@ class Repacked:
 
     def renamed(self, suffix: str) -> Repacked:
         """
-        Returns the same description with `suffix` added to each name, for tensors that
-        belong to the parts, such as states of an optimizer.
+        Returns a copy with `suffix` added to each name. It describes an argument whose
+        tensors belong to the parts, such as states of an optimizer.
         """
         names = tuple(f"{name}{suffix}" for name in self.names)
         return Repacked(self.dim, names, self.sizes, self.groups)
