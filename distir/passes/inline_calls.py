@@ -90,8 +90,8 @@ def bucket_number(op: Operation) -> int:
 class InlineCallsPass(DistIRPass):
     """
     Replaces every call by the body of its function, and removes the private functions
-    that were inlined. Raises DistIRError for recursive calls, or if the result has too
-    many ops.
+    that were inlined. Raises DistIRError for recursive calls, or if a run executes more
+    than 10 million ops.
     """
 
     name = "inline-calls"

@@ -19,11 +19,11 @@ class ProjectPass(DistIRPass):
     local shapes, only the ops of that device, collectives with lists of ranks, sends
     and receives.
 
-    The receiver of an asynchronous send starts the transfer right after its previous
-    transfer, and waits for it right before it uses the value. An asynchronous
-    collective is also awaited right before its result is used, possibly in the caller
-    of the function that started it. Arguments and results keep their layout in the
-    attribute `dist.layout`.
+    The receiver of an asynchronous send starts to receive right after its previous
+    transfer, and waits right before it uses the value. An asynchronous collective is
+    also awaited right before its result is used, possibly in the caller of the function
+    that started it. Arguments and results keep their layout in the attribute
+    `dist.layout`.
     """
 
     name = "project"
