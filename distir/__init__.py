@@ -1,10 +1,11 @@
 """
 DistIR: an explicit IR for distributed neural-network programs, built on xDSL.
 
-`distir.parallelize` makes a PyTorch module run on several processes, by the options that it
-is given or by a `Plan` that `distir.search` found. The other functions are named like the
-commands, take their options, and return programs and information on them. What they need is
-imported when it is first used: importing `distir` imports neither torch nor onnx.
+`distir.parallelize` makes a PyTorch module run on several processes. Its options, or a
+`Plan` that `distir.search` found, say how. The other functions have the names and the
+options of the commands of `distir`; they return programs and facts about programs.
+Dependencies are imported when they are first used: `import distir` imports neither
+torch nor onnx.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ _NAMES = {
     "parallelize": "distir.parallel.parallelize:parallelize",
     "search": "distir.facade.search:search",
 }
-"""Where the public names are defined; each is imported when it is first used."""
+"""
+The module and the attribute that define each public name. A name is imported when it is
+first used.
+"""
 
 
 def __getattr__(name: str) -> Any:

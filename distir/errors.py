@@ -1,4 +1,7 @@
-"""The errors that DistIR shows to its users, without a traceback."""
+"""
+The errors that DistIR shows to its users without a traceback, and helpers for their
+messages.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
@@ -9,13 +12,14 @@ from xdsl.utils.exceptions import DiagnosticException
 
 class DistIRError(DiagnosticException):
     """
-    An error that the user can fix. The message is one paragraph that names the op, value or
-    file and says what to do. xDSL's tools treat it as a diagnostic of a pass.
+    An error that the user can fix. The message is one paragraph: it names the op, the
+    value or the file, and says what to do. xDSL's tools report the error as a
+    diagnostic of the pass that raises it.
     """
 
 
 class ShardingError(DistIRError):
-    """Raised if an op cannot work on operands with these layouts."""
+    """Raised if an op cannot work on operands with the given layouts."""
 
 
 _Name = TypeVar("_Name", bound=str)
@@ -25,8 +29,9 @@ def one_of(
     kind: str, name: str, names: Collection[_Name], what: str | None = None
 ) -> _Name:
     """
-    Returns the one of `names` that a user gave as `name` for something of that kind. Raises
-    DistIRError if it is none of them, in the name of a pass `what`.
+    Returns the element of `names` that equals `name`, a text from the user. Raises
+    DistIRError if there is none: the message calls the thing a `kind`, lists `names`,
+    and begins with `what`, the name of a pass, if it is given.
     """
     for known in names:
         if known == name:
@@ -39,7 +44,8 @@ def one_of(
 
 def listed(names: Sequence[str], limit: int = 4) -> str:
     """
-    Returns names as a message gives them: at most `limit`, and how many more there are.
+    Returns `names` as one text for a message: the first `limit` names, and the number
+    of names that are left out.
     """
     shown = ", ".join(names[:limit])
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
@@ -47,9 +53,9 @@ def listed(names: Sequence[str], limit: int = 4) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
-    Returns a question to put before the list of what there is, such as `did you mean
-    'dgx-a100'? `, with a space at its end; nothing if no known name is close.
-    Capitals do not count.
+    Returns a question with the name in `known` that is closest to `name`, such as `did
+    you mean 'dgx-a100'? `, or an empty text if none is close. The question ends with a
+    space: the list of all names can follow it. Upper and lower case count as equal.
     """
     spelled = {each.casefold(): each for each in known}
     close = get_close_matches(name.casefold(), list(spelled), 1, 0.75)

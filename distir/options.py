@@ -1,7 +1,10 @@
 """
-Declares options once, as fields of a dataclass: name, type, default and help. The field is
-the option of a pass and of a Python function; `tools/arguments/declared.py` makes the option
-of a command from it, and `tools/arguments/typed_options.py` has its type.
+Declares each option once, as a field of a dataclass, with its name, type, default and
+help.
+
+The field is an option of a pass and of a Python function. `tools/arguments/declared.py`
+makes the option of a command from it, and `tools/arguments/typed_options.py` holds its
+type for type checkers.
 
 ```python
 @dataclass(frozen=True)
@@ -23,22 +26,26 @@ from typing import Any, get_type_hints
 _DECLARED = "distir.option"
 
 SWITCH = {"off": False, "on": True}
-"""The values of options that are off or on, by the names that searches have for them."""
+"""
+The values of an option that is either off or on. The keys are the names of these values
+in the options of searches.
+"""
 
 
 @dataclass(frozen=True)
 class Option:
     """
-    The declaration of an option besides its name, type and default.
+    The declaration of an option, apart from its name, type and default.
 
     - `help`: a sentence for users, in terms of the command line;
-    - `metavar`: the name of its value in help texts; "" for the usual one;
-    - `choices`: the values that it may have; any if there are none;
-    - `separator`: of a list, what separates its items in one argument; "" if each item is
-      an argument of its own;
-    - `flag`: its name in the command line, without dashes; "" for that of the field. The
-      flag `no-X` of an option that is on turns it off;
-    - `kind`: what texts in the command line stand for, where the type does not tell: a name
+    - `metavar`: the placeholder for the value in help texts; "" for the usual
+      placeholder;
+    - `choices`: the allowed values; if empty, any value is allowed;
+    - `separator`: for a list, the text between its items in one argument; "" if each
+      item is an argument of its own;
+    - `flag`: the option's name in the command line, without dashes; "" for the name of
+      the field. If the option is on by default, the flag `no-X` turns it off;
+    - `kind`: the parser of the command-line text, where the type does not tell: a name
       in `tools/arguments/declared.py`, such as `output_file`;
     - `several`: whether one argument holds all items of a list, separated by commas.
     """
@@ -62,7 +69,10 @@ def option(
     flag: str = "",
     kind: str = "",
 ) -> Any:
-    """Returns the field of a dataclass that is an option, as `Option` describes it."""
+    """
+    Returns a dataclass field that declares an option. The parameters other than
+    `default` are the fields of `Option`.
+    """
     declared = Option(help, metavar, choices, separator, flag, kind)
     return field(default=default, metadata={_DECLARED: declared})
 
@@ -71,8 +81,9 @@ def same_option(
     owner: type, name: str, *, default: Any = MISSING, **changes: Any
 ) -> Any:
     """
-    Returns the field of a dataclass that is the option `name` of another one. `default` and
-    `changes`, fields of `Option`, replace what is declared there.
+    Returns a dataclass field that declares the same option as the field `name` of the
+    dataclass `owner`. `default` and `changes` (fields of `Option`) replace parts of the
+    declaration.
     """
     found = _field(owner, name)
     default = found.default if default is MISSING else default
@@ -84,9 +95,9 @@ def values_of(
     owner: type, name: str, help: str, metavar: str = ",".join(SWITCH)
 ) -> Any:
     """
-    Returns the field of a dataclass that holds the values of the option `name` of another
-    one that a search tries; none by default. Those of an option that is on or off are the
-    names in `SWITCH`.
+    Returns a dataclass field for the values that a search tries for an option: the
+    field `name` of the dataclass `owner`. By default it is empty. For an option that is
+    off or on, the values are the names in `SWITCH`.
     """
     found = _field(owner, name)
     is_switch = isinstance(found.default, bool)
@@ -110,7 +121,9 @@ class DeclaredOption:
 
 
 def options_of(owner: type) -> Iterator[DeclaredOption]:
-    """Yields the options that a dataclass declares, in the order of its fields."""
+    """
+    Yields the options that the dataclass `owner` declares, in the order of its fields.
+    """
     hints = get_type_hints(owner)
     for own in fields(owner):
         declared = own.metadata.get(_DECLARED)

@@ -1,4 +1,6 @@
-"""The entry point through which plain `xdsl-opt` finds dialects, passes and targets."""
+"""
+The entry point by which plain `xdsl-opt` finds DistIR's dialects, passes and targets.
+"""
 
 from xdsl.universe import Universe
 

@@ -1,3 +1,3 @@
-"""The version of DistIR, which files that it writes carry."""
+"""The version of DistIR. Files that DistIR writes carry it."""
 
 __version__ = "0.1.0"

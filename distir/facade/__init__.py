@@ -1,7 +1,7 @@
 """
-The names that `import distir` provides: the commands of `distir` as functions in
-Python.
+The functions of `import distir`: the commands of `distir` as Python functions.
 
-`model_program` is the program that most of them take and return, and its display; the other
-modules are named like the commands. Nothing here is imported before it is used.
+`model_program` defines the class of programs that most of these functions take and
+return, and its display in notebooks. The other modules have the names of commands. All
+imports are delayed until first use.
 """

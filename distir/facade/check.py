@@ -1,4 +1,4 @@
-"""`distir.check`: compares what two programs compute."""
+"""`distir.check`: compares the results of two programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from distir.tools.files import read_arrays
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """
-    The differences between the outputs of two programs. It is true if all differences
+    The differences between the outputs of two programs. It is truthy if all differences
     are within the tolerance. `module` is the IR of the second program.
     """
 
@@ -35,7 +35,10 @@ class Comparison:
         return all(output.within for output in self.outputs)
 
     def save(self, path: str | Path) -> None:
-        """Writes the differences as JSON. Raises DistIRError."""
+        """
+        Writes the differences to a JSON file. Raises DistIRError if it cannot be
+        written.
+        """
         rows = [{**vars(output), "within": output.within} for output in self.outputs]
         try:
             write_text(path, json.dumps(rows, indent=1) + "\n")
@@ -60,10 +63,11 @@ def check(
     **options: Unpack[CheckOptions],
 ) -> Comparison:
     """
-    Runs two programs on the same arguments in this process, and compares their results.
-    `inputs` are arrays by name or an .npz file; arguments that neither these nor the
-    weights of the first program hold are random, drawn from `seed`. `tolerance` is as in
-    `distir check`. Raises DistIRError.
+    Runs two programs on the same arguments, in this process, and compares their
+    results. `inputs` holds arrays by name, or is an .npz file. The weights of the first
+    program give further arguments. All other arguments are random, drawn from the
+    option `seed`. The option `tolerance` is the largest relative difference allowed, as
+    in `distir check`. Raises DistIRError.
     """
     first, second = ModelProgram.of(reference), ModelProgram.of(candidate)
     names = first.name, second.name
@@ -76,7 +80,10 @@ def check(
 
 
 def arrays_of(inputs: Mapping[str, Any] | str | Path | None) -> Arrays:
-    """Returns arrays by name, from arrays, tensors or an .npz file. Raises DistIRError."""
+    """
+    Returns NumPy arrays by name. `inputs` holds arrays or tensors by name, or is an
+    .npz file; None gives no arrays. Raises DistIRError if the file cannot be read.
+    """
     import numpy as np
 
     if inputs is None or isinstance(inputs, str | Path):

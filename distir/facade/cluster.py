@@ -1,4 +1,4 @@
-"""`distir.cluster`: describes a cluster from a few numbers."""
+"""`distir.cluster`: describes a cluster by a few numbers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from distir.tools.arguments.typed_options import ClusterOptions
 
 @dataclass(frozen=True, eq=False)
 class DescribedCluster:
-    """The description of a cluster, the one op of `module`; other functions take its file."""
+    """
+    The description of a cluster: the only op of `module`. Other functions take the file
+    that `save` writes.
+    """
 
     module: ModuleOp
 
     def save(self, path: str | Path) -> None:
-        """Writes the description to an `.mlir` file, for `cluster=`. Raises DistIRError."""
+        """
+        Writes the description to an `.mlir` file, for the option `cluster` of other
+        functions. Raises DistIRError if it cannot be written.
+        """
         from distir.tools.files import write_program
 
         try:
@@ -38,9 +44,9 @@ class DescribedCluster:
 
 def cluster(kind: str, **options: Unpack[ClusterOptions]) -> DescribedCluster:
     """
-    Describes a cluster of equal nodes, like `distir cluster` and with its options: `kind` is
-    that of a device, such as `A100`, beside `nodes`, `devices_per_node` and `nic`. Raises
-    DistIRError.
+    Describes a cluster of equal nodes, with the options of the command `distir
+    cluster`. `kind` is the kind of device, such as `A100`. Further options are `nodes`,
+    `devices_per_node`, `nic` and others. Raises DistIRError.
     """
     from distir.tools.commands.cluster import described
 

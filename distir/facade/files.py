@@ -1,4 +1,4 @@
-"""`distir.export` and `distir.calibrate`: write files for other programs and searches."""
+"""`distir.export` and `distir.calibrate`: functions that write files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ def export(
     source: str | Path, output: str | Path, **options: Unpack[ExportOptions]
 ) -> Path:
     """
-    Writes the weights of a checkpoint, or with `to="dtensor"` a plan as calls of PyTorch's
-    own functions, like `distir export` and with its options: `program` is the program that a
-    saved plan was searched for. Returns the file. Raises DistIRError.
+    Exports a checkpoint or a plan to `output`, with the options of the command `distir
+    export`. Returns the path of the file. By default it writes the weights of a
+    checkpoint. With `to="dtensor"` it writes a plan as calls of PyTorch's own
+    functions; `program` is then the program for which a saved plan was searched. Raises
+    DistIRError.
     """
     given = command_options("export", "export", [source, "-o", output], options)
     export_command.run(given)
@@ -26,9 +28,10 @@ def export(
 
 def calibrate(output: str | Path, **options: Unpack[CalibrateOptions]) -> Path:
     """
-    Measures this machine and writes its profile, like `distir calibrate` and with its
-    options (`backend`, `devices`, `dtype`, ...), and what it measured to the terminal.
-    Returns the file, for `profile=`; its cluster lies beside it. Raises DistIRError.
+    Measures this machine and writes its profile to `output`, with the options of the
+    command `distir calibrate` (`backend`, `devices`, `dtype`, ...). It prints the
+    measurements. Returns the path of the file, for the option `profile` of other
+    functions. A file beside it describes the machine as a cluster. Raises DistIRError.
     """
     given = command_options("calibrate", "calibrate", ["-o", output], options)
     calibrate_command.run(given)

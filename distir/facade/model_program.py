@@ -1,4 +1,4 @@
-"""A program as users of Python hold it: the IR, with the weights that belong to it."""
+"""A program for users of Python: the IR together with its weights."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ from distir.tools.files import (
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 _LINES = 60
-"""The most lines of a program's text that a notebook shows."""
+"""The largest number of lines of a program's text that a notebook shows."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelProgram:
     """
-    A program, sequential or distributed, that `import_model`, `build` or `distribute` made
-    or that was read from a file.
+    A sequential or distributed program, made by `import_model`, `build` or
+    `distribute`, or read from a file.
 
     - `module`: the IR;
-    - `source`: the file that it was read from, if any, whose folder holds its weights;
-      `arrays`: the weights by name of a program that is only in memory.
+    - `source`: the file from which the program was read; its weights are in the same
+      folder. None for a program that is only in memory;
+    - `arrays`: the weights, by name, of a program that is only in memory.
     """
 
     module: ModuleOp
@@ -53,8 +54,8 @@ class ModelProgram:
     @staticmethod
     def of(program: ModelProgram | str | Path) -> ModelProgram:
         """
-        Returns the program, or reads it from a file. Raises DistIRError and what
-        `read_program` raises.
+        Returns `program` itself, or reads it from a file if it is a path. Raises
+        DistIRError, and the errors of `read_program`.
         """
         if isinstance(program, ModelProgram):
             return program
@@ -67,29 +68,36 @@ class ModelProgram:
 
     @property
     def name(self) -> str:
-        """The name of the program in messages."""
+        """
+        The name of the program in messages: its file, or "the program" if it is only in
+        memory.
+        """
         return "the program" if self.source is None else str(self.source)
 
     @property
     def weights(self) -> Arrays:
-        """Returns the weights by name; none if it has none. Raises DistIRError."""
+        """
+        The weights by name; empty if the program has none. Raises DistIRError if their
+        file cannot be read.
+        """
         if self.source is None:
             return self.arrays
         return program_weights(self.module, self.source)
 
     @property
     def notes(self) -> list[str]:
-        """The remarks that passes left in it for the user."""
+        """The notes of passes to the user, from the module attribute `dist.notes`."""
         return read_notes(self.module)
 
     def with_module(self, module: ModuleOp) -> ModelProgram:
-        """Returns another program with the same weights."""
+        """Returns a program with the IR `module` and the same weights."""
         return ModelProgram(module, self.source, self.arrays)
 
     def weights_path(self, folder: Path) -> Path | None:
         """
-        Returns the file of the weights, if there are any: that of the program, or a new one
-        in the folder. Raises DistIRError.
+        Returns the path of the weights file, or None if the program has no weights. If
+        the weights are only in memory, it writes them to a new file in `folder`. Raises
+        DistIRError.
         """
         if self.source is not None:
             return weights_file(self.module, self.source)
@@ -101,8 +109,8 @@ class ModelProgram:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the program to a file, and its weights beside it, under the same name with
-        the suffix `.safetensors`. Raises DistIRError.
+        Writes the program to the file `path`. Its weights go to a file with the same
+        name and the suffix `.safetensors`. Raises DistIRError.
         """
         path = Path(path)
         with attributes_kept(self.module):
@@ -129,8 +137,8 @@ class ModelProgram:
 
     def _repr_html_(self) -> str:
         """
-        Shows in a notebook its arguments and results, its notes, and the beginning of its
-        text.
+        Returns the display of the program in a notebook: its inputs and labels, its
+        notes, and the beginning of its text.
         """
         rows = "".join(
             f"<tr><td>{escape(argument.role)}</td><td>{escape(argument.name)}</td>"

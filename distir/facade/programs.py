@@ -1,4 +1,7 @@
-"""`distir.import_model`, `build`, `distribute` and `schedule`, which return programs."""
+"""
+`distir.import_model`, `build`, `distribute` and `schedule`: the functions that make
+programs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from distir.tools.tuning import TunedSchedule
 
 _NOWHERE = ("-o", "-")
-"""The output file of a command, which a function does not write."""
+"""The output option of a command, for functions that write no file."""
 
 
 def import_model(
@@ -35,12 +38,14 @@ def import_model(
     **options: Unpack[ImportOptions],
 ) -> ModelProgram:
     """
-    Imports an ONNX file, or a PyTorch module for example inputs of the global batch, as a
-    sequential program. `options` are those of `distir import`: `training`, `loss`,
-    `optimizer`, `frozen`, ... A module is imported in evaluation mode, and with `training`
-    in the mode that its parts are in; its program is then run beside it, unless
-    `check=False`, and `allow` has the names of the differences that are accepted. Raises
-    DistIRError.
+    Imports an ONNX file or a PyTorch module, and returns a sequential program.
+
+    `args` and `kwargs` are example inputs of the global batch; they are for modules
+    only. `options` are those of `distir import`: `training`, `loss`, `optimizer`,
+    `frozen`, ... A module is imported in evaluation mode. With `training`, each of its
+    submodules is imported in its own mode. The program of a module is compared with the
+    module, unless `check=False`; `allow` names the differences that are accepted.
+    Raises DistIRError.
     """
     from distir.tools.commands.import_model import prepare, prepared_model
 
@@ -92,8 +97,8 @@ def import_model(
 
 def build(model: str, **options: Unpack[BuildOptions]) -> ModelProgram:
     """
-    Builds a model of any size without weights, such as `gpt`, `llama` or `unet`, like
-    `distir build` and with its options. Raises DistIRError.
+    Builds a model of any size, without weights, such as `gpt`, `llama` or `unet`. The
+    options are those of the command `distir build`. Raises DistIRError.
     """
     from distir.tools.commands.build import built
 
@@ -108,9 +113,10 @@ def distribute(
     **options: Unpack[DistributeOptions],
 ) -> ModelProgram:
     """
-    Returns a program distributed over a cluster with the options of `distir distribute`, or
-    by the `plan` that `distir.search` found for it. The given program stays as it is; the
-    `notes` of the result say what could not be split. Raises DistIRError.
+    Returns a program distributed over a cluster, with the options of the command
+    `distir distribute`, or by the `plan` that `distir.search` found for it. The given
+    program stays as it is. The `notes` of the result name parts of the program that
+    could not be split. Raises DistIRError.
     """
     from distir.planning.plans.saved_plan import SavedPlan
     from distir.tools.arguments.distribution import distribute_as_asked
@@ -140,9 +146,9 @@ def distribute(
 @dataclass(frozen=True, eq=False)
 class ScheduledProgram(ModelProgram):
     """
-    A program with a schedule. `check`: the kernels and outputs that were compared, with
-    `verify=True`. `tuned`: with `tune`, the results of all points; its `best` is the one of
-    the program.
+    A program with a schedule. `check` holds the comparisons of kernels and outputs, if
+    it was made with `verify=True`. `tuned` holds the results of all points, if it was
+    made with `tune`; the program is that of `tuned.best`.
     """
 
     check: ScheduleCheck | None = None
@@ -158,13 +164,15 @@ def schedule(
     **options: Unpack[SchedulingOptions],
 ) -> ScheduledProgram:
     """
-    Returns a program with what the schedule of a script asks for, like `distir schedule` and
-    with its options; the given program stays as it is. `set` has values for the knobs of the
-    schedule, by name. With `verify=True` kernels and the whole program are compared with the
-    ones before. `tune` (`"exhaustive"`, `["descent", 50]`, `["measure", 4]`) chooses the values
-    of knobs, and a plan of the grid on `cluster`, for this program and the programs `also`,
-    which are the same model for other sizes of the batch. `training` and its options make a
-    training step of the result. Raises DistIRError.
+    Returns a program rewritten by the schedule in `script`, with the options of the
+    command `distir schedule`. The given program stays as it is.
+
+    `set` gives values for the knobs of the schedule, by name. With `verify=True`, each
+    kernel and the whole program are compared with the original. `tune`, such as
+    `"exhaustive"`, `["descent", 50]` or `["measure", 4]`, chooses the values of the
+    knobs and a plan of the grid on `cluster`. It chooses among `program` and the
+    programs in `also`, which are the same model with other batch sizes. `training` and
+    its options turn the result into a training step. Raises DistIRError.
     """
     from distir.tools.commands.schedule import (
         add_step,

@@ -1,4 +1,6 @@
-"""`distir.lower` and `distir.run`: write a distributed program as a package, and run it."""
+"""
+`distir.lower` and `distir.run`: write a distributed program as a package, and run it.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ from distir.tools.files import write_arrays
 @dataclass(frozen=True, eq=False)
 class LoweredProgram:
     """
-    A package of PyTorch code in a `folder`; `module` is the IR that it was made from. With
-    `check_memory`, `memory` holds the peak memory of each kind of process, as simulated and
-    counted.
+    A package of PyTorch code in `folder`. `module` is the IR of its program. If it was
+    made with `check_memory`, `memory` holds the peak memory of each kind of process, as
+    simulated and as counted.
     """
 
     module: ModuleOp
@@ -38,7 +40,10 @@ class LoweredProgram:
     memory: Sequence[PeakMemory] = ()
 
     def save(self, path: str | Path) -> None:
-        """Copies the package to another folder, made if needed. Raises DistIRError."""
+        """
+        Copies the package to the folder `path`, which is made if it does not exist.
+        Raises DistIRError if it cannot be written.
+        """
         try:
             with replaced_files(path) as made:
                 shutil.copytree(self.folder, made, dirs_exist_ok=True)
@@ -49,7 +54,7 @@ class LoweredProgram:
 
     @property
     def source(self) -> str:
-        """The code of all ranks."""
+        """The Python code of all ranks' programs."""
         return (self.folder / "program.py").read_text("utf-8")
 
     def _repr_html_(self) -> str:
@@ -66,10 +71,14 @@ def lower(
     **options: Unpack[LowerOptions],
 ) -> LoweredProgram:
     """
-    Writes the PyTorch package that runs a distributed program to the folder `output`, made
-    if needed, with the options of `distir lower`: `evaluation`, `compile`, `check_memory`, and
-    `kernels`, files of users' kernels, which it may contain copies of. Weights that are only
-    in memory go to the package's folder; for others it names their file. Raises DistIRError.
+    Writes a PyTorch package that runs a distributed program, into the folder `output`,
+    which is made if it does not exist.
+
+    The options are those of the command `distir lower`: `evaluation`, `compile`,
+    `check_memory`, and `kernels`. `kernels` are files with kernels of the user; the
+    package then contains copies of those that it needs. Weights that are only in memory
+    are written to the package's folder. If the weights are in a file, the package
+    refers to that file. Raises DistIRError.
     """
     source, folder = ModelProgram.of(program), Path(output)
     given = command_options("lower", "lower", [source.name, "-o", "."], options)
@@ -89,7 +98,10 @@ def lower(
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """The results of a run: `outputs` by name; `module` is the program's IR."""
+    """
+    The results of a run. `outputs` holds arrays by name, and `module` is the program's
+    IR.
+    """
 
     module: ModuleOp
     outputs: Mapping[str, npt.NDArray[Any]]
@@ -98,7 +110,9 @@ class RunResult:
         return self.outputs[name]
 
     def save(self, path: str | Path) -> None:
-        """Writes the outputs to an .npz file. Raises DistIRError."""
+        """
+        Writes the outputs to an .npz file. Raises DistIRError if it cannot be written.
+        """
         try:
             write_arrays(Path(path), self.outputs)
         except OSError as error:
@@ -113,11 +127,17 @@ class RunResult:
 
 
 Setting = float | Callable[[int], float]
-"""A hyper-parameter of the optimizer: a number, or a function of the step."""
+"""
+A hyper-parameter of the optimizer: a number, or a function that takes the number of the
+step.
+"""
 
 
 def _every_step(name: str, setting: Setting, steps: int | None) -> list[float]:
-    """Returns the values of a setting in all steps. Raises DistIRError."""
+    """
+    Returns the value of the hyper-parameter `name` in each of `steps` steps, from step
+    1. Raises DistIRError if `steps` is None, or if a value is negative or not finite.
+    """
     if steps is None:
         raise DistIRError(f"distir.run: {name} is of use with steps only; add steps=N")
     each = range(1, steps + 1)
@@ -132,7 +152,7 @@ def _every_step(name: str, setting: Setting, steps: int | None) -> list[float]:
 
 
 def _silent(line: str) -> None:
-    """Discards a line of progress: what goes wrong is raised."""
+    """Discards a line of progress."""
 
 
 def run(
@@ -144,10 +164,11 @@ def run(
     **options: Unpack[RunOptions],
 ) -> RunResult:
     """
-    Runs a distributed program on processes of this machine, with the options of `distir
-    run`: `backend`, `seed`, `timeout`, `steps`, ... `inputs` are whole arrays or tensors by
-    name, or an .npz file. `learning_rate` and `weight_decay` of a training replace the
-    program's own: they are numbers or functions of the step, which counts from 1. Raises
+    Runs a distributed program on processes of this machine, and returns its results.
+    The options are those of the command `distir run`: `backend`, `seed`, `timeout`,
+    `steps`, ... `inputs` holds whole arrays or tensors by name, or is an .npz file.
+    `learning_rate` and `weight_decay` replace the program's own values in a training
+    run. Each is a number, or a function of the number of the step, from 1 on. Raises
     DistIRError.
     """
     from distir.tools.commands.run import check_options, executed

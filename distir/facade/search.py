@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _OPTIMIZER = "adamw"
 
 _ANY = ("jobs", "measure")
-"""Options of which 0 says the same as to leave them out."""
+"""The options whose value 0 means the same as leaving them out."""
 
 
 def search(
@@ -51,33 +51,35 @@ def search(
     **options: Unpack[SearchingOptions],
 ) -> SavedPlan:
     """
-    Finds the fastest way to distribute a model that fits into the memory of a cluster,
-    without needing a GPU.
+    Finds the fastest way to distribute a model that fits into the memory of a cluster.
+    It simulates plans and needs no GPU.
 
-    - `model`: a module, with `args` and `kwargs`, example inputs of the global batch; or a
-      program of `import_model` or `build`, or its file; or several, one model for several
-      sizes of the batch.
-    - `cluster`, `devices`: a built-in cluster or the file of one, scaled to so many
-      devices.
-    - `loss`, `labels`, `optimizer`: for the training of a module, as in `parallelize` and
-      `import_model`; with `optimizer=None` the plan is for inference. A program has its
-      own.
-    - `auto`: also searches layouts, stages and the other options, as `distir search
-      --auto`; otherwise the plans of the grid are tried. `time_limit` (seconds), `shard`
-      and `whole` only apply with it, `resume` (a file of results) only without it. Without a
-      limit the search ends when no neighbour of the best plans is better, and solving for
+    - `model`: a module, with `args` and `kwargs`, example inputs of the global batch;
+      or a program of `import_model` or `build`, or its file; or a list of programs, the
+      same model with several batch sizes.
+    - `cluster`, `devices`: a built-in cluster or the file of one, and the number of
+      devices to which it is scaled.
+    - `loss`, `labels`, `optimizer`: for the training of a module, as in `parallelize`
+      and `import_model`. With `optimizer=None` the plan is for inference. For a program
+      they cannot be given, because it contains them.
+    - `auto`: also searches layouts, stages and other options, as `distir search --auto`
+      does. Without it, only the plans of a grid are tried.
+    - `time_limit` (seconds), `shard`, `whole`: work with `auto` only. Without a limit,
+      the search ends when no neighbour of the best plans is better, and the search for
       the layouts of one plan after 20 s.
-    - `measure`: this many of the best plans are run on processes of this machine
-      (`backend`: `gloo` for its cores, `nccl` for its GPUs), and the fastest of them is
+    - `resume`: a file of results to continue from; works without `auto` only.
+    - `measure`: the number of best plans that are run on processes of this machine
+      (`backend`: `gloo` for its cores, `nccl` for its GPUs). The fastest of them is
       chosen.
-    - `profile`: what the devices reach in practice; by default the profiles that the cluster
-      names, and `none` for data sheets.
-    - `offload_states`: `off` also with `auto`, as the optimizer of `parallelize` is yours.
-    - `check`, `allow`: whether the program of a module is run beside it, and the differences
-      that are accepted (see `import_torch`).
-    - The other options are those of `distir search`.
+    - `profile`: the speeds that devices reach in practice; by default the profiles that
+      the cluster names, and `none` for data sheets.
+    - `offload_states`: by default `off`, even with `auto`, because the optimizer of a
+      script with `parallelize` is the user's own.
+    - `check`, `allow`: whether the program of a module is compared with the module, and
+      the differences that are accepted (see `import_torch`).
+    - The other options are those of the command `distir search`.
 
-    Raises DistIRError, also if nothing fits.
+    Raises DistIRError, also if no plan fits into memory.
     """
     own = {n: v for n, v in options.items() if n not in _ANY or v != 0}
     given = command_options(
@@ -123,7 +125,10 @@ def _modules(
     optimizer: str | None,
     trust: Trust,
 ) -> list[ModuleOp]:
-    """Returns the sequential programs to search plans for. Raises DistIRError."""
+    """
+    Returns the sequential programs to search plans for: a module is imported, and
+    programs are read from files. Raises DistIRError.
+    """
     several = model if isinstance(model, list | tuple) else [model]
     if all(isinstance(one, ModelProgram | str | Path) for one in several):
         given = {"args": args, "kwargs": kwargs, "loss": loss, "labels": labels}

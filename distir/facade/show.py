@@ -1,4 +1,4 @@
-"""`distir.show`: how a program is split, and what its devices send."""
+"""`distir.show`: shows how a program is split, and which messages its devices send."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from distir.tools.reports.layout_tables import LayoutTables
 
 @dataclass(frozen=True, eq=False)
 class ShownProgram:
-    """The layouts of a `program` as `tables`, which `distir show` prints as text."""
+    """
+    The layouts and messages of a `program`, in `tables`. As text, it is the output of
+    the command `distir show`.
+    """
 
     program: ModelProgram
     tables: LayoutTables
@@ -38,16 +41,24 @@ class ShownProgram:
 
     @property
     def arguments(self) -> Sequence[ArgumentLayout]:
-        """The layouts of the arguments; those that are alike in all layers are one entry."""
+        """
+        The layouts of the arguments. Arguments with the same layout in all layers are
+        one entry.
+        """
         return self.tables.arguments
 
     @property
     def communication(self) -> Sequence[Sent]:
-        """The messages of a device in a step, by module and kind."""
+        """
+        The messages that a device sends in a step, by module and kind of message; empty
+        for a sequential program.
+        """
         return self.tables.communication or ()
 
     def save(self, path: str | Path) -> None:
-        """Writes the tables as JSON. Raises DistIRError."""
+        """
+        Writes the tables to a JSON file. Raises DistIRError if it cannot be written.
+        """
         write_json(Path(path), self.tables.to_json())
 
     def __str__(self) -> str:
@@ -63,10 +74,10 @@ def show(
     program: ModelProgram | str | Path, **options: Unpack[ShowOptions]
 ) -> ShownProgram:
     """
-    Returns how the arguments of a program are split and what its devices send. A sequential
-    one is distributed first, if `cluster` and options of `distir distribute` are given. With
-    a `scope`, a pattern such as `*.h.3.*`, only what matches, each layer by itself. Raises
-    DistIRError.
+    Returns how the arguments of a program are split, and which messages its devices
+    send. A sequential program is distributed first, if `cluster` and options of `distir
+    distribute` are given. With `scope`, a pattern such as `*.h.3.*`, only matching
+    modules and arguments are shown, and each layer separately. Raises DistIRError.
     """
     source = ModelProgram.of(program)
     given = command_options("show", "show", [source.name], options)

@@ -1,4 +1,4 @@
-"""`distir.simulate`: predicts what a program costs on its cluster."""
+"""`distir.simulate`: predicts the time and memory of a program on its cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from distir.tools.arguments.typed_options import SimulateOptions
 from distir.tools.reports.simulation_tables import print_difference
 
 _OF_FILES = ("json", "trace", "html", "memory", "diff")
-"""Options of the command that the result has methods for."""
+"""The options of the command whose place methods of the result take."""
 
 _KINDS = (".html", ".json")
 
@@ -39,8 +39,7 @@ _KINDS = (".html", ".json")
 @dataclass(frozen=True, eq=False)
 class SimulatedProgram:
     """
-    The predicted cost of a distributed program: the `program`, its `simulation`, and its
-    name.
+    The predicted cost of a distributed program: the `program`, and its `simulation`.
     """
 
     program: ModelProgram
@@ -53,23 +52,24 @@ class SimulatedProgram:
 
     @property
     def step_time_s(self) -> float:
-        """Seconds of a step."""
+        """The time of a step, in seconds."""
         return self.simulation.step_time_s
 
     @property
     def memory_bytes(self) -> int:
-        """Peak memory in bytes, of the device that uses the most."""
+        """The peak memory, in bytes, of the device that uses the most."""
         return max(self.simulation.peak_memory_bytes)
 
     @cached_property
     def memory(self) -> MemoryReport:
-        """Reports the contents of memory at the peak."""
+        """A report on the contents of memory at the peak."""
         return MemoryReport.of(self.simulation)
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the report for a browser (`.html`) or the numbers (`.json`), depending on the
-        suffix. Raises DistIRError.
+        Writes a report for a browser if the suffix of `path` is `.html`, or the numbers
+        if it is `.json`. Raises DistIRError for other suffixes, or if the file cannot
+        be written.
         """
         path = Path(path)
         if one_of("ending of a report", path.suffix, _KINDS) == ".html":
@@ -79,13 +79,16 @@ class SimulatedProgram:
             write_json(path, self.simulation.to_json() | more)
 
     def save_trace(self, path: str | Path) -> None:
-        """Writes a timeline for ui.perfetto.dev. Raises DistIRError."""
+        """
+        Writes a timeline for ui.perfetto.dev to the file `path`. Raises DistIRError if
+        it cannot be written.
+        """
         self.simulation.write_trace(path)
 
     def difference(self, other: SimulatedProgram) -> SimulatedDifference:
         """
-        Compares this program with a second one: how much longer or shorter its step is, and
-        for what. Executes both once more.
+        Compares this program with `other`: how much longer the step of `other` is, and
+        for which causes. It simulates both programs once more.
         """
         found = Difference.of(self.simulation, other.simulation)
         return SimulatedDifference(found, (self.program.name, other.program.name))
@@ -97,7 +100,7 @@ class SimulatedProgram:
         )
 
     def _repr_html_(self) -> str:
-        """Shows the report of `save` in a notebook, in a frame of its own."""
+        """Returns the display in a notebook: the report of `save`, in a frame."""
         page = html_report(self.simulation, self.program.name)
         return (
             f"<p>{escape(str(self))}</p><iframe style='width:100%;height:600px;border:0' "
@@ -108,8 +111,8 @@ class SimulatedProgram:
 @dataclass(frozen=True, eq=False)
 class SimulatedDifference:
     """
-    The cost of a second program compared with that of a first one; their `names` are those
-    of the programs. As text it is the tables of `distir simulate --diff`.
+    The cost of a second program compared with that of a first program. `names` holds
+    the names of both. As text, it is the tables of `distir simulate --diff`.
     """
 
     difference: Difference
@@ -117,11 +120,14 @@ class SimulatedDifference:
 
     @property
     def step_time_s(self) -> float:
-        """By how many seconds a step of the second program is longer."""
+        """The step time of the second program minus that of the first, in seconds."""
         return self.difference.step / TICKS_PER_SECOND
 
     def save(self, path: str | Path) -> None:
-        """Writes the numbers as JSON. Raises DistIRError."""
+        """
+        Writes the comparison to a JSON file. Raises DistIRError if it cannot be
+        written.
+        """
         write_json(Path(path), self.difference.to_json())
 
     def __str__(self) -> str:
@@ -137,9 +143,10 @@ def simulate(
     program: ModelProgram | str | Path, **options: Unpack[SimulateOptions]
 ) -> SimulatedProgram:
     """
-    Simulates a distributed program on its cluster, or a sequential one, distributed with
-    the options of `distir distribute`. `profile` and `flat` are as in `distir simulate`:
-    by default the profiles that the cluster names. Raises DistIRError.
+    Simulates a distributed program on its cluster. A sequential program is distributed
+    first, with the options of `distir distribute`. `profile` (by default the profiles
+    that the cluster names) and `flat` are those of the command `distir simulate`.
+    Raises DistIRError.
     """
     wrong = [name for name in _OF_FILES if name in options]
     if wrong:
@@ -159,8 +166,10 @@ def distributed_if_asked(
     program: ModelProgram, given: Namespace, function: str
 ) -> ModelProgram:
     """
-    Returns the program, distributed over the cluster that a function of `distir` was given,
-    if it was given one. Raises DistIRError, also for options that need one.
+    Returns the program, distributed over the cluster in `given`, the options of a
+    function of `distir`. Without a cluster, it returns `program` itself, or raises
+    DistIRError if `given` holds options of `distir distribute`. `function` is the
+    function's name in the message.
     """
     from distir.tools.arguments.distribution import distribute_as_asked, given_options
 

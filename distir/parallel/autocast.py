@@ -1,5 +1,5 @@
 """
-The effect of `torch.autocast` around the call of a parallel module on its programs.
+The effect of `torch.autocast`, around the call of a parallel module, on its programs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ _DEVICES = ("cpu", "cuda")
 
 
 def enabled_devices() -> list[str]:
-    """Returns the types of devices for which `torch.autocast` is on."""
+    """
+    Returns the device types, of "cpu" and "cuda", for which `torch.autocast` is on.
+    """
     return [device for device in _DEVICES if torch.is_autocast_enabled(device)]
 
 
 @contextlib.contextmanager
 def outside_autocast() -> Generator[None]:
-    """A context manager inside which `torch.autocast` is off."""
+    """Returns a context manager that switches `torch.autocast` off."""
     with contextlib.ExitStack() as stack:
         for device in enabled_devices():
             stack.enter_context(torch.autocast(device, enabled=False))
@@ -32,8 +34,9 @@ def outside_autocast() -> Generator[None]:
 
 class AskedTypes:
     """
-    The types that `torch.autocast` asks for, call by call, of a module that is on a type of
-    `device` and was made with `dtype` (None: without).
+    Finds the type that `torch.autocast` requests, at each call of a parallel module.
+    The module is on a device of type `device`; `dtype` is the option of `parallelize`,
+    None if not given.
     """
 
     def __init__(self, device: str, dtype: str | None):
@@ -44,10 +47,12 @@ class AskedTypes:
 
     def now(self, kind: str) -> str | None:
         """
-        Returns the name of the type that programs are to be autocast to in a call of this
-        `kind`; None for programs in their own types. Every rank must call this. Raises
-        DistIRError, on every rank, if the type is another one than that of the module, or
-        if ranks differ, which they tell each other at the first call and where it changes.
+        Returns the name of the type to which programs are autocast in this call, or
+        None if they keep their own types. `kind` separates kinds of calls, such as
+        "training". Every rank must call this. Ranks compare their types at the first
+        call of a kind, and when a type changes. Raises DistIRError, on every rank, if
+        ranks differ, or if `torch.autocast` and the module's `dtype` request different
+        types.
         """
         asked = None
         if torch.is_autocast_enabled(self._device):
@@ -68,7 +73,7 @@ class AskedTypes:
 
 
 def _check_alike(asked: str | None) -> None:
-    """Raises DistIRError, on every rank, unless all ranks have the same type."""
+    """Raises DistIRError, on every rank, if ranks have different types `asked`."""
     every: list[str | None] = [asked] * dist.get_world_size()
     if len(every) > 1:
         dist.all_gather_object(every, asked)
@@ -83,8 +88,9 @@ def _check_alike(asked: str | None) -> None:
 
 def cast_input(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """
-    Returns an input in the type that a program takes, if `torch.autocast` is on and both
-    are floats: what comes from an encoder in front has the type of autocast.
+    Returns an input, cast to the type `dtype` of the program if `torch.autocast` is on
+    and both types are floats. Otherwise it returns `tensor` itself. An encoder in front
+    of the module gives tensors in the type of autocast, for example.
     """
     if enabled_devices() and tensor.is_floating_point() and dtype.is_floating_point:
         return tensor.to(dtype)

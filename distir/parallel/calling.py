@@ -1,4 +1,4 @@
-"""Maps the tensors of a module's call to the inputs of its programs."""
+"""Maps the tensors in a call of a module to the inputs of its programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from distir.frontends.torch.modules.meta import fake_on_cpu, has_no_value
 def fake_output(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Returns a module's output, with tensors that have shapes and no values."""
+    """
+    Returns the output of a module with fake tensors: they have shapes, but no values.
+    """
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     # With an environment, sizes that depend on values are unknown numbers, not errors.
@@ -42,8 +44,9 @@ def fake_output(
 
 class Inputs:
     """
-    The signature of a module's forward, with the example that it was made for: tensors may
-    have other values in a call, everything else is part of the program.
+    The inputs of a module: the signature of its forward and the example from which its
+    program was made. In a call, tensors can have other values than in the example. All
+    other arguments must be equal to the example's, because the program depends on them.
     """
 
     def __init__(
@@ -58,11 +61,14 @@ class Inputs:
         self._structure: Any = None
 
     def __deepcopy__(self, memo: object) -> Inputs:
-        """Returns itself: copies of a parallel module are called alike."""
+        """Returns the object itself: copies of a parallel module share it."""
         return self
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the leaves of a call by the names that exporters give them."""
+        """
+        Returns the leaves of a call's arguments, by the names that exporters give them.
+        Raises DistIRError if the arguments do not fit the signature.
+        """
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -77,8 +83,8 @@ class Inputs:
 
     def _exported(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
         """
-        Returns the names of the tensors of the example in the order in which exporters
-        take them: positional arguments, and named ones as they are given.
+        Returns the names of the example's tensors in the order of exporters: first the
+        positional arguments, then the named ones in the order of the call.
         """
         leaves, structure = _pytree.tree_flatten((tuple(args), dict(kwargs)))
         places = list(map(_Place, range(len(leaves))))
@@ -94,8 +100,9 @@ class Inputs:
         self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
     ) -> dict[str, torch.Tensor]:
         """
-        Returns the tensors of a call for the inputs of a program, which has these `names`.
-        Raises DistIRError for a call that differs in more than the values of tensors.
+        Returns the tensors of a call, by the `names` of a program's inputs. Raises
+        DistIRError if the call differs from the example in more than the values of
+        tensors.
         """
         given = self._named(args, kwargs)
         self._check(given)
@@ -111,7 +118,11 @@ class Inputs:
         )
 
     def output(self, leaves: Sequence[torch.Tensor]) -> Any:
-        """Returns the module's output, made of the results of its program."""
+        """
+        Returns the module's output: the program's results `leaves` in the structure of
+        the module's own output. If the number of results differs, it returns the only
+        result, or a tuple of all.
+        """
         if self._structure is None:
             output = fake_output(self._source, self._args, self._kwargs)
             self._structure = _pytree.tree_structure(output)
@@ -134,15 +145,15 @@ class Inputs:
 
 @dataclass(frozen=True)
 class _Place:
-    """Stands for a leaf of a call."""
+    """A placeholder for a leaf of a call, with its index."""
 
     index: int
 
 
 class Labels:
     """
-    The labels of a call in training, after the inputs: a tensor, or tensors in the
-    structure of an example.
+    The labels of a call in training: one tensor, or several in the structure of
+    `example`. A call takes them after the inputs.
     """
 
     def __init__(self, example: Any = None):
@@ -150,13 +161,13 @@ class Labels:
         self._structure = _pytree.tree_structure(example)
 
     def __deepcopy__(self, memo: object) -> Labels:
-        """Returns itself: copies of a parallel module are called alike."""
+        """Returns the object itself: copies of a parallel module share it."""
         return self
 
     def by_name(self, given: Any, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """
-        Returns the tensors of labels by the names that a program has for them. Raises
-        DistIRError for labels of another structure.
+        Returns the tensors in the labels `given`, by the `names` that the program has
+        for them. Raises DistIRError if their structure differs from the example's.
         """
         leaves, structure = _pytree.tree_flatten(given)
         if structure == self._structure:
@@ -178,7 +189,10 @@ class Labels:
 
 
 def _outline(value: Any) -> str:
-    """Describes tensors in containers, and what else is among them."""
+    """
+    Returns a text that describes nested containers: "a tensor" for each tensor, and the
+    value of each other leaf.
+    """
     leaves, structure = _pytree.tree_flatten(value)
     shown = [_Shown(_shown(leaf)) for leaf in leaves]
     return str(_pytree.tree_unflatten(shown, structure))

@@ -1,9 +1,11 @@
 """
-Parts of tensors that consist of several runs, in PyTorch's distributed checkpoints.
+Lets PyTorch's distributed checkpoints hold tensors whose local part consists of several
+runs.
 
-`torch.distributed.checkpoint` takes the part of a DTensor on a rank for one box of the
-whole tensor. Parts of strided shards are several boxes: the q, k and v of some heads in a
-fused projection. Checkpoints of them would be refused, or hold the wrong numbers.
+`torch.distributed.checkpoint` treats the local part of a DTensor as one box of the
+whole tensor. The local part of a strided shard consists of several boxes, such as the
+q, k and v of some heads in a fused projection. Without this module, PyTorch would
+refuse checkpoints of such tensors, or write wrong numbers.
 """
 
 from __future__ import annotations
@@ -32,15 +34,18 @@ from torch.distributed.tensor.placement_types import (
 from distir.runtime.storage.boxes import box_of, runs
 
 Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""The beginning of a box in the whole tensor and in the part, and its sizes."""
+"""
+A box of a tensor: where it begins in the whole tensor, where it begins in the local
+part, and its sizes.
+"""
 
 
 @cache
 def store_runs_apart() -> None:
     """
-    Makes DTensor, in this process, pass each run of a strided shard to checkpoints as a
-    chunk of its own, when they are written and when they are read. DTensors whose part is
-    one box are not affected.
+    Changes DTensor, in this process, so that checkpoints write and read each run of a
+    strided shard as a separate chunk. DTensors whose local part is one box behave as
+    before.
     """
     _replace("__create_write_items__", _write_items)
     _replace("__create_chunk_list__", _chunk_list)
@@ -90,7 +95,8 @@ def _part(tensor: DTensor, boxes: Sequence[Box], index: MetadataIndex) -> torch.
 
 def _boxes_of(tensor: DTensor) -> tuple[Box, ...]:
     """
-    Returns the boxes of a part; none if it is one box, or does not consist of even parts.
+    Returns the boxes that make up the local part of a DTensor. The result is empty if
+    no strided shard splits the tensor, or if the tensor is not split evenly.
     """
     mesh, shape = tensor.device_mesh, tuple(tensor.shape)
     place = mesh.get_coordinate()
@@ -120,8 +126,10 @@ def _runs(
     size: int, steps: tuple[tuple[int, int, int], ...]
 ) -> tuple[tuple[int, int, int], ...]:
     """
-    Returns the runs of a dimension of which a part consists: the beginning of each in the
-    whole and in the part, and its length. None if a step does not divide it.
+    Returns the runs that make up the local part of a dimension of `size` elements: for
+    each, its beginning in the whole dimension, its beginning in the part, and its
+    length. `steps` are the splits in order: split factor, number of parts, and index of
+    the part. The result is empty if a step does not divide the dimension evenly.
     """
     places = torch.arange(size)
     for factor, parts, at in steps:

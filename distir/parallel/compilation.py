@@ -37,27 +37,36 @@ if TYPE_CHECKING:
     from distir.frontends.imported_model import ImportedModel
 
 CONSTANTS = "constants.safetensors"
-"""The file of a package that holds the constants that the exporter made."""
+"""The file of a package with the constants that the exporter made."""
 
 INTERFACE = "interface.json"
-"""The file of a package that describes how it is called."""
+"""The file of a package with the names of its inputs and labels, and its notes."""
 
 
 PROGRAM = "program.mlir"
 LABELS = "labels.json"
-"""The files of a sequential program that is kept, and of the names of its labels."""
+"""
+The cached files of a sequential program: `PROGRAM` holds the program, and `LABELS` the
+names of its labels.
+"""
 
 
 @dataclass(frozen=True)
 class UserKernels:
-    """A file of users' kernels and the SHA-256 of its content, which packages depend on."""
+    """
+    A file with kernels of the user, and the SHA-256 of its content. Packages depend on
+    both.
+    """
 
     path: Path
     digest: str
 
     @staticmethod
     def of(path: str | Path) -> UserKernels:
-        """Returns the file at a path. Raises DistIRError if it cannot be read."""
+        """
+        Returns the description of the file at `path`. Raises DistIRError if it cannot
+        be read.
+        """
         try:
             content = Path(path).read_bytes()
         except OSError as error:
@@ -72,17 +81,21 @@ class Request:
     """
     A request to compile a module.
 
-    - `loss`: `cross_entropy`, `mse` or a function of the output and the labels; None if the
-      module's output is the loss;
-    - `cluster`: a cluster, as text;
-    - `distribution`: how to distribute over it, or a plan that a search found for it;
-    - `forward`: the options of the program before it is differentiated;
-    - `own_statistics`: whether batch normalisation takes the statistics of a device's
+    - `loss`: `cross_entropy`, `mse` or a function of the output and the labels; None if
+      the module's output is the loss;
+    - `cluster`: a cluster, as the text of its op;
+    - `distribution`: the options of `distribute` on this cluster, or a plan that a
+      search found for it;
+    - `forward`: the options that change the program before it is differentiated;
+    - `own_statistics`: whether batch normalisation uses the statistics of each device's
       samples in a micro-batch, instead of those of the whole batch;
     - `kernels`: the files of kernels that a schedule may name;
-    - `trust`: whether the module's program is run beside it, and what may differ.
-    - `labels`: an example of the labels of a loss that is a function; None if the loss tells;
-    - `compiled`: whether `torch.compile` makes the kernels of each function of the program.
+    - `trust`: whether the program is compared with the module, and which differences
+      are accepted;
+    - `labels`: an example of the labels, for a loss that is a function; None if DistIR
+      is to find out their shape from the loss;
+    - `compiled`: whether `torch.compile` makes the kernels of each function of the
+      program.
     """
 
     loss: Loss
@@ -97,7 +110,7 @@ class Request:
 
     @property
     def devices(self) -> int:
-        """The number of processes that run it."""
+        """The number of processes that run the package."""
         own = self.distribution
         if isinstance(own, SavedPlan):
             return own.devices
@@ -111,7 +124,9 @@ class Request:
 
     @property
     def statistics(self) -> BatchParts:
-        """The parts of a batch with statistics of their own in batch normalisation."""
+        """
+        The parts of a batch whose statistics batch normalisation computes separately.
+        """
         own = self.distribution
         if not self.own_statistics:
             return BatchParts()
@@ -120,14 +135,18 @@ class Request:
         return BatchParts(own.batch_parts, own.k)
 
     def autocast_to(self, dtype: str | None) -> Request:
-        """Returns the request of the program that is autocast to a type (None: not)."""
+        """
+        Returns the same request, with the program autocast to `dtype`; None for no
+        autocast.
+        """
         return replace(self, forward=replace(self.forward, autocast=dtype))
 
     def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> None:
         """
-        Distributes a step that computes gradients, in place. Options that have nothing to do
-        in it, because of what it computes gradients of, are left out, of the first step of
-        a module only ZeRO. Raises DistIRError.
+        Distributes a step that computes gradients, in place. Options that have no
+        effect, because of the tensors whose gradients the step computes, are left out.
+        For the first step of a module (`is_first`), only ZeRO is left out: the user
+        should learn that no layer is recomputed. Raises DistIRError.
         """
         own = self.distribution
         without = _inapplicable(program)
@@ -139,7 +158,7 @@ class Request:
             self._distribute(program, replace(own, **without))
 
     def distribute_forward(self, program: ModuleOp) -> None:
-        """Distributes the program of evaluation, in place. Raises DistIRError."""
+        """Distributes the program of evaluation mode, in place. Raises DistIRError."""
         own = self.distribution
         if isinstance(own, SavedPlan):
             own.distribute_forward(program)
@@ -170,9 +189,10 @@ def training_package(
     inputs: Sequence[str] | None = (),
 ) -> dict[str, bytes]:
     """
-    Returns the files, by name, of the package that computes the loss and the gradients of a
-    module in training mode: those of its parameters that require them, and of the `inputs`
-    of these names, or for None of those whose examples require them. Raises DistIRError.
+    Returns the files, by name, of the package that computes the loss and the gradients
+    of a module in training mode. The gradients are those of the parameters that require
+    them, and of the inputs and labels named in `inputs`. With None, `inputs` are the
+    example inputs that require gradients. Raises DistIRError.
     """
     examples = tensors_of((tuple(args), dict(kwargs)))
     needed = [t.requires_grad for t in examples] if inputs is None else []
@@ -214,13 +234,18 @@ def training_program(
     inputs: Sequence[str] | None = (),
 ) -> tuple[ImportedModel, list[str]]:
     """
-    Returns the sequential program of a module in training mode, which computes the loss and
-    what the optimizer makes of the gradients (by default the gradients themselves), and the
-    names of its labels. Parts of a module in training mode that are in evaluation mode stay
-    so. `statistics` says which parts of a batch are normalised by themselves. `example` is
-    one of the labels, for a loss that is a function. `inputs` are as in `training_package`,
-    for the optimizer `none`. A cross-entropy leaves out labels -100, as PyTorch's does.
-    `trust` is that of a `Request`. Raises DistIRError.
+    Returns the sequential program of a module in training mode, and the names of its
+    labels.
+
+    The program computes the loss, and the optimizer's updates or, with the optimizer
+    `none`, the gradients. Submodules in evaluation mode stay in it, unless the module
+    itself is in evaluation mode. `statistics` gives the parts of a batch that are
+    normalised separately. `example` is an example of the labels, for a loss that is a
+    function. `inputs` names the inputs and labels whose gradients the program returns
+    too; None stands for the example inputs that require gradients. They need the
+    optimizer `none`. A cross-entropy ignores the label -100, as PyTorch's does. `trust`
+    says whether the program is compared with the module, and which differences are
+    accepted. Raises DistIRError.
     """
     from distir.passes.differentiate import DifferentiatePass
     from distir.tools.files import apply_passes
@@ -340,7 +365,9 @@ def forward_program(
     forward: ForwardOptions | None = None,
     trust: Trust = Trust(),
 ) -> ImportedModel:
-    """Returns the sequential program of a module in evaluation mode. Raises DistIRError."""
+    """
+    Returns the sequential program of a module in evaluation mode. Raises DistIRError.
+    """
     from distir.frontends.torch.importer import import_torch
 
     forward = forward or ForwardOptions()
@@ -361,7 +388,10 @@ def forward_program(
 
 
 def _warn(imported: ImportedModel) -> None:
-    """Warns of what the frontend notes: nothing else would show it in a training script."""
+    """
+    Issues a Python warning for each note of the frontend, because a training script
+    would not see the notes otherwise.
+    """
     for note in imported.notes:
         warnings.warn(note, stacklevel=2)
 
@@ -414,9 +444,10 @@ def _program(
     make: Callable[[], tuple[ImportedModel, list[str]]],
 ) -> tuple[ImportedModel, list[str]]:
     """
-    Returns the sequential program that `make` imports and the names of its labels, or what
-    was kept of them under the key of the `content`: under another plan, a module is not
-    exported again. The weights are then its constants alone. Raises DistIRError.
+    Returns a sequential program and the names of its labels, from the cache or by
+    calling `make`. The key in the cache depends on `kind` and `content`, but not on a
+    plan: a module is not exported again for another plan. The weights of a cached
+    program are only its constants. Raises DistIRError.
     """
     from distir.frontends.imported_model import ImportedModel
     from distir.program.weights import load_weights
@@ -438,7 +469,10 @@ def _program(
 
 
 def _save_constants(imported: ImportedModel, path: Path) -> None:
-    """Writes the weights to a file, but for the parameters, which the module itself holds."""
+    """
+    Writes the weights of a program to a file, except for the parameters, which the
+    module itself holds.
+    """
     from distir.program.weights import save_weights
 
     own = set(_arguments(imported.module, "parameter"))
@@ -446,15 +480,15 @@ def _save_constants(imported: ImportedModel, path: Path) -> None:
 
 
 def tensors_of(structure: Any) -> list[torch.Tensor]:
-    """Returns the tensors of nested containers."""
+    """Returns the tensors in nested containers, as a flat list."""
     return [leaf for leaf in tree_leaves(structure) if isinstance(leaf, torch.Tensor)]
 
 
 def _inapplicable(program: ModuleOp) -> dict[str, Any]:
     """
-    Returns the options of distributing that have nothing to do in a training step, with the
-    values that ask for nothing: ZeRO without gradients of parameters, recomputation without
-    a backward of layers.
+    Returns the options of `distribute` that have no effect in this training step, with
+    the values that switch them off: ZeRO if the step updates no parameter and returns
+    no gradient of one, and recomputation if no layer has a backward.
     """
     from distir.gradients.call_pairs import call_pairs
     from distir.program import (
@@ -475,7 +509,7 @@ def _inapplicable(program: ModuleOp) -> dict[str, Any]:
 
 
 def _arguments(module: ModuleOp, wanted: str) -> list[str]:
-    """Returns the names of a program's arguments that have a role."""
+    """Returns the names of the program's arguments with the role `wanted`."""
     from distir.program import Program
 
     return [each.name for each in Program(module).arguments if each.role == wanted]
@@ -483,8 +517,8 @@ def _arguments(module: ModuleOp, wanted: str) -> list[str]:
 
 def _loss_result(module: ModuleOp) -> int:
     """
-    Returns the index of a program's loss: its first scalar float result. Raises
-    DistIRError.
+    Returns the index of the result that is the loss: the first float scalar. Raises
+    DistIRError if there is none.
     """
     from xdsl.dialects.builtin import AnyFloat, TensorType
 
@@ -510,8 +544,8 @@ def _package(
     request: Request,
 ) -> dict[str, bytes]:
     """
-    Returns the files of the package of a program, which `apply` distributes in place, by
-    their paths in it.
+    Returns the files of a program's package, by their paths in it. `apply` distributes
+    the program in place. `labels` are the names of the inputs that are labels.
     """
     from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes

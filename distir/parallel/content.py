@@ -1,4 +1,4 @@
-"""Keys of packages: equal keys mean equal packages."""
+"""Cache keys of packages: equal keys mean equal packages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from distir.version import __version__
 
 _NOT_OF_FORWARD = ("GenerationConfig",)
 """
-Classes of objects that modules hold for other purposes; this one differs in every process.
+The names of classes whose objects are left out of keys: modules hold such objects, but
+their forward does not use them. The content of a `GenerationConfig` differs in every
+process.
 """
 
 
@@ -31,12 +33,13 @@ _LIBRARIES = tuple(
     sysconfig.get_path(kind) + os.sep
     for kind in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-"""The folders of installed packages, which are known by their versions."""
+"""The folders of installed packages. Versions identify the code in them."""
 
 
 class _Pickler(pickle.Pickler):
     """
-    Pickles what decides what a module computes: its code, but no values of parameters.
+    Pickles everything that decides the computation of a module, including the code of
+    functions. For a parameter it writes shape, type and `requires_grad`, but no values.
     """
 
     def __init__(self, file: io.BytesIO, parameters: set[int]):
@@ -69,11 +72,17 @@ class _Pickler(pickle.Pickler):
 
 
 def _known(*parts: Any) -> None:
-    """What a pickled function is restored as; nothing restores them."""
+    """
+    Stands in a pickle for the function that would restore a pickled function. Nothing
+    calls it.
+    """
 
 
 def _has_file(module: str) -> bool:
-    """Whether a loaded module of Python was read from a file, or is Python's own."""
+    """
+    Whether the loaded Python module named `module` comes from a file, or is built into
+    Python.
+    """
     loaded = getattr(sys.modules.get(module), "__file__", None)
     return loaded is not None or module in sys.builtin_module_names
 
@@ -86,10 +95,12 @@ def content_key(
     request: Any,
 ) -> str | None:
     """
-    Returns a key of a module (the files of its code, its structure and settings, the shapes
-    of its parameters, the values of its buffers), of the shapes of its inputs and of the
-    request. None if there is no such key, as for a module that holds an open file, or one
-    whose code is in no file, as that of a notebook: what it calls may change unseen.
+    Returns a cache key, or None if the content has no reliable key. The key depends on
+    `kind`, on the module (the files of its code, its structure and settings, the shapes
+    of its parameters, the values of its buffers), on the shapes of its inputs, and on
+    `request`. There is no key for a module that cannot be pickled, such as one with an
+    open file. Neither is there one if its code is in no file, as in a notebook: code
+    that it calls could change unnoticed.
     """
     classes = {c for part in module.modules() for c in type(part).__mro__}
     if not all(_has_file(c.__module__) for c in classes):
@@ -114,9 +125,9 @@ def content_key(
 
 def _code(module: torch.nn.Module) -> set[Path]:
     """
-    Returns the files that decide what a module computes: those of its classes, with files
-    that give the versions of their libraries, all of the user's own that are loaded, and
-    ours.
+    Returns the files of code that decide the computation of a module: the files of its
+    classes, files that hold the versions of their libraries, all loaded files of the
+    user, and DistIR's own.
     """
     found = set(map(str, Path(__file__).parents[1].rglob("*.py")))
     names = {c.__module__ for part in module.modules() for c in type(part).__mro__}

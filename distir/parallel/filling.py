@@ -15,7 +15,8 @@ from distir.parallel.weights import names_of, values_of_rank_0
 
 STATES = "distir"
 """
-The name of the submodule that holds a program's own states, such as the counter of dropout.
+The name of the submodule with the states that only the program has, such as the counter
+of dropout.
 """
 
 
@@ -23,11 +24,15 @@ def fill(
     module: nn.Module, source: nn.Module, program: RankProgram, seed: int
 ) -> dict[str, torch.Tensor]:
     """
-    Adds this rank's parts of the parameters and buffers of `source` to a module, under
-    their names, and the program's own states to its submodule `STATES`. Parameters that a
-    schedule merged are views of the merged argument. Programs take complex numbers as pairs: a
-    complex buffer is a view of the pairs. Returns the remaining arguments of the
-    program by name. Raises DistIRError for a buffer without a value.
+    Adds this rank's parts of the parameters and buffers of `source` to `module`, under
+    their names. Returns, by name, the program's arguments that the module does not hold
+    as parameters or buffers.
+
+    States that only the program has go to the submodule `STATES`. Parameters that a
+    schedule merged into one argument become views of that argument. Programs take
+    complex numbers as pairs of real ones: a complex buffer becomes a view of its pairs.
+    Parameters without values are drawn from `seed`. Raises DistIRError if a buffer that
+    the program needs has no value.
     """
     _add_containers(module, source)
     names = names_of(source)
@@ -35,7 +40,8 @@ def fill(
 
     def known(spec: Any) -> str:
         """
-        Returns the first name that the source module has for an argument or a part of one.
+        Returns the source module's first name for the argument `spec`, or for a part of
+        a merged argument.
         """
         return first.get(spec.name, str(spec.name))
 
@@ -100,8 +106,9 @@ def fill(
 
 def _add_containers(module: nn.Module, source: nn.Module) -> None:
     """
-    Adds the lists and dictionaries of modules that `source` has, as scripts index them and
-    iterate over them, with all their elements, of which other stages hold some.
+    Adds copies of the `ModuleList`s, `ModuleDict`s and `Sequential`s of `source` to
+    `module`, because scripts index them and iterate over them. A copy has all their
+    elements, even those of other stages.
     """
     for name, part in source.named_modules():
         if name and type(part) in (nn.ModuleList, nn.ModuleDict, nn.Sequential):
@@ -123,8 +130,8 @@ def _check_buffers(source: nn.Module, program: RankProgram, used: set[str]) -> N
 
 def _place(root: nn.Module, name: str) -> tuple[nn.Module, str]:
     """
-    Returns the module that is to hold the tensor of that dotted name, made if it does not
-    exist, and the last part of the name.
+    Returns the submodule of `root` that holds the tensor with the dotted `name`, and
+    the last part of the name. Makes submodules that do not exist.
     """
     *path, last = name.split(".")
     for part in path:

@@ -1,4 +1,6 @@
-"""The options that change the forward program of a module before it is differentiated."""
+"""
+The options that change the forward program of a module before it is differentiated.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 Script = Callable[[Any], None]
-"""A schedule that is a Python function of a `distir.scheduling.Schedule`."""
+"""
+A schedule as a Python function. It takes a `distir.scheduling.Schedule` and records
+actions in it.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,14 +33,14 @@ class ForwardOptions:
     """
     The options that change a forward program.
 
-    - `dtype`: the floating-point type to compute in; None for the module's own;
-    - `autocast`: the type of 16 bits that operators of PyTorch's list compute in, as inside
-      of `torch.autocast`; None for none, as beside `dtype`;
-    - `float8`: how 8-bit floats of products are scaled; None for products in the type of
-      the model;
-    - `attention`: whether attention becomes one op where a module writes it out;
-    - `equal_features`: whether each sample has as many places for features as features (see
-      `import_torch`);
+    - `dtype`: the floating-point type of computations; None for the module's own types;
+    - `autocast`: the 16-bit type of the operators in PyTorch's autocast list, as inside
+      `torch.autocast`; None for no autocast. It is not used together with `dtype`;
+    - `float8`: how the 8-bit floats of products are scaled; None for products in the
+      type of the model;
+    - `attention`: whether attention that a module writes out becomes one op;
+    - `equal_features`: whether each sample has as many places for features as features
+      (see `import_torch`);
     - `script`: a schedule in its IR form, as text; "" for none.
     """
 
@@ -48,7 +53,7 @@ class ForwardOptions:
 
     @property
     def needs_loss_scaling(self) -> bool:
-        """Whether small gradients would be lost if the loss were not scaled."""
+        """Whether the loss must be scaled, because small gradients underflow in f16."""
         return "f16" in (self.dtype, self.autocast)
 
     @staticmethod
@@ -59,10 +64,10 @@ class ForwardOptions:
         schedule: str | Path | Script | None,
     ) -> tuple[ForwardOptions, str]:
         """
-        Returns the options, and the name of the pipeline's schedule ("" if `schedule` is a
-        script). `dtype` is a name or a type of PyTorch, `float8` a name; `schedule` is the
-        name of a pipeline's schedule or a script, as a function or a file. Raises
-        DistIRError.
+        Returns the options, and the name of the pipeline's schedule, or "" if there is
+        none. `dtype` is a name or a type of PyTorch; `float8` is a name. `schedule` is
+        either the name of a pipeline's schedule, or a schedule script: a function or a
+        file. Raises DistIRError.
         """
         name = None if dtype is None else name_of_float(dtype)
         if float8 is not None:
@@ -75,9 +80,9 @@ class ForwardOptions:
 
     def apply(self, program: ModuleOp, apart: Collection[str] = ()) -> None:
         """
-        Applies the options to a program as the frontend returns it, in place: it is folded,
-        and repeated layers become functions. Arguments that `apart` names keep their
-        floating-point type. Raises DistIRError.
+        Applies the options, in place, to a program from the frontend. Shapes are
+        folded, and repeated layers become functions. The arguments named in `apart`
+        keep their floating-point type. Raises DistIRError.
         """
         from distir.passes.apply_schedule import ApplySchedulePass
         from distir.passes.autocast import AutocastPass
@@ -103,8 +108,8 @@ class ForwardOptions:
 
     def complete(self, program: ModuleOp) -> None:
         """
-        Makes ops that can be distributed of those that `apply` left whole for gradients to be
-        taken, in place: products in 8-bit floats.
+        Replaces products in 8-bit floats, in place, by ops that can be distributed.
+        `apply` leaves each product as one op, in the form that `differentiate` needs.
         """
         from distir.tools.files import apply_passes, named_pass
 
@@ -114,8 +119,8 @@ class ForwardOptions:
 
 def name_of_float(dtype: Any) -> str:
     """
-    Returns DistIR's name of a floating-point type that is given by name or as PyTorch's
-    type. Raises DistIRError.
+    Returns DistIR's name of a floating-point type, given as a name or as PyTorch's
+    type. Raises DistIRError for other types.
     """
     text = str(dtype)
     known = {
@@ -127,7 +132,7 @@ def name_of_float(dtype: Any) -> str:
 
 
 def _recorded(schedule: str | Path | Script) -> str:
-    """Returns the IR form of a script, as text. Raises DistIRError."""
+    """Returns the IR form of a schedule script, as text. Raises DistIRError."""
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.scheduling.recorder import Schedule

@@ -1,4 +1,4 @@
-"""Losses that are Python functions."""
+"""Losses that are Python functions, and examples of their labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distir.parallel.calling import fake_output
 _FAKES = "torch._subclasses.fake_tensor"
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
-"""A function of a module's output and the labels that returns a scalar."""
+"""A function that takes a module's output and the labels, and returns a scalar."""
 
 Loss = str | LossFunction | None
 """The name of a loss, a function, or None if the module returns its loss itself."""
@@ -26,8 +26,8 @@ Loss = str | LossFunction | None
 @contextlib.contextmanager
 def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
     """
-    A context manager inside which the module takes labels, in any structure, as its last
-    positional argument and returns the loss.
+    Returns a context manager that changes the forward of a module: it takes labels, in
+    any structure, as its last positional argument, and returns the loss.
     """
     forward, patched = module.forward, module.__dict__.get("forward")
 
@@ -47,8 +47,8 @@ def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
 
 def example_labels(loss: Loss, labels: Any) -> Any:
     """
-    Returns an example of labels without its values. Raises DistIRError for one that is of no
-    use.
+    Returns the example `labels` with zeros as values. Raises DistIRError if there are
+    labels but no loss, because the module's output is then the loss.
     """
     if labels is not None and loss is None:
         raise DistIRError(
@@ -67,9 +67,10 @@ def labels_of(
     loss: LossFunction,
 ) -> torch.Tensor:
     """
-    Returns example labels for a loss, by what it accepts: the number of a class for each
-    position of a map (`[N, C, ...]`) or for each row of the module's output, a number for
-    each of the output's, or a number for each row. Raises DistIRError.
+    Returns example labels of zeros, in a shape that the loss accepts. Shapes are tried
+    in this order: a class for each position of a map (`[N, C, ...]`) or each row of the
+    output, a number for each element of the output, a number for each position or row.
+    Raises DistIRError if the loss accepts none.
     """
     output = fake_output(module, args, kwargs)
     shaped: torch.Tensor | None = next(filter(_has_rows, tree_leaves(output)), None)
@@ -82,7 +83,7 @@ def labels_of(
         for shape in rows:
             classes = shaped.new_zeros(shape, dtype=torch.int64)
             numbers = shaped.new_zeros(shape)
-            # What takes numbers as well as classes takes neither for a class.
+            # A loss that accepts floats and integers alike expects no classes.
             if not _accepts(loss, output, numbers):
                 if _accepts(loss, output, classes):
                     return _zeros(classes)
@@ -110,7 +111,9 @@ def _has_rows(value: Any) -> bool:
 
 
 def _accepts(loss: LossFunction, output: Any, labels: torch.Tensor) -> bool:
-    """Whether a loss gives a scalar for labels, without a warning."""
+    """
+    Whether the loss returns a scalar for these labels, without an error or a warning.
+    """
     with warnings.catch_warnings(), quiet(_FAKES), contextlib.suppress(Exception):
         warnings.simplefilter("error")
         return loss(output, labels).ndim == 0

@@ -1,8 +1,9 @@
 """
 Parameters of the source module that a schedule merged into one argument of the program.
 
-The module has them under their own names, as views of this rank's part of the argument, so
-that an optimizer that updates a parameter in place updates the argument.
+The parallel module holds these parameters under their own names, as views of this
+rank's part of the argument. An optimizer that updates such a parameter in place thus
+updates the argument.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from distir.parallel.rank_program import RankProgram
 
 def joined(spec: Any, value_of: Callable[[Any], torch.Tensor]) -> torch.Tensor:
     """
-    Returns the whole tensor of a merged argument; `value_of` returns the value of each
-    part. Raises DistIRError for one that is merged in groups.
+    Returns the whole tensor of a merged argument: `value_of` gives the value of each
+    part. Raises DistIRError if the parts are merged in groups.
     """
     _check_groups(spec)
     return torch.cat([value_of(part) for part in spec.parts()], spec.repacked[0])
@@ -32,9 +33,9 @@ def merged_parts(
     program: RankProgram, spec: Any, local: torch.Tensor
 ) -> Iterator[tuple[Any, torch.Tensor]]:
     """
-    Yields the parts of a merged argument, or of its gradient: the description of a part,
-    with its layout, and the view of it in this rank's tensor `local`. Raises DistIRError
-    where a rank does not have an even share of each.
+    Yields, for each part of a merged argument or of its gradient, its description with
+    its layout, and its view in this rank's tensor `local`. Raises DistIRError if a rank
+    does not hold an even share of each part, or if the parts are merged in groups.
     """
     _check_groups(spec)
     dim, sizes, _ = spec.repacked
@@ -67,8 +68,9 @@ def make_views(
     module: nn.Module, program: RankProgram, others: Mapping[str, torch.Tensor]
 ) -> None:
     """
-    Makes the parameters of a module that a schedule merged views of the merged arguments,
-    which are among `others` by name; these must have the same values.
+    Turns the module's parameters that a schedule merged into views of the merged
+    arguments. `others` holds the merged arguments by name, with the same values as the
+    parameters.
     """
     for spec in program.arguments.values():
         if spec.repacked and spec.role == "parameter":

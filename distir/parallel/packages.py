@@ -1,5 +1,5 @@
 """
-The packages that programs are lowered to: made once, cached by content, read by all ranks.
+The packages of lowered programs: made once, cached by content, and read by all ranks.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from distir.errors import DistIRError
 from distir.system.output_files import replaced_files
 
 CACHE = "DISTIR_CACHE"
-"""The environment variable that names the folder of packages."""
+"""The environment variable that names the folder of cached packages."""
 
 
 def cache_folder() -> Path:
-    """Returns the folder in which packages are cached."""
+    """
+    Returns the folder of cached packages: that of the environment variable
+    `DISTIR_CACHE`, or `distir` in the user's cache folder.
+    """
     if given := os.environ.get(CACHE):
         return Path(given)
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -35,10 +38,11 @@ def shared_package(
     key_of: Callable[[], str | None], make: Callable[[], Mapping[str, bytes]]
 ) -> Path:
     """
-    Returns the folder of a package whose files rank 0 makes, unless it has them from an
-    earlier run: under the key that `key_of` returns on rank 0, which stands for all that the
-    package depends on (None: unknown, so that nothing is cached). Every rank must call this;
-    each node gets a copy. An error on rank 0 is raised on all ranks. Raises DistIRError.
+    Returns the folder of a package. Rank 0 makes its files by calling `make`, unless
+    the cache has them under the key that `key_of` returns on rank 0. The key stands for
+    everything that the package depends on; with None, nothing is cached. Every rank
+    must call this, and each node gets a copy of the files. If rank 0 fails, every rank
+    raises an error. Raises DistIRError.
     """
     sent: list[Any] = [None]
     if dist.get_rank() == 0:
@@ -59,13 +63,13 @@ def shared_package(
 
 
 def cached_folder(key: str | None) -> Path | None:
-    """Returns the folder with the files that are kept under a key; None if there are none."""
+    """Returns the folder of the files cached under `key`, or None if there are none."""
     folder = None if key is None else cache_folder() / key
     return folder if folder is not None and folder.is_dir() else None
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Returns the files of a package in a folder by their paths in it."""
+    """Returns the contents of the files in a package's folder, by their paths in it."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -75,9 +79,10 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def keep_files(key: str | None, files: Mapping[str, bytes]) -> Path:
     """
-    Writes files under a key to the cache, or to a temporary folder if there is no key.
-    Returns their folder. Ranks that write at the same time write the same. Raises
-    DistIRError.
+    Writes `files` to the cache under `key`, or to a temporary folder if `key` is None,
+    and returns their folder. If the cache has the key, nothing is written. Several
+    ranks can write at the same time, because they write the same content. Raises
+    DistIRError if the folder cannot be written.
     """
     if (known := cached_folder(key)) is not None:
         return known
@@ -98,8 +103,8 @@ def keep_files(key: str | None, files: Mapping[str, bytes]) -> Path:
 
 class Package:
     """
-    The modules of a package in a folder: `program` (its tables and a class per distinct
-    rank), `runtime` and the other helpers.
+    The Python modules of the package in `folder`: `program` (its tables, and a class
+    for each distinct rank), `runtime`, and others that `module` returns.
     """
 
     def __init__(self, folder: Path):
@@ -119,5 +124,5 @@ class Package:
         self.runtime: Any = self.module("runtime")
 
     def module(self, name: str) -> ModuleType:
-        """Returns the module of the package that has that name."""
+        """Returns the package's Python module called `name`."""
         return import_module(f"{self._name}.{name}")

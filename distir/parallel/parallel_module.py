@@ -1,4 +1,4 @@
-"""The module that a training script works with instead of the user's own."""
+"""The module that a training script uses in the place of the user's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from distir.parallel.weights import batch_counters
 
 
 class _Loss(torch.autograd.Function):
-    """A loss whose gradients, by parameters and inputs, have been computed already."""
+    """A loss whose gradients, for parameters and inputs, have already been computed."""
 
     @staticmethod
     def forward(
@@ -57,7 +57,10 @@ class _Loss(torch.autograd.Function):
 
 
 class _ModuleOutput(torch.autograd.Function):
-    """An output of evaluation, which has no gradients."""
+    """
+    An output in evaluation mode. Its backward raises DistIRError, because it has no
+    gradients.
+    """
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
@@ -73,15 +76,19 @@ class _ModuleOutput(torch.autograd.Function):
 
 class ParallelModule(nn.Module):
     """
-    A module that runs on several processes, made by `distir.parallelize` on each of them.
+    A module that runs on several processes. `distir.parallelize` makes it on each of
+    them.
 
-    Its parameters have the names of the source module and are `DTensor`s: each process
-    holds its part, and with a pipeline only those of its own stages. In training mode a
-    call returns the loss of the global batch, and `backward` on that fills the gradients;
-    in evaluation mode it returns this rank's part of the output. `data_rank` of
-    `data_ranks`, or a `sampler`, say which part of a batch a rank must be given.
-    `normalisations` says how often a step moves the statistics of batch normalisation;
-    `check` compares the first step with one of the source module.
+    Its parameters have the names of the source module and are `DTensor`s. Each process
+    holds its part of each parameter; with a pipeline, a process holds only the
+    parameters of its own stages. In training mode, a call returns the loss of the
+    global batch, and `backward` of this loss fills the gradients. In evaluation mode, a
+    call returns this rank's part of the output.
+
+    A rank must be given part `data_rank` of `data_ranks` equal parts of the batch;
+    `sampler` returns the samples of this part. `normalisations` is the number of times
+    that a step updates the statistics of batch normalisation. `check`, if given,
+    compares the first step with one of the source module.
     """
 
     def __init__(
@@ -126,9 +133,10 @@ class ParallelModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """
-        Takes this rank's part of the batch, as the source module takes the whole, and in
-        training the labels as one more positional argument. Returns the loss of the global
-        batch in training, this rank's part of the output in evaluation mode.
+        Runs the module on this rank's part of the batch. The arguments are those of the
+        source module, and in training mode the labels as one more positional argument.
+        Returns the loss of the global batch in training mode, and this rank's part of
+        the output in evaluation mode.
         """
         if self.training:
             return self._loss(args, kwargs)
@@ -136,8 +144,8 @@ class ParallelModule(nn.Module):
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """
-        Runs forward and backward: returns the loss of the global batch, with all gradients
-        filled.
+        Runs forward and backward. Returns the loss of the global batch; all gradients
+        are then filled.
         """
         loss = self._loss(args, kwargs)
         loss.backward()
@@ -169,7 +177,8 @@ class ParallelModule(nn.Module):
         self, dataset: Dataset[Any], *, shuffle: bool = True, seed: int = 0
     ) -> DistributedSampler[Any]:
         """
-        Returns the samples of a dataset that this rank must be given, for a `DataLoader`.
+        Returns a sampler for a `DataLoader`. It selects the samples of `dataset` that
+        this rank must be given.
         """
         return DistributedSampler(
             dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
@@ -177,13 +186,14 @@ class ParallelModule(nn.Module):
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """
-        Scales all gradients so that their norm of that order (`inf`: the largest number),
-        over the parameters of all stages, is at most `max_norm`; returns the norm before.
+        Scales all gradients so that their norm, over the parameters of all stages, is
+        at most `max_norm`. Returns the norm before scaling. `norm_type` is the order of
+        the norm; `inf` stands for the largest magnitude. Every rank must call this.
         """
         gradients = [
             cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
         ]
-        # Of one type on all ranks, whichever parameters their stages have.
+        # The same type on all ranks, even if their stages have other parameters.
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
         norm = torch.zeros((), dtype=kind, device=self._program.device)
@@ -269,7 +279,7 @@ class ParallelModule(nn.Module):
         return program, batch, needed
 
     def _named(self) -> dict[str, torch.Tensor]:
-        """Returns all parameters and buffers by all of their names, found in one walk."""
+        """Returns all parameters and buffers, by all of their names."""
         return {
             **dict(self.named_buffers(remove_duplicate=False)),
             **dict(self.named_parameters(remove_duplicate=False)),
@@ -282,8 +292,9 @@ class ParallelModule(nn.Module):
         named: Mapping[str, torch.Tensor],
     ) -> dict[int, torch.Tensor]:
         """
-        Runs a program on a batch and returns its results by index. If gradients overflow
-        because the loss is scaled by too large a number, it runs again with a smaller one.
+        Runs a program on a batch and returns its results by index. If gradients
+        overflow because the scale of the loss is too large, the program runs again with
+        a smaller scale.
         """
         batch = self._own_part(program, given)
         while True:
@@ -302,8 +313,8 @@ class ParallelModule(nn.Module):
         named: Mapping[str, torch.Tensor],
     ) -> bool:
         """
-        Returns whether gradients overflowed although the scale of the loss can be reduced;
-        if so, sets the smaller scale for all further steps.
+        Whether gradients overflowed and the scale of the loss can still be reduced. If
+        so, the smaller scale is stored for all further steps.
         """
         scales = {s.name: s.loss_scale for s in program.all_arguments if s.loss_scale}
         if not scales:
@@ -328,12 +339,12 @@ class ParallelModule(nn.Module):
         self, spec: Any, value: torch.Tensor
     ) -> list[tuple[str, DTensor]]:
         """
-        Returns the gradient of an argument with the argument's name, or for a merged
-        argument one for each of its parameters.
+        Returns the gradient of an argument together with the argument's name. For a
+        merged argument, it returns the name and the gradient of each parameter in it.
         """
         program = self._program
         if not spec.repacked:
-            # As their parameters lie, which fused optimizers on GPUs ask for.
+            # Contiguous like the parameter: fused optimizers on GPUs require it.
             return [(spec.name, program.distributed(spec, value.contiguous()))]
         return [
             (part.name, program.distributed(part, view.contiguous()))
@@ -458,8 +469,9 @@ class ParallelModule(nn.Module):
         self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:
         """
-        Returns the inputs and labels of a call by name, as they are given: whole, or this
-        rank's part of the batch.
+        Returns the inputs and labels of a call, by name. If `torch.autocast` is on,
+        floats are cast to the types that the program takes. Each tensor holds the
+        values that the call gives: the whole tensor, or this rank's part of the batch.
         """
         given = self._given(program, args, kwargs)
         if not enabled_devices():
@@ -484,7 +496,10 @@ class ParallelModule(nn.Module):
     def _own_part(
         self, program: RankProgram, given: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Returns the parts of inputs and labels that this rank takes of a call."""
+        """
+        Returns this rank's parts of the inputs and labels of a call, as the program
+        takes them.
+        """
         return {
             spec.name: program.of_batch(spec, given[spec.name].detach())
             for spec in program.arguments.values()
@@ -498,8 +513,8 @@ class ParallelModule(nn.Module):
         named: Mapping[str, torch.Tensor],
     ) -> dict[str, torch.Tensor]:
         """
-        Returns this rank's parts of the arguments of a program that are not given in a
-        call. Every rank must call this.
+        Returns this rank's parts of the program's arguments that a call does not give:
+        parameters, constants and states. Every rank must call this.
         """
         found: dict[str, torch.Tensor] = {}
         for spec in program.all_arguments:
@@ -513,9 +528,9 @@ class ParallelModule(nn.Module):
         self, program: RankProgram, spec: Any, named: Mapping[str, torch.Tensor]
     ) -> torch.Tensor | None:
         """
-        Returns a parameter, constant or state as a program takes it (None: not on this
-        rank). It may have another layout there, or be on another stage, so every rank must
-        take part.
+        Returns a parameter, constant or state as `program` takes it, or None if this
+        rank does not need it. It may have another layout in `program` than in the first
+        program, or be on another stage. Every rank must therefore call this.
         """
         own = self._program
         known = self._known.get(spec.name)
@@ -533,7 +548,10 @@ class ParallelModule(nn.Module):
         return own.moved(known, held, program, spec)
 
     def _tensor(self, name: str, named: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Returns this rank's part of a parameter, buffer or state of its program."""
+        """
+        Returns this rank's part of the parameter, buffer or program state called
+        `name`.
+        """
         value = self._others.get(name)
         if value is None:
             value = named.get(name)
@@ -561,15 +579,15 @@ def _without_copies(
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:
-    """Returns this rank's part of a tensor, apart from autograd."""
+    """Returns this rank's part of a tensor, detached from autograd."""
     if isinstance(value, DTensor):
-        # What `to_local` does without gradients, some microseconds for each parameter.
+        # As `to_local` without gradients, but it saves microseconds per parameter.
         return value._local_tensor  # pyright: ignore[reportPrivateUsage]
     return value.detach()
 
 
 def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
-    """Returns the norm of what this rank has of a gradient; 0 of nothing."""
+    """Returns the norm of this rank's part of a gradient; 0 if the part is empty."""
     own = gradient.to_local().flatten()
     if not own.numel():
         return torch.zeros((), device=own.device)
@@ -579,8 +597,9 @@ def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
 
 def _share_of_power(gradient: DTensor, order: float) -> torch.Tensor:
     """
-    Returns this rank's term of a power of a norm. The sum over all ranks counts elements
-    that several of them hold once.
+    Returns this rank's contribution to the sum over all elements of their magnitude to
+    the power `order`. Elements that several ranks hold count once in the sum over all
+    ranks.
     """
     copies = prod(
         size

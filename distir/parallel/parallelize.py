@@ -1,4 +1,4 @@
-"""`distir.parallelize`, which makes a module of PyTorch run distributed."""
+"""`distir.parallelize`: makes a PyTorch module run distributed."""
 
 from __future__ import annotations
 
@@ -44,18 +44,26 @@ from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import ParallelizeOptions
 
 _DEGREE = re.compile(r"(?<![\w-])-([rdectpk])\b(?!-)")
-"""The option of a command for a degree of parallelism or the number of micro-batches."""
+"""
+Matches a command's option for a degree of parallelism, or for the number of
+micro-batches, such as `-t`.
+"""
 
 _OPTIONS = {
     "--batch-norm-micro-batches": 'batch_norm="device"',
     "--float8 row-gw-hp": 'float8="row-gw-hp"',
     "equal_features (--equal-features)": "equal_features=True",
 }
-"""Other options of commands, as arguments."""
+"""
+Other options of commands, with the argument of `parallelize` that stands for each.
+"""
 
 
 def in_words_of_python(message: str) -> str:
-    """Returns a message with the arguments of `parallelize` instead of options of commands."""
+    """
+    Returns `message` with the options of commands replaced by arguments of
+    `parallelize`.
+    """
     for option, argument in _OPTIONS.items():
         message = message.replace(option, argument)
     return _DEGREE.sub(r"\1=", message)
@@ -64,8 +72,8 @@ def in_words_of_python(message: str) -> str:
 @contextlib.contextmanager
 def in_python() -> Generator[None]:
     """
-    A context manager that makes errors speak of the arguments of `parallelize`. Raises
-    DistIRError.
+    Returns a context manager that rewrites the messages of errors: options of commands
+    become arguments of `parallelize`. Raises DistIRError again with the new message.
     """
     try:
         yield
@@ -75,13 +83,16 @@ def in_python() -> Generator[None]:
 
 
 CLUSTER = "cpu"
-"""The cluster that modules are distributed for by default."""
+"""The default cluster for the distribution of modules."""
 
 BATCH_NORMS = ("batch", "device")
-"""What batch normalisation may take the statistics of; the default first."""
+"""
+The sets of samples from which batch normalisation may take its statistics: the whole
+batch (default), or the samples of each device.
+"""
 
 CHECKS = ("import", "off", "step")
-"""The comparisons with the module; the default first."""
+"""The ways to compare the program with the module; the default first."""
 
 
 def parallelize(
@@ -110,58 +121,67 @@ def parallelize(
     **distribution: Unpack[ParallelizeOptions],
 ) -> ParallelModule:
     """
-    Returns the module distributed over the processes that call this: all of them, under
-    `torchrun`, or a single one. The result is a `ParallelModule`.
+    Returns a `ParallelModule`: the module, distributed over all processes that call
+    this, under `torchrun`, or on a single process.
 
-    - `args`, `kwargs`: example inputs of the global batch. Everything in them that is no tensor
-      becomes fixed. For other shapes, such as another number of samples or another length, a
-      call compiles another program over the same parameters, once for each shape. If the
-      samples of a batch cannot be divided evenly among the ranks, each of them is taken as
-      often as makes it even, which leaves the mean as it is.
-    - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`, of which -100 does
-      not count), `mse`, a function of the module's output and the labels, or None if the
-      module's output is the loss.
-    - `labels`: an example of the global batch's labels, a tensor or several in a tuple, list
-      or dictionary, where the shapes that a function takes do not tell.
-    - `cluster`: a built-in cluster or the file of one, for decisions that depend on its speed.
-    - `schedule`: the name of the pipeline's schedule; or a script that says how the model is
-      to run (`docs/schedules.md`): a function, or the file of one.
+    - `args`, `kwargs`: example inputs of the global batch. All values in them that are not
+      tensors become fixed. For a batch with another number of samples, or another length,
+      a call compiles another program over the same parameters, once for each shape. If the
+      samples of a batch cannot be divided evenly among the ranks, each sample is taken
+      several times, which leaves the mean as it is.
+    - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`; the label -100
+      is ignored), `mse`, a function of the module's output and the labels, or None if
+      the module's output is the loss.
+    - `labels`: an example of the labels of the global batch: a tensor, or several in a
+      tuple, list or dictionary. Give it if `loss` is a function and does not determine
+      their shapes.
+    - `cluster`: a built-in cluster or the file of one. Decisions that depend on speed
+      use it.
+    - `schedule`: the name of the pipeline's schedule, or a schedule script
+      (`docs/schedules.md`): a function, or the file of one.
     - `fused_attention`: whether attention that a module writes out becomes one op.
-    - `equal_features`: says that each sample has as many places for features of images or
-      sounds as the module gives it (`masked_scatter`), which models with such features need
-      for micro-batches. A sample that has another number of places becomes NaN.
-    - `dtype`: `bf16`, `f16` or `f32`, the type in which the model computes, but for its
-      loss. Parameters keep their type, as what the optimizer updates, and are cast once a step;
-      gradients have the type of their parameters. In f16 the loss is scaled: a step whose
-      gradients overflow is computed again with a smaller scale.
-    - `float8`: `tensor`, `row` or `row-gw-hp`, as in `distir import`: products of activations
-      with parameters, but for the head, are in 8-bit floats that are scaled like that.
-    - `kernels`: files MODULE.py of the kernels that a schedule names; DistIR's own need none.
-    - `batch_norm`: what batch normalisation in training takes the statistics of: the whole
-      `batch`, so that the result is that of one process (as with PyTorch's SyncBatchNorm),
-      or each `device`'s own samples, in each micro-batch, as in DistributedDataParallel.
-    - `plan`: what `distir.search` found for this module, loss and batch, or the file that
-      it was saved to: instead of `cluster`, the degrees and all that distributes.
-    - `seed`: of the values of parameters that have none: on the meta device, or fake.
-    - `check`: `import` runs the program that is made of the module beside it, on the example
-      inputs and on others, before anything is compiled (see `import_torch`); `off` does
-      not; `step` also compares the loss and the gradients of the first step with those of
-      the module itself on one process.
+    - `equal_features`: asserts that each sample has as many places for features of
+      images or sounds as the module gives it (`masked_scatter`). Models with such
+      features need this for micro-batches. The results of a sample with another number
+      of places become NaN.
+    - `dtype`: `bf16`, `f16` or `f32`: the type of the model's computations, except its
+      loss. Parameters keep their type, because the optimizer updates them, and are cast
+      once in a step. Gradients have the type of their parameters. In f16 the loss is
+      scaled; if gradients overflow, the step is computed again with a smaller scale.
+    - `float8`: `tensor`, `row` or `row-gw-hp`, the scaling of 8-bit floats, as in
+      `distir import`. Products of activations with parameters, except those of the
+      head, are then computed in 8-bit floats.
+    - `kernels`: files MODULE.py with kernels that a schedule names. DistIR's own
+      kernels need no file.
+    - `batch_norm`: the samples from which batch normalisation takes its statistics in
+      training. `batch`: the whole batch, so that the result is that of one process
+      (PyTorch's SyncBatchNorm). `device`: each device's own samples in each micro-batch
+      (as in DistributedDataParallel).
+    - `plan`: the result of `distir.search` for this module, loss and batch, or its
+      file. It replaces `cluster`, the degrees and all other options of distribution.
+    - `seed`: the seed for parameters that have no values, because they are on the meta
+      device or fake.
+    - `check`: `import` compares the program with the module, on the example inputs and
+      on others, before anything is compiled (see `import_torch`). `step` also compares
+      the loss and the gradients of the first step with those of the module on one
+      process. `off` compares nothing.
     - `allow`: the differences from the module that are accepted: `control-flow`,
       `python-random`, `custom-backward`, `mismatch` (`trust.ACCEPTED`).
-    - `compiled`: whether `torch.compile` makes the kernels of the program's functions, which
-      takes a minute at the first step.
-    - `shapes`: further global batches that will come, whose programs are compiled at once: for
-      each the positional arguments of the module and, with a loss, the labels behind them.
-      Their values do not matter.
-    - `max_programs`: the largest number of shapes that calls may have; another one is an error.
-    - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op, and is an error
-      that names the module in which NaN appears first. Each step then waits for its results.
-    - `distribution`: options of `distir distribute`. `r`, `d`, `e`, `c`, `t`, `p`: degrees of
-      parallelism, whose product is the number of processes; `k`: micro-batches; `zero`,
-      `no_sync`, `checkpoint`, `sequence_parallel`, `overlap`, ... In hybrid sharding each of
-      `r` groups of processes, such as nodes, holds all parameters, gradients and states which
-      ZeRO splits over its `d`.
+    - `compiled`: whether `torch.compile` makes the kernels of the program's functions.
+      It takes about a minute at the first step.
+    - `shapes`: further global batches, whose programs are compiled at once. Each is a list of
+      the positional arguments of the module and, with a loss, the labels behind them. Their
+      values do not matter.
+    - `max_programs`: the largest number of shapes of batches. A call with another shape is an
+      error.
+    - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op. The error
+      then names the module in which NaN appears first. Each step waits for its results.
+    - `distribution`: options of `distir distribute`. `r`, `d`, `e`, `c`, `t`, `p` are
+      degrees of parallelism; their product is the number of processes. `k` is the
+      number of micro-batches. Further options: `zero`, `no_sync`, `checkpoint`,
+      `sequence_parallel`, `overlap`, ... With `r` groups of processes, such as nodes
+      (hybrid sharding), each group holds all parameters, gradients and states; ZeRO
+      splits them over the `d` processes of a group.
 
     Raises DistIRError, on every rank.
     """
@@ -303,8 +323,8 @@ def _planned(
     plan: SavedPlan | str | Path,
 ) -> Request:
     """
-    Returns the request of a plan, with which no other options may be given. Raises
-    DistIRError.
+    Returns the request for a plan. Raises DistIRError if `cluster` or `options` of
+    distribution are given too.
     """
     plain = DistributionOptions()
     given = [
@@ -322,7 +342,10 @@ def _planned(
 
 
 def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
-    """Says how many processes are asked for, and by what."""
+    """
+    Returns a text for messages: the plan, or the degrees whose product is the number of
+    processes.
+    """
     if isinstance(distribution, SavedPlan):
         return f"the plan ({distribution.result.plan})"
     axes = [
@@ -335,7 +358,7 @@ def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
 
 
 def _join() -> None:
-    """Joins the other processes, unless the script has done so."""
+    """Starts communication with the other processes, unless the script has done so."""
     if dist.is_initialized():
         return
     backend = "nccl" if torch.cuda.is_available() else "gloo"
@@ -348,10 +371,10 @@ def _join() -> None:
 
 def _device() -> torch.device:
     """
-    Returns where this process computes: on its GPU if the processes talk by NCCL, also
-    beside another backend for CPUs. The GPU is the one that the script has chosen or, if
-    nothing used CUDA yet, the one of this process among those of its node. Raises
-    DistIRError if there is none.
+    Returns the device on which this process computes: a GPU if the processes
+    communicate by NCCL, alone or beside a backend for CPUs, else the CPU. The GPU is
+    the one that the script has chosen. If CUDA is not in use yet, it is the GPU with
+    this process's number on its node. Raises DistIRError if there is no such GPU.
     """
     if "nccl" not in dist.get_backend_config():
         return torch.device("cpu")

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Placement
 
 Split = tuple[tuple[str, int | None], ...]
-"""The axes that split a dimension, the outermost first, each with its run length."""
+"""
+The axes that split a dimension, outermost first, each with its run length; None if each
+part is a single run.
+"""
 
 Axes = tuple[tuple[str, int], ...]
 """The axes of a mesh with their sizes, outermost first."""
@@ -30,10 +33,11 @@ def placements(
     shape: Sequence[int], split: Sequence[Split], axes: Mapping[str, int]
 ) -> list[Placement]:
     """
-    Returns one DTensor placement for each axis of a mesh, for a tensor of that global shape
-    whose dimensions are split in this way. DTensor applies placements in the order of the
-    mesh; where our order differs, or parts consist of several runs, the placement is a
-    strided shard. Raises DistIRError for a split that no placements of DTensor express.
+    Returns one DTensor placement for each axis of a mesh, for a tensor of global shape
+    `shape`. `split` gives the axes that split each dimension, and `axes` the sizes of
+    all axes. DTensor applies placements in the order of the mesh. If the order of
+    `split` differs, or a part consists of several runs, the placement is a strided
+    shard. Raises DistIRError if no placements of DTensor express the split.
     """
     found: dict[str, Placement] = {name: Replicate() for name in axes}
     for dim, (size, own) in enumerate(zip(shape, split, strict=False)):
@@ -56,8 +60,9 @@ def placements(
 @cache
 def _strides(size: int, split: Split, axes: Axes) -> Mapping[str, int] | None:
     """
-    Returns the factor of the strided shard for each axis that splits a dimension; 1 for a
-    plain shard. None if there are no such factors.
+    Returns, for each axis that splits a dimension of `size` elements, the split factor
+    of its strided shard; 1 stands for a plain shard. Returns None if no factors express
+    the split.
     """
     sizes = dict(axes)
     names = [name for name, _ in axes if any(name == own for own, _ in split)]
@@ -81,7 +86,10 @@ def _taken(
     sizes: Mapping[str, int],
     place: Mapping[str, int],
 ) -> npt.NDArray[Any]:
-    """Returns the elements that the device at that place of the mesh holds."""
+    """
+    Returns the part of `elements` that a device holds by DistIR's rules. `place` gives
+    its coordinates in the mesh.
+    """
     for name, run in split:
         parts = sizes[name]
         width = len(elements) // parts if run is None else run
@@ -96,14 +104,20 @@ def _strided(
     names: Sequence[str],
     place: Sequence[int],
 ) -> npt.NDArray[Any]:
-    """Returns the elements that it holds by the rules of DTensor."""
+    """
+    Returns the part of `elements` that a device holds by DTensor's rules, for strided
+    shards with the given `factors`. `place` holds its coordinates on the axes `names`.
+    """
     for name, factor, index in zip(names, factors, place, strict=True):
         elements = elements.reshape(factor, sizes[name], -1)[:, index].reshape(-1)
     return elements
 
 
 def _factors(size: int, parts: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yields the factors worth trying for axes of these sizes, plain shards first."""
+    """
+    Yields candidates for the split factors of axes of sizes `parts`, plain shards
+    first.
+    """
     if not parts:
         yield ()
         return

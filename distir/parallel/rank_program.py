@@ -21,17 +21,20 @@ from distir.parallel.packages import Package
 from distir.parallel.placements import placements
 
 _REPLICAS = "replicas"
-"""The axis of the mesh that stands in for none: its only device holds everything."""
+"""
+The axis of the mesh that is used for a mesh without axes. This mesh has one device,
+which holds every tensor whole.
+"""
 
 
 class RankProgram:
     """
     The part of a package that this rank runs.
 
-    - `arguments`, `results`: what it takes and returns, as rows of the package's tables, by
-      their index there;
-    - `inputs`, `labels`: the names of arguments that a call passes, in that order;
-    - `constants`: tensors that the exporter made, by name.
+    - `arguments`, `results`: this rank's arguments and results: rows of the package's
+      tables, by their index there;
+    - `inputs`, `labels`: the names of the arguments that a call passes, in order;
+    - `constants`: the tensors that the exporter made, by name.
     """
 
     def __init__(self, package: Package, device: torch.device):
@@ -76,8 +79,8 @@ class RankProgram:
 
     def __deepcopy__(self, memo: object) -> RankProgram:
         """
-        Returns the program itself: it holds no values of the module that runs it, so that
-        copies of that run it too.
+        Returns the program itself. Copies of a parallel module can share it, because it
+        holds no values of the module.
         """
         return self
 
@@ -91,27 +94,30 @@ class RankProgram:
         )
 
     def initial(self, spec: Any, seed: int) -> torch.Tensor:
-        """Returns this rank's part of a new parameter, drawn from the seed and its name."""
+        """
+        Returns this rank's part of a new parameter. Its values are drawn from `seed`
+        and its name.
+        """
         mesh = self.specs.get(spec.mesh)
         return self._initial.parameter(spec, mesh, self.rank, seed).to(self.device)
 
     def unread(self, name: str, parameter: torch.Tensor, seed: int) -> torch.Tensor:
         """
-        Returns the first value of a parameter that no op reads, and that has none, drawn
-        from the seed and its name.
+        Returns initial values for a parameter without values that no op reads. They are
+        drawn from `seed` and `name`.
         """
         shape = tuple(parameter.shape)
         spec = self._runtime.Tensor(name, parameter.dtype, shape, role="parameter")
         return self._initial.parameter(spec, None, self.rank, seed).to(self.device)
 
     def part(self, spec: Any, whole: torch.Tensor) -> torch.Tensor:
-        """Returns this rank's part of a tensor."""
+        """Returns this rank's part of the tensor `whole`, as a copy."""
         mesh = self.specs.get(spec.mesh)
         # A copy, so that the whole tensor can go.
         return self._runtime.shard(whole, spec, mesh, self.rank).clone()
 
     def distributed(self, spec: Any, part: torch.Tensor) -> DTensor:
-        """Returns the distributed tensor of which this rank holds that part."""
+        """Returns the DTensor described by `spec`, given this rank's `part` of it."""
         key = spec.mesh, spec.shape, spec.split, part.dtype
         known = self._distributed.get(key)
         if known is not None:
@@ -135,7 +141,8 @@ class RankProgram:
 
     def held(self, spec: Any, part: torch.Tensor) -> torch.Tensor:
         """
-        Returns this rank's part of a parameter, or of a buffer that is split, as a DTensor.
+        Returns `part` as a DTensor if it belongs to a parameter or to a split buffer;
+        otherwise returns `part` itself.
         """
         if spec.role == "parameter" or any(spec.split):
             return self.distributed(spec, part)
@@ -145,8 +152,10 @@ class RankProgram:
         self, spec: Any, part: torch.Tensor, whole: torch.Tensor
     ) -> torch.Tensor:
         """
-        Returns this rank's part of a complex buffer, in the memory of its part of the
-        pairs, as a DTensor if it is split. It is the `whole` buffer where pairs are split.
+        Returns this rank's part of a complex buffer. It shares the memory of `part`,
+        which holds the same numbers as pairs of real ones. If the buffer is split, the
+        result is a DTensor. If the pairs themselves are split, the result is a copy of
+        the `whole` buffer.
         """
         if spec.split and spec.split[-1]:
             return whole.to(self.device).clone()
@@ -165,8 +174,8 @@ class RankProgram:
 
     def replicated(self, parameter: torch.Tensor) -> DTensor:
         """
-        Returns a parameter that no op reads, of which every rank has the same values, as a
-        DTensor on the mesh of this rank's other parameters.
+        Returns a parameter that no op reads as a replicated DTensor, on the mesh of
+        this rank's other parameters. Every rank must give the same values.
         """
         first = [s.mesh for s in self.arguments.values() if s.role == "parameter"]
         others = [name for name, s in self.specs.items() if self.rank in s.ranks]
@@ -176,8 +185,8 @@ class RankProgram:
 
     def other(self, spec: Any) -> torch.Tensor:
         """
-        Returns this rank's part of what the source module does not have: a constant that
-        the exporter made, or the first value of a state.
+        Returns this rank's part of a value that the source module does not have: a
+        constant that the exporter made, or zeros as the first value of a state.
         """
         if spec.name in self.constants:
             return self.part(spec, self.constants[spec.name]).to(self.device)
@@ -186,8 +195,8 @@ class RankProgram:
 
     def sharding_of(self, spec: Any) -> tuple[Any, ...]:
         """
-        Returns a key that is equal for two tensors, also of two programs, whose parts are
-        in the same places.
+        Returns a key for the places of a tensor's parts. Two tensors, even of two
+        programs, have equal keys if their parts are on the same devices.
         """
         mesh = self.specs.get(spec.mesh)
         split = spec.split if any(spec.split) else ()
@@ -195,18 +204,18 @@ class RankProgram:
 
     @property
     def inputs_with_gradients(self) -> frozenset[str]:
-        """Returns the names of the inputs and labels of which it returns gradients."""
+        """The names of the inputs and labels whose gradients the program returns."""
         given = {s.name for s in self.all_arguments if s.role in self._batches.ROLES}
         return frozenset(s.of for s in self.all_results if s.of in given)
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether its ranks hold different arguments."""
+        """Whether ranks hold different arguments."""
         world = dist.get_world_size()
         return any(len(spec.ranks) < world for spec in self.specs.values())
 
     def holds(self, spec: Any) -> bool:
-        """Whether this rank has a part of an argument."""
+        """Whether this rank has a part of the argument `spec`."""
         return spec.name in self._held
 
     # The batch
@@ -225,8 +234,8 @@ class RankProgram:
 
     def place_in_batch(self, rank: int | None = None) -> tuple[int, int]:
         """
-        Returns which part of the batch a rank (by default this one) must be given, and of
-        how many.
+        Returns the index of the part of the batch that `rank` (by default this rank)
+        must be given, and the number of parts.
         """
         rank = self.rank if rank is None else rank
         meshes = self.specs.values()
@@ -234,8 +243,9 @@ class RankProgram:
 
     def of_batch(self, spec: Any, given: torch.Tensor) -> torch.Tensor:
         """
-        Returns this rank's part of an input, given its part of the batch. Raises
-        DistIRError for another shape.
+        Returns this rank's part of an input as the program takes it. `given` is the
+        part of the batch that the caller gave. Raises DistIRError if its shape or type
+        is wrong.
         """
         expected, own = self._batches.share(spec, self.batch_axes())
         what, another = f"{spec.role} {spec.name!r}", "an example of another batch"
@@ -281,8 +291,9 @@ class RankProgram:
 
     def run(self, values: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         """
-        Runs the program on this rank's parts of all arguments, in its own types also inside
-        `torch.autocast`; returns its results by their index in the table.
+        Runs the program on this rank's parts of all arguments, given by name. Returns
+        the results by their index in the table of results. `torch.autocast` has no
+        effect on it.
         """
         arguments = [values[spec.name] for spec in self.arguments.values()]
         with torch.no_grad(), outside_autocast():
@@ -290,7 +301,10 @@ class RankProgram:
         return dict(zip(self.results, results, strict=True))
 
     def everywhere(self, spec: Any, value: torch.Tensor | None) -> torch.Tensor:
-        """Returns, on all ranks, a tensor that the ranks of its mesh have whole."""
+        """
+        Returns, on all ranks, a tensor that only the ranks of its mesh hold. They hold
+        it whole; other ranks pass None as `value`.
+        """
         ranks = self.specs[spec.mesh].ranks if spec.mesh else [0]
         if len(ranks) < dist.get_world_size():
             if value is None:
@@ -304,9 +318,9 @@ class RankProgram:
         self, spec: Any, value: torch.Tensor | None, target: RankProgram, wanted: Any
     ) -> torch.Tensor | None:
         """
-        Returns this rank's part of a value of this program as an argument of another one
-        has it; None for a rank without. Unless both have it in the same parts, every rank
-        must take part.
+        Returns this rank's part of a value of this program, in the layout of the
+        argument `wanted` of the program `target`. Returns None if this rank holds no
+        part there. Every rank must call this, unless the layouts are the same.
         """
         if self.sharding_of(spec) == target.sharding_of(wanted):
             return value
@@ -317,8 +331,8 @@ class RankProgram:
 
     def output(self, index: int, value: torch.Tensor | None) -> torch.Tensor:
         """
-        Returns this rank's part of the batch of a result: with a pipeline, ranks of other
-        stages than the last get theirs too.
+        Returns the rows of a result that belong to this rank's part of the batch. With
+        a pipeline, the ranks of all stages get them. Every rank must call this.
         """
         spec = self.all_results[index]
         mesh = self.specs.get(spec.mesh)
@@ -330,7 +344,10 @@ class RankProgram:
         return self._from_its_stage(spec, value)
 
     def _of_batch_only(self, spec: Any, value: torch.Tensor) -> torch.Tensor:
-        """Returns a result that is split over the axes of the batch alone."""
+        """
+        Returns this rank's part of a result after a change of layout: the result is
+        then split over the axes of the batch only.
+        """
         axes = self.batch_axes()
         kept = tuple(
             tuple(s for s in split if dim == 0 and s[0] in axes)

@@ -1,4 +1,6 @@
-"""Compares the first step of a parallel module with one of its source on one process."""
+"""
+Compares the first step of a parallel module with a step of its source on one process.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,20 @@ from distir.parallel.losses import Loss
 from distir.parallel.shapes import Example
 
 _OF_LARGEST = 5e-6
-"""The part of the largest gradient of all by which any gradient may differ."""
+"""
+The difference that is allowed for any gradient, as a fraction of the largest magnitude
+in all gradients and the loss.
+"""
 
 _Step = dict[str, torch.Tensor]
-"""The loss, as "", and the gradients by the names of parameters."""
+"""The loss, under the name "", and the gradients, by the names of their parameters."""
 
 
 @dataclass(frozen=True)
 class StepCheck:
     """
-    Compares the loss and the gradients of a step with those of the source module, which rank
-    0 runs on the whole batch.
+    Compares the loss and the gradients of a step with those of the source module. Rank
+    0 runs the source module on the whole batch.
     """
 
     source: nn.Module
@@ -56,8 +61,10 @@ class StepCheck:
         gradients: Sequence[torch.Tensor],
     ) -> None:
         """
-        Checks a step of a parallel module, in which this rank has the first of `place` of so
-        many parts of the batch; every rank must call this. Raises DistIRError, on every rank.
+        Checks a step of a parallel module. `place` holds the index of this rank's part
+        of the batch, and the number of parts. `gradients` belong to the tensors
+        `trained`. Every rank must call this. Raises DistIRError, on every rank, if the
+        step differs from the source's.
         """
         names = {id(p): name for name, p in parallel.named_parameters()}
         found: _Step = {"": loss.detach().cpu()}
@@ -86,7 +93,11 @@ class StepCheck:
             raise DistIRError(f'parallelize(check="step"): {said[0]}')
 
     def _problem(self, parts: int, every: Sequence[Any]) -> str | None:
-        """Says how a step differs from the source's, given what all ranks have of it."""
+        """
+        Returns a text that says how a step differs from the source's, or None if it
+        does not. `every` holds the part of the batch, the state and the gradients of
+        each rank.
+        """
         state: _Step = {}
         found: _Step = {}
         calls: dict[int, Any] = {}
@@ -141,7 +152,11 @@ class StepCheck:
         seed: int,
         wide: bool,
     ) -> _Step:
-        """Returns the loss and the gradients of the source for a batch."""
+        """
+        Returns the loss and the gradients of the source module for a batch, with the
+        parameters and buffers in `state`. With `wide`, the module computes in a wider
+        type.
+        """
         module = self.source
         own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         values = {name: state[name] for name in own if name in state}
@@ -221,7 +236,7 @@ def _tensors(example: Example) -> list[torch.Tensor]:
 
 
 def _loss(loss: Loss, output: Any, labels: Any = None) -> torch.Tensor:
-    """Returns the loss of a module's output, as the program computes it."""
+    """Returns the loss of a module's output, computed in the way of the program."""
     if callable(loss):
         return loss(output, labels)
     leaves = [x for x in _pytree.tree_leaves(output) if isinstance(x, torch.Tensor)]
@@ -235,8 +250,9 @@ def _loss(loss: Loss, output: Any, labels: Any = None) -> torch.Tensor:
 
 def _joined(calls: Sequence[Any]) -> Any:
     """
-    Returns the call of the whole batch, of those for its parts: tensors that are equal in all
-    parts are no part of it.
+    Returns the arguments of the call for the whole batch, given those for its parts.
+    Tensors are concatenated along their first dimension. Scalars and other values come
+    from the first part.
     """
     if len(calls) == 1:
         return calls[0]
@@ -251,6 +267,9 @@ def _joined(calls: Sequence[Any]) -> Any:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor, of which ranks may have parts, on the CPU."""
+    """
+    Returns the whole tensor on the CPU, also of a DTensor whose parts are on several
+    ranks.
+    """
     tensor = tensor.detach()
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()

@@ -1,6 +1,6 @@
 """
-The programs of a training step: one for each set of tensors that need gradients, and each
-type of `torch.autocast`, made when a step needs it.
+The programs of a training step. There is one for each set of tensors that need
+gradients and each type of `torch.autocast`, made when a step first needs it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from distir.parallel.shapes import Example, Shapes
 from distir.parallel.weights import names_of
 
 _KEPT = ("parameter", "state")
-"""Roles of the arguments that a module keeps from step to step."""
+"""The roles of arguments that a module keeps from step to step."""
 
 
 @dataclass(frozen=True)
 class Needed:
     """
-    The tensors whose gradients a step computes: `parameters` by their first names in
-    the source module, `inputs` (and labels) by their names in the program.
+    The tensors whose gradients a step computes. `parameters` holds first names in the
+    source module. `inputs` holds the names of inputs and labels in the program.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -42,12 +42,17 @@ class Needed:
 
 class Steps:
     """
-    Chooses the program of each step. The first program, `base`, is that of the parameters
-    which require gradients when the module is parallelized, and of the example inputs that
-    do, autocast to the type `autocast` (None: not); parameters are stored as it takes them.
-    `make` makes a program of such a type, on all ranks: of such a set, or of a set of
-    parameters and the example inputs that require gradients (`with_inputs`: there are some).
-    Where nothing requires gradients yet, `base` is the program of all parameters.
+    Chooses the program of each step.
+
+    The first program, `base`, computes the gradients of the parameters and example
+    inputs that require them when the module is parallelized. `with_inputs` tells
+    whether any example input does. If nothing requires gradients yet, `base` computes
+    the gradients of all parameters. It is autocast to the type `autocast`; None for no
+    autocast. The module stores parameters in the form that `base` takes.
+
+    `make` makes a program, on all ranks, from the names of the parameters, the names of
+    the inputs (None for the example inputs that require gradients), and the type of
+    autocast.
     """
 
     def __init__(
@@ -83,9 +88,9 @@ class Steps:
         self, named: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]
     ) -> Needed:
         """
-        Returns the values that need gradients in a step on all ranks: of `named`, the
-        parameters and buffers of the module, and of `given`, the inputs and labels by name.
-        Every rank must call this.
+        Returns the tensors that need gradients in this step on any rank. `named` holds
+        the parameters and buffers of the module, and `given` the inputs and labels, by
+        name. Every rank must call this.
         """
         if not torch.is_grad_enabled():
             return Needed()
@@ -103,7 +108,10 @@ class Steps:
         return self._needed
 
     def _is_new(self, own: Needed) -> bool:
-        """Whether what a rank needs is not what it needed in the last step."""
+        """
+        Whether the tensors that need gradients differ from those in the last step, on
+        this rank or, in a pipeline, on any rank.
+        """
         is_new = own != self._own
         if self.base.is_pipeline:
             flag = torch.tensor(int(is_new), device=self.base.device)
@@ -119,9 +127,10 @@ class Steps:
         example: Callable[[], Example] | None = None,
     ) -> RankProgram:
         """
-        Returns the program that computes the gradients of `needed`, for none those of `base`,
-        autocast to the type `autocast`, for a batch of these `shapes`, of which `example`
-        returns one (None: that of `base`). Every rank must call this. Raises DistIRError.
+        Returns the program that computes the gradients in `needed`, autocast to the
+        type `autocast`, for global batches of the shapes in `shapes` (None: those of
+        `base`), of which `example` returns one. If `needed` is empty, it computes the
+        gradients of `base`. Every rank must call this. Raises DistIRError.
         """
         needed = needed or self._first_needed
         key = needed, autocast, shapes
@@ -145,8 +154,8 @@ class Steps:
 
     def _check_kept(self, program: RankProgram) -> None:
         """
-        Raises DistIRError for a program of another type that does not take parameters and
-        states as `base` does: they would have to be sent in every step.
+        Raises DistIRError if a program takes parameters and states in other layouts,
+        types or shapes than `base`: they would have to be sent in every step.
         """
         kept = {s.name: s for s in self.base.all_arguments if s.role in _KEPT}
         for spec in program.all_arguments:
@@ -163,7 +172,10 @@ class Steps:
 
 
 def _as_kept(program: RankProgram, spec: Any) -> Any:
-    """Returns a key that is equal for tensors of two programs that one memory can be."""
+    """
+    Returns a key that is equal for two tensors, of two programs, if both can use the
+    same memory.
+    """
     return program.sharding_of(spec), spec.dtype, tuple(spec.shape), spec.repacked
 
 
@@ -174,8 +186,9 @@ def _requiring(tensors: Mapping[str, torch.Tensor]) -> list[str]:
 @contextlib.contextmanager
 def training(module: nn.Module, names: frozenset[str]) -> Generator[None]:
     """
-    A context manager inside which those parameters of a module require gradients that
-    `names` holds.
+    Returns a context manager that sets `requires_grad` of all parameters of a module:
+    true for the parameters in `names`, false for all others. At its end it restores the
+    old values.
     """
     parameters = dict(module.named_parameters())
     before = {name: p.requires_grad for name, p in parameters.items()}

@@ -1,4 +1,4 @@
-"""The initial values of parameters and buffers: those of the source module on rank 0."""
+"""The initial values of parameters and buffers, from the source module on rank 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from distir.frontends.torch.modules.meta import has_no_value
 
 
 def names_of(source: nn.Module) -> dict[str, list[str]]:
-    """Returns all names of each parameter of a module, by its first name."""
+    """
+    Returns all names of each parameter of a module, by its first name. Tied parameters
+    have several names.
+    """
     first: dict[nn.Parameter, str] = {}
     found: dict[str, list[str]] = {}
     for name, parameter in source.named_parameters(remove_duplicate=False):
@@ -22,9 +25,10 @@ def names_of(source: nn.Module) -> dict[str, list[str]]:
 
 def values_of_rank_0(source: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """
-    Yields, on every rank, the parameters and buffers of a module as they are on rank 0, by
-    their first name, except for those that have no values. If all
-    ranks made their module from the same seed, nothing is sent.
+    Yields, on every rank, the name and the value that each parameter and buffer has on
+    rank 0. A shared parameter comes once, with its first name; tensors without values
+    are left out. Only values that differ between ranks are sent. If all ranks made the
+    module from the same seed, nothing is sent.
     """
     tensors = {
         name: tensor.detach()
@@ -44,7 +48,7 @@ def values_of_rank_0(source: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _different(tensors: Mapping[str, torch.Tensor]) -> set[str]:
-    """Returns the names of the tensors that differ between ranks."""
+    """Returns the names of the tensors whose values differ between ranks."""
     own = {name: _fingerprint(tensor) for name, tensor in tensors.items()}
     everyone: list[dict[str, tuple[float, ...]]] = [{}] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
@@ -52,7 +56,10 @@ def _different(tensors: Mapping[str, torch.Tensor]) -> set[str]:
 
 
 def _fingerprint(tensor: torch.Tensor) -> tuple[float, ...]:
-    """Returns numbers that differ, with near certainty, if two tensors do."""
+    """
+    Returns a few numbers that almost certainly differ if the values of two tensors
+    differ.
+    """
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     flat = tensor.reshape(-1)
@@ -69,8 +76,8 @@ def _fingerprint(tensor: torch.Tensor) -> tuple[float, ...]:
 
 def batch_counters(source: nn.Module) -> list[str]:
     """
-    Returns the names of the buffers in which batch normalisations count their steps: no op
-    reads them, and programs do not have them.
+    Returns the names of the buffers in which batch normalisations count their steps. No
+    op reads these buffers, so programs do not have them.
     """
     from torch.nn.modules.batchnorm import (
         _BatchNorm,  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,4 @@
-"""The passes of DistIR, one per file, named like the file."""
+"""The passes of DistIR: one file for each pass, with the name of the pass."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -60,7 +60,10 @@ _PASSES: dict[str, str] = {
 
 
 def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
-    """Returns every pass by name; each is imported when it is used."""
+    """
+    Returns a function for each pass, by the pass's name. The function imports the pass
+    and returns its class.
+    """
 
     def loader(name: str, class_name: str) -> Callable[[], type[ModulePass]]:
         def load() -> type[ModulePass]:

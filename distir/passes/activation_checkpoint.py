@@ -1,4 +1,6 @@
-"""`activation-checkpoint`: keeps fewer residuals and recomputes them in the backward."""
+"""
+`activation-checkpoint`: keeps fewer residuals; the backward recomputes the others.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +16,36 @@ from distir.transforms.memory.checkpointing import checkpoint
 @dataclass(frozen=True)
 class ActivationCheckpointPass(DistIRPass):
     """
-    Trades residuals for recomputation, per call of a differentiated function (a layer).
+    Keeps fewer residuals of differentiated functions, such as layers, and recomputes
+    the others in the backward. This saves memory and costs time.
 
-    - `policy`: `none`; `full`: the backward gets the arguments of the layer only and runs
-      its forward again, as far as gradients need it (Chen et al. 2016); `whole`: it runs
-      all of it again, as `torch.utils.checkpoint` does, including the last product of a
-      GPT's layer, which no gradient needs: this is slower, and serves to predict software
-      that does it; `selective`: it recomputes what attention computes between its two
-      products of activations (Korthikanti et al. 2022); `products`: it keeps the results of
-      products, convolutions and attention, reduced over devices if they are sums, and
-      recomputes the rest, such as norms and activation functions (the usual policy of
-      PyTorch's selective activation checkpointing); `offload`: it recomputes nothing, and
-      activations are in the host's memory meanwhile. With `full:0.5` or `full:1/2` half of
-      the layers, evenly spread, have the policy, the others keep everything. With
-      `full:6/6+4/6+0/7` 6 of the first 6 layers have it, 4 of the next 6 and none of the last
-      7: such as on the stages of a pipeline, the first of which keeps values of the most
-      micro-batches. With `full:1/2:products`, or `full:6/6+4/6+0/7:products`, the other
-      layers have `products`.
-      `save:onnx.MatMul+train.attention` keeps the results of the ops of these names, and computes
-      all others again that a gradient needs; `recompute:onnx.Gelu` keeps those of all other ops.
-      They are kept even where gradients only need what follows from them (the policies of
-      PyTorch's selective activation checkpointing, MUST_SAVE and MUST_RECOMPUTE).
-    - `every`: apply the policy to every n-th layer only; `layers`: to these only (indices
-      in program order). All layers by default.
+    - `policy`: what each call keeps and what its backward recomputes. `none` keeps all
+      residuals. `full` keeps the arguments of the layer only; the backward runs the
+      part of the forward again that gradients need (Chen et al. 2016). `whole` runs the
+      whole forward again, as `torch.utils.checkpoint` does. It includes ops that no
+      gradient needs, such as the last product of a GPT layer, and is therefore slower.
+      Use it to predict software that does the same. `selective` recomputes the ops of
+      attention between its two products of activations (Korthikanti et al. 2022).
+      `products` keeps the results of products, convolutions and attention, after their
+      reduction over devices if they are sums. It recomputes the rest, such as norms and
+      activation functions. This is the usual policy of PyTorch's selective activation
+      checkpointing. `offload` recomputes nothing: activations wait in the host's
+      memory. `full:0.5` or `full:1/2` applies the policy to half of the layers, evenly
+      spread; the others keep everything. `full:6/6+4/6+0/7` applies it to 6 of the
+      first 6 layers, to 4 of the next 6 and to none of the last 7. This helps in
+      pipelines: the first stages hold values of the most micro-batches.
+      `full:1/2:products` or `full:6/6+4/6+0/7:products` gives the other layers the
+      policy `products`. `save:onnx.MatMul+train.attention` keeps the results of the
+      listed ops and recomputes all other results that a gradient needs.
+      `recompute:onnx.Gelu` keeps the results of all ops but the listed ones. Both keep
+      a result even if gradients only need values computed from it (the policies
+      MUST_SAVE and MUST_RECOMPUTE of PyTorch's selective activation checkpointing).
+    - `every`: apply the policy to every n-th layer only; by default to all layers.
+    - `layers`: apply the policy to the layers with these indices in program order only;
+      by default to all layers.
 
-    A call with `dist.recompute`, a policy, has that one instead, also in `distribute` and
-    the searches.
+    A call with the attribute `dist.recompute`, which holds a policy, has that policy
+    instead. This is so in `distribute` and in the searches too.
     """
 
     name = "activation-checkpoint"

@@ -1,4 +1,4 @@
-"""`add-mesh`: declares the devices that a program is to be distributed over, as a mesh."""
+"""`add-mesh`: declares the mesh of devices for the distribution of a program."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from distir.planning.distribution.meshes import add_mesh, check_sequential, clus
 @dataclass(frozen=True)
 class AddMeshPass(DistIRPass):
     """
-    Declares a mesh on the first devices of a cluster, for a sequential program: the passes
-    that annotate arguments name its axes.
+    Declares a mesh on the first devices of a cluster, in a sequential program. Passes
+    that annotate arguments name the axes of this mesh.
 
-    - `axes`: `NAME=SIZE` for each, outermost first; those of size 1 are left out.
-    - `cluster`: symbol of the module's `device.cluster`, which may be left out if there is
-      only one, or none; in a module without one, a built-in cluster or a file.
+    - `axes`: `NAME=SIZE` for each axis, outermost first; axes of size 1 are left out.
+    - `cluster`: the symbol of the module's `device.cluster`. It can be left out if the
+      module has one cluster or none. If the module has none: the name of a built-in
+      cluster, or a file.
     """
 
     name = "add-mesh"

@@ -18,12 +18,13 @@ from distir.transforms.step_settings import add_step_settings
 @dataclass(frozen=True)
 class AddStepSettingsPass(DistIRPass):
     """
-    Turns hyper-parameters of the optimizer into arguments of the program, so that they may
-    differ from step to step: scalars of role `setting`, whose `dist.default` is the value
-    that the updates have. A distributed program gets one for every mesh. The PyTorch
-    packages of training steps are made of such programs.
+    Turns hyper-parameters of the optimizer into arguments of the program, so that each
+    step can have other values. The arguments are scalars with the role `setting`;
+    `dist.default` holds the value that the optimizer used before. A distributed program
+    gets one argument for each mesh. DistIR makes the PyTorch packages of training steps
+    from such programs.
 
-    - `settings`: which ones, `learning_rate`, `weight_decay` or both.
+    - `settings`: the hyper-parameters: `learning_rate`, `weight_decay` or both.
     """
 
     name = "add-step-settings"

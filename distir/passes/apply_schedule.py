@@ -14,12 +14,13 @@ from distir.scheduling.run import apply_schedule
 @dataclass(frozen=True)
 class ApplySchedulePass(DistIRPass):
     """
-    Applies a schedule, a `transform.named_sequence` of ops of the `schedule` dialect in the
-    module, and removes all schedules. Run it on a sequential program, before
-    `differentiate`. Requests of the schedule hold in `distribute` and in all searches.
+    Applies a schedule, and removes all schedules from the module. A schedule is a
+    `transform.named_sequence` with ops of the `schedule` dialect. Run the pass on a
+    sequential program, before `differentiate`. `distribute` and all searches obey the
+    requests of the schedule.
 
     - `entry`: the name of the named sequence;
-    - `set`: values of knobs, each `NAME=VALUE`.
+    - `set`: values for the knobs of the schedule, each `NAME=VALUE`.
     """
 
     name = "apply-schedule"

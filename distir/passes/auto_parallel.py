@@ -1,4 +1,4 @@
-"""`auto-parallel`: finds the best plan with all searches together."""
+"""`auto-parallel`: finds the best plan, with all searches together."""
 
 from __future__ import annotations
 
@@ -20,34 +20,42 @@ from distir.planning.requests import Requests
 @dataclass(frozen=True)
 class AutoParallelPass(RequestOptions, SearchOptions, DistIRPass):
     """
-    Distributes a program over its cluster in the fastest way that was found. The search
-    tries the points of `search-grid`'s grid, searched layouts (`search-sharding`) on each
-    mesh of all devices, and, starting from the best of these, ZeRO stages, checkpoint
-    policies, pipelines with searched layouts, meshes of more axes, schedules, stages
-    (`search-stages`), numbers of micro-batches and overlapped communication, one option at
-    a time. Plans that a bound rules out are not distributed; the simulator judges the
-    others. `dist.notes` says what was chosen, from what, and how far from the bound it is.
+    Distributes a program over its cluster by the fastest plan that a search finds.
 
-    A module with a `device.mesh` keeps it: its axes are fixed, and only the layouts on it,
-    checkpointing and overlap are searched. `dist.constrain` names such a mesh.
+    The search tries the points of the grid of `search-grid`, and searched layouts
+    (`search-sharding`) on each mesh of all devices. From the best of these plans it
+    goes on, changing one option at a time: ZeRO stages, checkpoint policies, pipelines
+    with searched layouts, meshes of more axes, schedules, stages (`search-stages`),
+    numbers of micro-batches and overlapped communication. It skips plans that a bound
+    rules out, and simulates the others. `dist.notes` records the chosen plan, the
+    number of plans tried, and the distance from the bound.
 
-    - `profile`: what devices reach in practice, as in `simulate`;
-    - `world_size`: devices to use; all of the cluster by default;
-    - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap` (`off`, `on`): the only
-      values of these options that may be chosen; by default all;
-    - `c`: degrees of context parallelism of the grid's points, by default 1, and for sequences
-      of 8192 tokens and more all powers of two in the neighbours of these points; `e`: degrees of
-      expert parallelism, by default all that divide the number of experts; `r`: numbers of groups
-      that hold copies of what ZeRO splits, by default all; `no_sync` (`off`, `on`): whether ZeRO 3
-      adds up whole gradients over micro-batches, by default both; `offload_states` (`off`, `on`):
-      whether points of the grid keep the optimizer's states in the host's memory, by default both
-      where the cluster says `host_bandwidth`, tried where memory does not suffice;
-    - `buckets`: whether neighbouring tensors travel in one message in all plans (default);
-      see `bucket-collectives`;
-    - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
-      of arguments that must not be split;
-    - `time_limit`: seconds; when they are over, the best plan found is taken;
-    - `jobs`: processes; 0 for one on each core.
+    A module with a `device.mesh` keeps that mesh: the search then chooses only the
+    layouts on it, checkpointing and overlap. Ops `dist.constrain` need such a mesh,
+    because they name one.
+
+    - `profile`: the speeds that devices reach in practice, as in `simulate`;
+    - `world_size`: the number of devices to use; by default all devices of the cluster;
+    - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap` (`off`, `on`): the
+      only values of these options that the search may choose; by default all values;
+    - `c`: degrees of context parallelism of the grid's points, by default 1. For
+      sequences of 8192 tokens or more, the later steps of the search also try all
+      powers of two;
+    - `e`: degrees of expert parallelism, by default all that divide the number of
+      experts;
+    - `r`: numbers of groups that each hold a copy of the tensors that ZeRO splits, by
+      default all;
+    - `no_sync` (`off`, `on`): whether ZeRO 3 adds up whole gradients over
+      micro-batches, by default both;
+    - `offload_states` (`off`, `on`): whether points of the grid keep the optimizer's
+      states in the host's memory. By default the search tries both if the cluster has a
+      `host_bandwidth`; it tries `on` if a point does not fit into memory otherwise;
+    - `buckets`: whether neighbouring tensors travel in one message in all plans
+      (default); see `bucket-collectives`;
+    - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`:
+      names of arguments that must not be split;
+    - `time_limit`: seconds after which the search takes the best plan found so far;
+    - `jobs`: the number of processes; 0 for one on each core.
     """
 
     name = "auto-parallel"

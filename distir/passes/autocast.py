@@ -1,4 +1,4 @@
-"""`autocast`: mixed precision with PyTorch's lists of operators."""
+"""`autocast`: mixed precision, with the types of operators as in PyTorch's autocast."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from distir.transforms.precision.retyping import autocast
 @dataclass(frozen=True)
 class AutocastPass(DistIRPass):
     """
-    Casts operands as PyTorch's `autocast` does on GPUs: matrix products, convolutions and
-    attention compute in 16 bits, norms, softmax, powers, sums and losses in f32, all else in
-    the widest type of its operands. Parameters stay as they are, and each is cast once a
-    step. Run it before `outline-repeats` and `differentiate`.
+    Casts operands as PyTorch's `autocast` does on GPUs. Matrix products, convolutions
+    and attention compute in 16 bits. Norms, softmax, powers, sums and losses compute in
+    f32. All other ops compute in the widest type of their operands. Parameters keep
+    their type, and each is cast once in a step. Run the pass before `outline-repeats`
+    and `differentiate`.
 
     - `dtype`: `bf16` or `f16`.
     """
@@ -38,8 +39,8 @@ class AutocastPass(DistIRPass):
 
 def precision_passes(dtype: str | None, narrow: str | None) -> list[DistIRPass]:
     """
-    Returns the passes that put a program into the floating-point type `dtype` and autocast
-    it to `narrow`, each only if it is given.
+    Returns the passes that convert a program to the floating-point type `dtype` and
+    autocast it to the type `narrow`. A type that is None adds no pass.
     """
     convert = [] if dtype is None else [ConvertFloatsPass(dtype)]
     return [*convert, *([] if narrow is None else [AutocastPass(narrow)])]

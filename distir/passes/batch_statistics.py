@@ -1,6 +1,4 @@
-"""
-`batch-statistics`: writes training-mode batch normalisation as statistics and their use.
-"""
+"""`batch-statistics`: separates the statistics of training-mode batch normalisation."""
 
 from __future__ import annotations
 
@@ -19,19 +17,21 @@ from distir.program import reachable_functions
 @dataclass(frozen=True)
 class BatchStatisticsPass(DistIRPass):
     """
-    Writes batch normalisation in training mode as the mean and variance of the batch and
-    batch normalisation with them. Both are sums over the batch: it can then be split,
-    and every device uses the statistics of the whole batch (PyTorch's SyncBatchNorm).
+    Rewrites batch normalisation in training mode as two steps: the mean and the
+    variance of the batch, and a normalisation that takes them. Mean and variance are
+    sums over the batch. The batch can therefore be split over devices, and every device
+    uses the statistics of the whole batch (PyTorch's SyncBatchNorm).
 
-    With several `devices` or `micro_batches`, statistics are those of a device's samples in
-    a micro-batch, as in PyTorch's DistributedDataParallel and pipelines: of equal parts of the
-    batch, one after the other, those of the first micro-batch first
-    (`train.ghost_batch_norm`). Nothing is exchanged for them, and the result depends on both
-    numbers, so that the program says them.
+    With several `devices` or `micro_batches`, each device uses the statistics of its
+    own samples in a micro-batch, as PyTorch's DistributedDataParallel and pipelines do
+    (`train.ghost_batch_norm`). The batch is cut into equal parts in order; those of the
+    first micro-batch come first. Devices exchange no statistics. The result depends on
+    both numbers, so the program records them.
 
-    Running statistics that are weights of the program become states, which results
-    update as PyTorch does, unless the program uses the new ones itself: each micro-batch
-    moves them, and those of the first device are kept.
+    Running statistics that are weights of the program become states, and results of the
+    program update them as PyTorch does. Each micro-batch updates them once, and the
+    values of the first device are kept. If the program uses the new running statistics
+    itself, they do not become states.
     """
 
     name = "batch-statistics"

@@ -1,4 +1,4 @@
-"""`bucket-collectives`: lets collectives of neighbouring tensors travel in one message."""
+"""`bucket-collectives`: sends neighbouring tensors in one message."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from distir.planning.distribution.buckets import bucket_collectives_of
 @dataclass(frozen=True)
 class BucketCollectivesPass(DistIRPass):
     """
-    Lets all-reduces, reduce-scatters and all-gathers of one kind travel in one message, as
-    far as nothing stands between them: it gives those of one message a number, `dist.bucket`.
-    Run it on a distributed program, after `lower-reshard`; `overlap-communication` forms
-    the buckets anew.
+    Combines all-reduces, reduce-scatters or all-gathers of the same kind into one
+    message, if no op between them prevents it. The ops of a message get the same
+    number, `dist.bucket`. Run the pass on a distributed program, after `lower-reshard`.
+    `overlap-communication` forms the buckets anew.
 
-    A message gets so many bytes that its latency is at most a twentieth of its time on the
-    module's cluster, or at most `megabytes` (1e6 bytes) if that is given. What is computed
-    does not change; ops move within their function only. Results of asynchronous
-    collectives, and gathered values, do not move across calls of functions, so that nothing
-    starts later or is held longer than the ops of one layer take.
+    A message is so large that latency is at most a twentieth of its time on the
+    module's cluster. `megabytes` (1e6 bytes), if given, limits its size instead. The
+    program computes the same values; ops move within their function only. Results of
+    asynchronous collectives, and gathered values, do not move across calls of
+    functions. A transfer is thus delayed, or its result held longer, by at most the ops
+    of one layer.
     """
 
     name = "bucket-collectives"

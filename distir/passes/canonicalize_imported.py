@@ -1,4 +1,6 @@
-"""`canonicalize-imported`: writes what exporters emit in fewer operators."""
+"""
+`canonicalize-imported`: rewrites unoptimized output of exporters with fewer operators.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,15 @@ from distir.transforms.canonicalization import canonicalize
 @dataclass(frozen=True)
 class CanonicalizeImportedPass(DistIRPass):
     """
-    Rewrites what exporters emit when they are told not to optimize; `distir import` applies
-    it at once. `Identity` is removed, unless gradients stop there; `CastLike` becomes
-    `Cast`; a `SequenceAt` of a `SplitToSequence` becomes a result of a `Split`, if
-    positions and parts are constant and nothing else sees the sequence, and one of a
-    `SequenceConstruct` its operand. A `train.expert_places` whose tokens choose by a `TopK`,
-    no expert twice, takes at most all tokens of a group for an expert. What is then unused
-    is removed.
+    Rewrites the ops that exporters write when they do not optimize. `distir import`
+    applies this pass automatically. Unused ops are removed in the end.
+
+    `Identity` is removed, unless gradients stop there. `CastLike` becomes `Cast`.
+    `SequenceAt` of a `SplitToSequence` becomes a result of a `Split`, if the position
+    and the parts are constant and no other op uses the sequence. `SequenceAt` of a
+    `SequenceConstruct` becomes the operand at that position. If the experts of a token
+    in `train.expert_places` come from a `TopK`, and are thus all different, the
+    capacity of an expert is lowered to the number of tokens in a group.
     """
 
     name = "canonicalize-imported"

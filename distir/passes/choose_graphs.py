@@ -1,4 +1,4 @@
-"""`choose-graphs`: decides which functions are captured as CUDA graphs."""
+"""`choose-graphs`: decides which functions run as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class ChooseGraphsPass(DistIRPass):
     """
-    Decides which functions with `dist.compiled = "cuda_graph"` CUDA can capture as one
-    graph. The others lose the mark, and `torch.no_graph` is the reason. The sixth and last
-    step of `lower`, after `release-saved-tensors`: the target `torch` prints the program
-    then as it is.
+    Checks which functions with `dist.compiled = "cuda_graph"` CUDA can capture as one
+    graph. The other functions lose this attribute, and get the reason as
+    `torch.no_graph`. This is the sixth and last step of `lower`, after
+    `release-saved-tensors`. The target `torch` prints the resulting program without
+    further changes.
     """
 
     name = "choose-graphs"

@@ -1,4 +1,4 @@
-"""`compile-leaves`: lets a compiler make kernels of functions that call no others."""
+"""`compile-leaves`: lets `torch.compile` make kernels of functions without calls."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class CompileLeavesPass(DistIRPass):
     """
-    Marks functions that call no others with `dist.compiled = "inductor"`, so that
-    `torch.compile` makes kernels of them; CUDA graphs stay. The last step of `lower
-    --compile`, after `choose-graphs`.
+    Marks each function that calls no other function with `dist.compiled = "inductor"`.
+    `torch.compile` then makes kernels of it. Functions that run as CUDA graphs keep
+    their mark. This is the last step of `lower --compile`, after `choose-graphs`.
     """
 
     name = "compile-leaves"

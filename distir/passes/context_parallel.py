@@ -1,4 +1,4 @@
-"""`context-parallel`: split the sequences of the inputs over a mesh axis."""
+"""`context-parallel`: splits the sequences of the inputs over a mesh axis."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from distir.planning.distribution.context import split_context
 @dataclass(frozen=True)
 class ContextParallelPass(DistIRPass):
     """
-    Annotates every input and label whose second dimension is the sequence with a split of
-    it over `axis`. The sequence is the second dimension of the first input that has two;
-    inputs with another one stay whole. What follows for every other value is left to
-    `propagate-sharding`.
+    Splits sequences over `axis`: annotates every input and label whose second dimension
+    is the sequence. The length of the sequence is the second dimension of the first
+    input with two dimensions or more; inputs with another second dimension stay whole.
+    `propagate-sharding` derives the layouts of all other values.
 
-    Attention over sequences of that length is prepared for it: queries stay split, keys and
-    values are asked for in the same parts and gathered for the op alone, and their gradients
-    are reduced and scattered. Causal attention gets the positions of its queries and keys as
-    operands (`train.placed_attention`), as a device's queries begin anywhere.
+    The pass also prepares attention over sequences of that length. Queries stay split.
+    Keys and values are split in the same way and gathered for attention only. Their
+    gradients are reduced and scattered. Causal attention gets the positions of its
+    queries and keys as operands (`train.placed_attention`), because the queries of a
+    device can begin anywhere.
 
-    - `order`: `contiguous`, a device has neighbouring tokens; `cyclic`, tokens are dealt out
-      in turn, in short runs, so that a causal mask leaves equal work to all.
+    - `order`: `contiguous`: each device has neighbouring tokens; `cyclic`: short runs
+      of tokens are dealt out to the devices in turn, so that a causal mask leaves equal
+      work to all.
     """
 
     name = "context-parallel"

@@ -1,4 +1,4 @@
-"""`convert-floats`: puts a program into another floating-point type."""
+"""`convert-floats`: converts a program to another floating-point type."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from distir.transforms.precision.retyping import convert
 @dataclass(frozen=True)
 class ConvertFloatsPass(DistIRPass):
     """
-    Makes a sequential program compute in one type of floats, as a module does behind
-    `module.to(dtype)`: parameters have that type, inputs are cast to it. Losses are
-    computed in f32; buffers and what follows from constants alone keep their type until they
-    meet other values. Run it before `outline-repeats` and `differentiate`, which keeps f32
-    copies of the parameters for the optimizer.
+    Makes a sequential program compute in one floating-point type, as a PyTorch module
+    does after `module.to(dtype)`. Parameters get this type, and inputs are cast to it.
+    Losses are computed in f32. Buffers, and values computed from constants alone, keep
+    their type until an op combines them with other values. Run the pass before
+    `outline-repeats` and `differentiate`. `differentiate` keeps f32 copies of the
+    parameters for the optimizer.
 
     - `dtype`: `bf16`, `f16` or `f32`;
-    - `stored`: with `false` parameters keep their type, and are cast once a step.
+    - `stored`: whether parameters are stored in `dtype`; with `false` they keep their
+      type and are cast once in a step.
     """
 
     name = "convert-floats"

@@ -14,10 +14,10 @@ from distir.planning.distribution.batches import split_batch
 @dataclass(frozen=True)
 class DataParallelPass(DistIRPass):
     """
-    Annotates every input and label whose first dimension is the batch with a split of
-    that dimension over `axis`. The batch is the first dimension of the first input;
-    inputs with another first dimension (a table of positions, say) stay whole. What
-    follows for every other value is left to `propagate-sharding`.
+    Splits the batch over `axis`: annotates every input and label whose first dimension
+    is the batch. The size of the batch is the first dimension of the first input;
+    inputs with another first dimension, such as a table of positions, stay whole.
+    `propagate-sharding` derives the layouts of all other values.
     """
 
     name = "data-parallel"

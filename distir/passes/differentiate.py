@@ -1,4 +1,6 @@
-"""`differentiate`: turns a forward program into its gradients or a whole training step."""
+"""
+`differentiate`: turns a forward program into its gradients or a whole training step.
+"""
 
 from __future__ import annotations
 
@@ -45,36 +47,41 @@ class DifferentiatePass(StepOptions, DistIRPass):
 
     The entry function becomes `(inputs, labels, parameters, states) -> (loss, new
     parameters, new states)`. A result that replaces an argument in the next step has
-    `dist.updates`. Batch normalisation and dropout in training mode are rewritten as
-    `batch-statistics` and `train-dropout` do. Functions become pairs of forward and
-    backward, so that layers stay outlined (see `distir.gradients.reverse`).
+    the attribute `dist.updates`. Batch normalisation and dropout in training mode are
+    rewritten as in `batch-statistics` and `train-dropout`. Each called function becomes
+    a forward and a backward function, so that layers stay outlined (see
+    `distir.gradients.reverse`).
 
-    - `loss`: `cross_entropy` over logits `[..., V]` and integer labels `[...]`, `mse`, or
+    - `loss`: `cross_entropy` of logits `[..., V]` and integer labels `[...]`, `mse`, or
       `none` if the program's result is the scalar loss.
-    - `output`: which result of the program the loss is taken of.
-    - `ignore_index`: the label of positions that do not count in a cross-entropy, such as
-      padding; by default every label is a class.
-    - `optimizer`: `sgd`, `adam`, `adamw`; with `none` the program returns the gradients,
-      with that role and named `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`,
-      `beta2`, `epsilon`, `weight_decay`: as in PyTorch; `clip`: largest global norm of the
-      gradients, 0 for no limit.
-    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the optimizer
-      updates; else it updates them, and has its states, in their own type.
-    - `inputs`: the names of inputs and labels whose gradients are returned as well, with
-      their layouts; only with the optimizer `none`.
-    - `dropout_masks`: `drawn` again by the backward, which keeps nothing for them, or
-      `stored` by the forward, a byte for each element. The masks are the same.
+    - `output`: the index of the result from which the loss is computed.
+    - `ignore_index`: the label of positions that do not count in a cross-entropy, such
+      as padding; by default every label is a class.
+    - `optimizer`: `sgd`, `adam` or `adamw`. With `none` the program returns the
+      gradients, with the role `gradient` and the names `<parameter>.gradient`.
+      `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
+      PyTorch. `clip`: the largest global norm of the gradients; 0 for no limit.
+    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
+      optimizer updates. Without it, the optimizer updates the parameters, and its
+      states have their type.
+    - `inputs`: the names of inputs and labels whose gradients the program returns too,
+      with their layouts; only with the optimizer `none`.
+    - `dropout_masks`: `drawn`: the backward draws the masks again, and no memory holds
+      them; `stored`: the forward keeps them, one byte for each array element. The masks
+      are the same.
     - `gradient_dtype`: `parameter`: a gradient has the element type of its parameter;
-      `f32`: gradients of f16 and bf16 parameters are added up and reduced in f32, each
-      contribution cast where it is computed.
-    - `loss_scaling`: `dynamic`: the backward is that of the loss times a power of two, so that
-      gradients in f16 do not vanish; where one overflows the step updates nothing but that
-      power, a state (see `distir.gradients.loss_scaling`).
-    - `fused_attention`: whether attention with dropout inside becomes one op, as `attention`
-      of `train-dropout` says; where masks are stored it stays written out.
-    - `dropout_seed`: of the random numbers of dropout, 32 bits.
-    - `batch_norm_devices`, `batch_norm_micro_batches`: as `devices` and `micro_batches` of
-      `batch-statistics`.
+      `f32`: gradients of f16 and bf16 parameters are added up and reduced in f32, and
+      each contribution is cast where it is computed.
+    - `loss_scaling`: `dynamic`: the backward differentiates the loss times a power of
+      two, so that gradients in f16 do not underflow. If a gradient overflows, the step
+      changes only this power, which is a state (see `distir.gradients.loss_scaling`).
+      `none`: no scaling.
+    - `fused_attention`: whether attention with dropout of its probabilities becomes one
+      op, as with `attention` of `train-dropout`. With `stored` masks it stays written
+      out.
+    - `dropout_seed`: the seed of the random numbers of dropout, 32 bits.
+    - `batch_norm_devices`, `batch_norm_micro_batches`: as `devices` and `micro_batches`
+      of `batch-statistics`.
     """
 
     name = "differentiate"
@@ -153,7 +160,9 @@ class DifferentiatePass(StepOptions, DistIRPass):
         erase_unreachable(op)
 
     def _inputs(self, step: TrainingStep) -> list[SSAValue]:
-        """Returns those of the wanted inputs that the program has."""
+        """
+        Returns the arguments of the program whose names are in the option `inputs`.
+        """
         return [
             arg
             for arg, name in zip(step.block.args, step.names, strict=True)
@@ -161,7 +170,11 @@ class DifferentiatePass(StepOptions, DistIRPass):
         ]
 
     def _check_inputs(self, step: TrainingStep, found: Sequence[SSAValue]) -> None:
-        """Refuses inputs that no gradient can be taken of. Raises DistIRError."""
+        """
+        Raises DistIRError if `inputs` is used with an optimizer, or names something
+        that is no input or label of the program or has no gradient. `found` holds the
+        named arguments.
+        """
         if self.inputs and self.optimizer != "none":
             raise DistIRError(
                 f"differentiate: gradients of inputs are for the optimizer none, and it is "
@@ -186,8 +199,8 @@ class DifferentiatePass(StepOptions, DistIRPass):
 
 def check_no_doubt(step: TrainingStep, trained: Sequence[SSAValue]) -> None:
     """
-    Refuses to train arguments about which it is not known what training them would mean.
-    Raises DistIRError.
+    Raises DistIRError if one of the `trained` arguments has the attribute `dist.doubt`,
+    a reason why it cannot be trained as it is. The message explains the reason.
     """
     doubts: dict[str, list[str]] = {}
     for arg, name in zip(step.block.args, step.names, strict=True):

@@ -1,4 +1,6 @@
-"""`distribute`: the D/T/P transform, from a sequential program to a distributed one."""
+"""
+`distribute`: turns a sequential program into a distributed one (the D/T/P transform).
+"""
 
 from __future__ import annotations
 
@@ -15,47 +17,59 @@ from distir.planning.distribution.options import DistributionOptions
 @dataclass(frozen=True)
 class DistributePass(DistributionOptions, DistIRPass):
     """
-    Distributes a sequential program over `r` x `d` x `e` x `c` x `t` x `p` devices of a cluster: data
-    parallelism over axes "r" and "d", expert parallelism over axis "e", context parallelism (sequences
-    in parts) over axis "c", tensor parallelism over axis "t", a pipeline of `p` ranks that work
-    on `k` micro-batches (DistIR's D/T/P transform, and c and e). It does what `request-sharding`, `activation-checkpoint`,
-    `data-parallel`, `expert-parallel`, `context-parallel`, `sequence-parallel`, `tensor-parallel`, `zero`,
-    `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`, `ring-attention`,
-    `bucket-collectives`, `offload-states`, `overlap-communication` and `verify-distribution` do, in this order, on the first
-    r x d x e x c x t x p devices of the cluster.
+    Distributes a sequential program over the first `r` x `d` x `e` x `c` x `t` x `p`
+    devices of a cluster: DistIR's D/T/P transform, with context and expert parallelism
+    in addition.
 
-    - `cluster`: symbol of the module's `device.cluster`, which may be left out if there is
-      only one, or none; in a module without one, a built-in cluster or a file.
+    The axes "r" and "d" are for data parallelism, "e" for expert parallelism, "c" for
+    context parallelism (split sequences) and "t" for tensor parallelism. A pipeline of
+    `p` ranks works on `k` micro-batches. The pass does the work of these passes, in
+    this order: `request-sharding`, `activation-checkpoint`, `data-parallel`,
+    `expert-parallel`, `context-parallel`, `sequence-parallel`, `tensor-parallel`,
+    `zero`, `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`,
+    `ring-attention`, `bucket-collectives`, `offload-states`, `overlap-communication`
+    and `verify-distribution`.
+
+    - `cluster`: the symbol of the module's `device.cluster`. It can be left out if the
+      module has one cluster or none. If the module has none: the name of a built-in
+      cluster, or a file.
     - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
-      (with `*`) of arguments that must not be split. Further requests are those in the
-      program's arguments (`dist.fixed`).
-    - `pad`: `heads` pads attention with heads of zeros where axis "t" does not divide its heads;
-      without it such attention is whole on every device of the axis.
-    - `zero`: the ZeRO stage, over axes "d" and "e" (experts over "d"); 0 for none. For training steps. Each of the `r`
-      groups of devices holds all that is split (hybrid sharding): gradients are reduced and
-      scattered in a group, and the parts are added up over the groups.
-    - `no_sync`: with ZeRO 2 and 3, add up the whole gradients of micro-batches and reduce and
-      scatter them once, instead of those of each (as within PyTorch's `no_sync`): less
-      communication, and more memory.
-    - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
-    - `offload_states`: keep the optimizer's states in the host's memory; see `offload-states`.
-    - `token_dispatch`: the way of tokens to experts on other devices of axis "e": `gather`,
-      `all-to-all`, or the one that sends less (`auto`); see `expert-parallel`.
-    - `context`: how keys and values come to the queries of other devices of axis "c":
+      (with `*`) of arguments that must not be split. Arguments of the program can hold
+      further requests (`dist.fixed`).
+    - `pad`: `heads` pads attention with heads of zeros if the size of axis "t" does not
+      divide the number of heads. Without it, every device of the axis computes such
+      attention whole.
+    - `zero`: the ZeRO stage of a training step, over axes "d" and "e" (for experts over
+      "d"); 0 for none. Each of the `r` groups of devices holds all tensors that ZeRO
+      splits (hybrid sharding): gradients are reduced and scattered in a group, and the
+      parts are added up over the groups.
+    - `no_sync`: with ZeRO 2 and 3, add up the whole gradients of all micro-batches,
+      then reduce and scatter the sums once, as within PyTorch's `no_sync`: less
+      communication, more memory. By default, the gradients of each micro-batch are
+      reduced and scattered.
+    - `checkpoint`: the policy of `activation-checkpoint`, for training steps.
+    - `offload_states`: keep the optimizer's states in the host's memory; see
+      `offload-states`.
+    - `token_dispatch`: how tokens reach experts on other devices of axis "e": `gather`,
+      `all-to-all`, or `auto` for the one that sends less; see `expert-parallel`.
+    - `context`: how keys and values reach queries on other devices of axis "c":
       `gather`, all at once, or `ring`, block by block; see `ring-attention`.
-    - `context_order`: which tokens each device of axis "c" has; see `context-parallel`.
-    - `sequence_parallel`: split sequences over axis "t" between the blocks.
-    - `overlap`: run communication beside computation, as far as that pays on the cluster,
-      with devices that reach what `profile` says; `overlapped`: only communication of these
-      kinds (`dp`, `tp`, `pp`, `params`); see `overlap-communication`.
-    - `buckets`: let neighbouring tensors travel in one message (default); see
+    - `context_order`: the order of tokens over the devices of axis "c"; see
+      `context-parallel`.
+    - `sequence_parallel`: split sequences over axis "t" between the blocks; see
+      `sequence-parallel`.
+    - `overlap`: run communication while devices compute, where that is faster on the
+      cluster; see `overlap-communication`. `profile`: the speeds that devices reach in
+      practice. `overlapped`: overlap only communication of these kinds (`dp`, `tp`,
+      `pp`, `params`).
+    - `buckets`: send neighbouring tensors in one message (default); see
       `bucket-collectives`.
-    - `stage_meshes`: for each of the `p` ranks the sizes of the axes of its mesh, such as
-      `d=2,t=2`, instead of `r`, `d`, `e`, `c` and `t`; layouts are chosen on a mesh whose
-      sizes all of them divide. `search` finds them, of sizes that divide `r`, `d`, ...; see
-      `pipeline`.
-    - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
-      see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
+    - `stage_meshes`: for each of the `p` ranks the sizes of the axes of its mesh, such
+      as `d=2,t=2`, instead of `r`, `d`, `e`, `c` and `t`. Layouts are chosen on a mesh
+      whose sizes are multiples of the sizes of all ranks. `search` finds sizes that
+      divide `r`, `d`, ...; see `pipeline`.
+    - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: options of the
+      pipeline; see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
     """
 
     name = "distribute"
@@ -65,5 +79,5 @@ class DistributePass(DistributionOptions, DistIRPass):
 
     @staticmethod
     def of(options: DistributionOptions) -> DistributePass:
-        """Returns the pass that distributes a program with these options."""
+        """Returns the pass with the given `options`."""
         return DistributePass(**vars(options))

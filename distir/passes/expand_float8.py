@@ -1,4 +1,4 @@
-"""`expand-float8`: spells out products in 8-bit floats."""
+"""`expand-float8`: writes matrix products in 8-bit floats as elementary ops."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from distir.transforms.precision.float8 import expand_float8
 @dataclass(frozen=True)
 class ExpandFloat8Pass(DistIRPass):
     """
-    Spells out each `train.float8_linear`: the scales of its factors, their rounding to 8 bits
-    and the product of these. Unlike the op, these can be split over devices: a scale is the
-    least of those of the parts. Run it after `differentiate`.
+    Replaces each `train.float8_linear` by elementary ops: the scales of both factors,
+    their rounding to 8 bits, and their product. Unlike the single op, these ops can be
+    split over devices: the scale of a split tensor is the smallest scale of its parts.
+    Run the pass after `differentiate`.
     """
 
     name = "expand-float8"

@@ -1,4 +1,4 @@
-"""`expert-parallel`: deal the experts of a mixture out over a mesh axis."""
+"""`expert-parallel`: distributes the experts of a mixture over a mesh axis."""
 
 from __future__ import annotations
 
@@ -17,24 +17,28 @@ from distir.planning.distribution.options import DistributionOptions
 @dataclass(frozen=True)
 class ExpertParallelPass(DistIRPass):
     """
-    Requests that the experts of a sequential program are dealt out over `axis`, which also
-    splits the batch, as `data-parallel` does. Experts are the matrices, one for each of them
-    in one parameter, of a product that can be computed for some experts alone: a grouped
-    product (`train.grouped_product`), or a batch of products with the experts in a dimension of
-    all that goes in and out. Everything else that has parameters has them whole.
+    Requests that the experts of a sequential program are distributed over `axis`. The
+    axis also splits the batch, as in `data-parallel`.
 
-    What such products take is requested to be split like the experts, so that tokens are
-    sent to experts. Rows of grouped products are dealt out to as many shards as the axis has
-    devices; no token is dropped that was not before.
+    Experts are recognised as the matrices of a product, in one parameter with one
+    matrix for each expert, if the product can be computed for some experts alone. Such
+    a product is a grouped product (`train.grouped_product`), or a batch of products
+    whose operands and results all have a dimension of experts. All other parameters
+    stay whole.
 
-    `token_dispatch` is the way of tokens to grouped products: with `gather` all tokens go to all
-    devices, and results back in the way that the planner finds shorter, as a rule by sums that
-    are reduced and scattered; with `all-to-all` each device sends its own tokens to those
-    that have their experts. Where no token is dropped, only rows that are taken travel then,
-    as many as there are when the program runs (`collective.ragged_all_to_all`); values
-    have the size that suffices in any case. `auto` is all-to-all if no token is dropped and
-    tokens choose fewer experts than the axis has devices, which sends fewer bytes; else what
-    the planner finds shorter.
+    The operands of such products are requested to be split like the experts, so that
+    tokens are sent to experts. The rows of grouped products are divided into as many
+    shards as the axis has devices. The pass drops no token that the program did not
+    drop before.
+
+    `token_dispatch` says how tokens reach grouped products. With `gather`, all devices
+    get all tokens; the planner chooses the way back for the results, usually a
+    reduce-scatter of sums. With `all-to-all`, each device sends its tokens only to the
+    devices of their experts. If no token is dropped, only the rows in use travel then;
+    their number is known when the program runs (`collective.ragged_all_to_all`), and
+    tensors have the size for the worst case. `auto` is `all-to-all` if no token is
+    dropped and each token chooses fewer experts than the axis has devices: this sends
+    fewer bytes. Otherwise the planner chooses.
     """
 
     name = "expert-parallel"

@@ -18,18 +18,19 @@ from distir.transforms.precision.options import PrecisionOptions
 @dataclass(frozen=True)
 class Float8Pass(DistIRPass):
     """
-    Computes products of activations with parameters in 8-bit floats: both factors in e4m3,
-    and gradients that come in, in e5m2. Each is multiplied before by a scale that is taken
-    from its largest magnitude in that very step. All else stays in the precision that it has.
-    Run it before `outline-repeats` and `differentiate`, and `expand-float8` after these.
+    Computes products of activations and parameters in 8-bit floats: both factors in
+    e4m3, and the gradient of the product in e5m2. Before rounding, each tensor is
+    multiplied by a scale that follows from its largest magnitude in the current step.
+    All other ops keep their precision. Run the pass before `outline-repeats` and
+    `differentiate`, and run `expand-float8` after both.
 
-    - `scaling`: `tensor`, a scale for each tensor; `row`, one for each row of the first factor
-      and each column of the second; `row-gw-hp`, the same, with gradients of weights as products
-      in the precision of the model. Scales of tensors need the largest magnitude of what all
-      devices hold.
-    - `keep`: scopes (with `*`) of products that stay as they are; without it, those that the
-      program's results follow from without another product, which is the head; `none` keeps
-      none.
+    - `scaling`: `tensor`: one scale for each tensor, from the largest magnitude on all
+      devices; `row`: one scale for each row of the first factor and each column of the
+      second; `row-gw-hp`: as `row`, but gradients of weights are products in the
+      precision of the model.
+    - `keep`: scopes (with `*`) of products that keep their precision. By default the
+      head keeps its precision: the products after which no other product follows.
+      `none` keeps no product.
     """
 
     name = "float8"

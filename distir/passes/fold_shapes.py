@@ -1,4 +1,4 @@
-"""`fold-shapes`: computes the values that are known before the program runs."""
+"""`fold-shapes`: computes values that are known before the program runs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _Constant = operator("Constant")
 
 def mixed_values(module: ModuleOp, limit: int) -> dict[SSAValue, Any]:
     """
-    Returns for each value of a program its array, if it is the same in every call, or its
-    type.
+    Returns a fact for each value of a program: its array, if the value is known and the
+    same in every call, or its type. Arrays of more than `limit` elements are not
+    computed.
     """
     facts: dict[SSAValue, Any] = {}
 
@@ -40,7 +41,9 @@ def mixed_values(module: ModuleOp, limit: int) -> dict[SSAValue, Any]:
 
 
 def replace_by_constant(value: SSAValue, content: Any) -> None:
-    """Replaces the uses of a value by an `onnx.Constant`."""
+    """
+    Replaces all uses of `value` by a new `onnx.Constant` with the array `content`.
+    """
     assert isinstance(value.type, TensorType)
     type_ = with_shape(value.type, content.shape)
     owner = value.owner
@@ -57,7 +60,11 @@ def replace_by_constant(value: SSAValue, content: Any) -> None:
 
 
 def refine_type(value: SSAValue, known: Attribute) -> None:
-    """Gives a value the shape that is known of it."""
+    """
+    Gives `value` the shape in the type `known`, if that says more than its declared
+    type. A size that `known` lacks keeps its declared value. If one of the types is not
+    a tensor type, nothing changes.
+    """
     declared = value.type
     if not isinstance(known, TensorType):
         return
@@ -75,7 +82,10 @@ def refine_type(value: SSAValue, known: Attribute) -> None:
 
 
 def fold_function(function: FuncOp, facts: dict[SSAValue, Any]) -> None:
-    """Writes known values into one function and removes unused ops."""
+    """
+    Replaces the known values of a function by constants, gives the others their known
+    shapes, and removes unused ops. `facts` holds the array or the type of each value.
+    """
     block = function.body.block
     values = [*block.args, *(r for op in block.ops for r in op.results)]
     for value in values:
@@ -96,7 +106,10 @@ def fold_function(function: FuncOp, facts: dict[SSAValue, Any]) -> None:
 
 
 def check_calls(module: ModuleOp) -> None:
-    """Raises DistIRError unless each function has the same shapes in all its calls."""
+    """
+    Raises DistIRError if a function is called with tensors of other shapes than its own
+    type.
+    """
     known = functions(module)
     for call in module.walk():
         if not isinstance(call, CallOp):
@@ -115,11 +128,12 @@ def check_calls(module: ModuleOp) -> None:
 @dataclass(frozen=True)
 class FoldShapesPass(DistIRPass):
     """
-    Mixed concrete and abstract interpretation (the DistIR paper, section 3.3): values that
-    follow from constants and shapes become `onnx.Constant`, the others get the exact shape
-    that is known of them, across calls; ops that are then unused are removed.
+    Computes all values that follow from constants and shapes, and replaces them by
+    `onnx.Constant`. Other values get their exact shape as far as it is known. Facts
+    pass through calls of functions, and unused ops are removed. This is the mixed
+    concrete and abstract interpretation of the DistIR paper, section 3.3.
 
-    - `max_elements`: values with more elements stay computed.
+    - `max_elements`: values with more array elements are not replaced by constants.
     """
 
     name = "fold-shapes"

@@ -14,12 +14,13 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class FuseOperatorsPass(DistIRPass):
     """
-    Replaces groups of ops by single operators, as `raise-patterns` does, and by ops of the
-    `torch` dialect what only PyTorch computes in one call: linear layers, a product and a
-    sum, both gradients of a convolution, the collectives of one message, and all updates of
-    parameters that are alike. The first step of `lower`, on the program of each rank; run
-    the pass after `project` to see the result. Groups are recognised by what they compute,
-    never by names. What is then unused is removed.
+    Replaces groups of ops by single operators, as `raise-patterns` does. Groups that
+    only PyTorch computes in one call become ops of the `torch` dialect: linear layers,
+    a product and a sum, both gradients of a convolution, the collectives of one
+    message, and the updates of all parameters that are alike. The pass recognises
+    groups by their computation, never by names, and removes unused ops. This is the
+    first step of `lower`, on the program of each rank. Run it after `project` to see
+    the result.
     """
 
     name = "fuse-operators"

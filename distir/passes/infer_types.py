@@ -16,8 +16,9 @@ from distir.program import functions
 @dataclass(frozen=True)
 class InferTypesPass(DistIRPass):
     """
-    Abstract interpretation over types: every value gets its exact shape. Fails, naming the
-    value, if a shape depends on what a tensor holds; `fold-shapes` follows values too.
+    Infers the exact shape of every value from types alone (abstract interpretation).
+    Raises DistIRError, with the name of the value, if a shape depends on the contents
+    of a tensor; `fold-shapes` follows contents too.
     """
 
     name = "infer-types"

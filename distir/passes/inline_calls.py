@@ -2,7 +2,9 @@
 `inline-calls`: replaces every call by the body of its function, the inverse of
 `outline-repeats`.
 
-The number in a call's scope again takes the place of the `*` in the scopes of the function.
+A function that several layers share has `*` in its scopes, such as `layers.*.fc`.
+Inlining replaces the `*` by the number in the scope of the call, such as 3 in
+`layers.3`.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from distir.transforms.repeats.naming import specialise
 
 def inline_call(call: CallOp, callee: FuncOp, first_bucket: int = 0) -> int:
     """
-    Replaces the call by a copy of the callee's body. Messages of the copy get numbers from
-    `first_bucket` on; returns the first number behind these.
+    Replaces `call` by a copy of the body of `callee`. Messages (`dist.bucket`) of the
+    copy get new numbers from `first_bucket` on. Returns the first number that is still
+    free.
     """
     buckets: dict[Attribute, Attribute] = {}
     values: dict[SSAValue, SSAValue] = dict(
@@ -54,8 +57,9 @@ def inline_call(call: CallOp, callee: FuncOp, first_bucket: int = 0) -> int:
 
 def inline_calls(module: ModuleOp) -> None:
     """
-    Inlines all calls, callees first, and removes the private functions that were called.
-    Raises DistIRError for recursive calls, and for more ops than `check_executed` admits.
+    Inlines all calls, callees first, and removes the private functions that were
+    inlined. Raises DistIRError for recursive calls, and for more ops than
+    `check_executed` allows.
     """
     known = functions(module)
     roots = [function for function in known.values() if not function.is_declaration]
@@ -75,13 +79,20 @@ def inline_calls(module: ModuleOp) -> None:
 
 
 def bucket_number(op: Operation) -> int:
-    """Returns the number of an op's message; -1 for ops that are in none."""
+    """
+    Returns the number of the message (`dist.bucket`) in which an op travels, or -1 if
+    none.
+    """
     number = BUCKET.of(op.attributes)
     return -1 if number is None else number
 
 
 class InlineCallsPass(DistIRPass):
-    """Inlines all calls, and removes the private functions that were called."""
+    """
+    Replaces every call by the body of its function, and removes the private functions
+    that were inlined. Raises DistIRError for recursive calls, or if a run executes more
+    than 10 million ops.
+    """
 
     name = "inline-calls"
 

@@ -1,4 +1,4 @@
-"""`lower-reshard`: replaces abstract layout changes by collectives and sends."""
+"""`lower-reshard`: replaces changes of layout by collectives and sends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from distir.transforms.resharding import lower_reshards
 @dataclass(frozen=True)
 class LowerReshardPass(DistIRPass):
     """
-    Replaces every `dist.reshard` by the collectives that are cheapest, which
-    `distir.sharding.reshard` finds from the bytes that each device has to send.
+    Replaces every `dist.reshard` (a change of layout) by the cheapest sequence of
+    collectives. `distir.sharding.reshard` computes the cost from the bytes that each
+    device sends.
     """
 
     name = "lower-reshard"

@@ -15,13 +15,15 @@ from distir.transforms.memory.state_offloading import offload_states
 @dataclass(frozen=True)
 class OffloadStatesPass(DistIRPass):
     """
-    Keeps what an optimizer knows of each parameter (moments, copies in f32) in the memory of the
-    devices' hosts, as ZeRO-Offload does (Ren et al. 2021); the update itself stays on the device.
-    It comes after `partition`, `pipeline` and `bucket-collectives`, whatever ZeRO splits.
+    Keeps the optimizer's states (moments, f32 copies of parameters) in the memory of
+    the devices' hosts, as ZeRO-Offload does (Ren et al. 2021). The update itself stays
+    on the device. Run the pass after `partition`, `pipeline` and `bucket-collectives`.
+    It works with every ZeRO stage.
 
-    Arguments with `dist.role = "state"` that belong to a parameter (`dist.of`) get elements of
-    type `!dist.host`. They are copied to the device in front of their update (`train.fetch`), and
-    back behind it (`train.offload`), in groups of at most 64 MiB on a device, or of one
+    Each argument with `dist.role = "state"` that belongs to a parameter (`dist.of`)
+    gets the element type `!dist.host`. It is copied to the device before the update
+    (`train.fetch`) and back after it (`train.offload`). Copies are made in groups: a
+    group holds at most 64 MiB on a device, but always the states of at least one
     parameter.
     """
 

@@ -1,6 +1,5 @@
 """
-The base of all passes: options with numbers in any notation, and errors that name the
-option.
+The base class of all passes: accepts numbers in any notation, and names wrong options.
 """
 
 from __future__ import annotations
@@ -18,15 +17,18 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 class DistIRPass(ModulePass):
     """
-    A pass of DistIR. Its options are the fields of its dataclass, as everywhere in xDSL. In
-    addition, a number with a fraction may be written as a whole one or with an exponent
-    alone (`memory=16e9`), which xDSL reads as text; and an option that is unknown or of the
-    wrong kind is a DistIRError that names it.
+    The base of DistIR's passes. The options of a pass are the fields of its dataclass,
+    as in xDSL. In addition, an option for a fractional number accepts integers and
+    forms such as `memory=16e9`, which xDSL reads as text. An unknown option, or a value
+    of the wrong type, raises a DistIRError that names the option.
     """
 
     @classmethod
     def from_spec(cls, spec: ArgSpec) -> Self:
-        """Returns the pass with these options. Raises DistIRError."""
+        """
+        Returns the pass with the options in `spec`. Raises DistIRError for an unknown
+        option, or a value of the wrong type.
+        """
         hints = get_type_hints(cls)
         known = {field.name: hints[field.name] for field in fields(cls)}
         options: dict[str, ParameterListType] = {}
@@ -48,7 +50,10 @@ class DistIRPass(ModulePass):
 
     @classmethod
     def _check_option(cls, name: str, values: ParameterListType, hint: Any) -> None:
-        """Raises DistIRError if this option by itself is wrong."""
+        """
+        Raises DistIRError if `values` have the wrong type for the option `name`. `hint`
+        is the type of the option.
+        """
         try:
             super().from_spec(ArgSpec(cls.name, {name: values}))
         except ValueError as error:
@@ -63,12 +68,14 @@ class DistIRPass(ModulePass):
 
 
 def _written(name: str) -> str:
-    """Returns an option as it is written in a pipeline."""
+    """
+    Returns the name of an option as it is written in a pipeline of passes, with dashes.
+    """
     return name.replace("_", "-")
 
 
 def _parts(hint: Any) -> set[Any]:
-    """Returns all types in a type hint, with `tuple` for lists."""
+    """Returns all types that occur in the type hint `hint`, with `tuple` for lists."""
     found = {getattr(hint, "__origin__", hint)}
     for part in get_args(hint):
         found |= _parts(part)

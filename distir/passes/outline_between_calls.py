@@ -1,4 +1,4 @@
-"""`outline-between-calls`: makes functions of the ops between two calls of layers."""
+"""`outline-between-calls`: moves the ops between calls of layers into functions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class OutlineBetweenCallsPass(DistIRPass):
     """
-    Makes functions of the ops that stand between two calls of layers, such as the head of a
-    model with its loss, so that `compile-leaves` reaches them. The third step of `lower
-    --compile`, after `outline-text`.
+    Moves the ops between two calls of layers, such as the head of a model with its
+    loss, into functions of their own. `compile-leaves` can then compile them. This is
+    the third step of `lower --compile`, after `outline-text`.
     """
 
     name = "outline-between-calls"

@@ -1,5 +1,5 @@
 """
-`outline-repeats`: a model of n equal layers becomes one function that is called n times.
+`outline-repeats`: replaces n equal layers by one function that is called n times.
 
 ```mlir
 %1 = onnx.MatMul(%0, %w0) {scope = "layers.0.fc"} : ...
@@ -15,11 +15,11 @@ becomes, with `min-ops=2`,
 %2 = func.call @layers(%1, %w1) {scope = "layers.1"} : ...
 ```
 
-and `func.func private @layers`, whose ops have the scopes `layers.*.fc` and
-`layers.*.act`: a part of a name that is another number in each call is written `*`.
+and `func.func private @layers`. The ops of this function have the scopes `layers.*.fc`
+and `layers.*.act`: a `*` replaces the number that differs between the calls.
 `inline-calls` is the inverse.
 
-Names and scopes do not decide which layers repeat; they name the functions.
+Names and scopes do not decide which layers repeat; they only name the new functions.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from distir.transforms.repeats.outliner import outline_function
 @dataclass(frozen=True)
 class OutlineRepeatsPass(DistIRPass):
     """
-    Outlines sequences of operations that occur at least twice in a row, each using results
-    of the one before, into functions, the longest first. Repeats within the new functions
-    are outlined in turn.
+    Moves repeated sequences of ops into functions, the longest sequences first. A
+    sequence must occur at least twice in a row, and each occurrence must use results of
+    the one before it. Repeats within the new functions are outlined too.
 
-    - `min-ops`: the fewest operations (not counting constants) that make a function.
-    - `independent`: also outlines repeats that do not use each other's results, such as the
-      projections of an attention layer, or experts.
+    - `min-ops`: the smallest number of ops, not counting constants, that make a
+      function.
+    - `independent`: also outlines repeats that do not use each other's results, such as
+      the projections of an attention layer, or experts.
     """
 
     name = "outline-repeats"

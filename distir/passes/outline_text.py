@@ -1,4 +1,4 @@
-"""`outline-text`: makes functions of what the program of a rank does repeatedly."""
+"""`outline-text`: moves repeated ops of a rank's program into functions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class OutlineTextPass(DistIRPass):
     """
-    Makes a function of ops that the program of one rank repeats, such as the collectives
-    around the calls of layers, so that Python has them once; `torch.repeat` marks it. The
-    second step of `lower`, after `fuse-operators`.
+    Moves ops that the program of one rank repeats, such as the collectives around the
+    calls of layers, into functions. The Python code of a package then contains them
+    once. Each new function has the attribute `torch.repeat`. This is the second step of
+    `lower`, after `fuse-operators`.
     """
 
     name = "outline-text"

@@ -1,4 +1,4 @@
-"""`overlap-communication`: lets collectives and sends run while devices compute."""
+"""`overlap-communication`: runs collectives and sends while devices compute."""
 
 from __future__ import annotations
 
@@ -19,30 +19,34 @@ class OverlapCommunicationPass(DistIRPass):
     Lets devices compute while they communicate. Run it on a distributed program, after
     `lower-reshard`.
 
-    - Reductions (of gradients, data-parallel or ZeRO) start where their operand is
-      computed, also in the function that computes it: its result is then in flight when the
-      function returns. Optimizer updates come in the order in which gradients arrive.
-    - Gathers of parameters (ZeRO stage 3) start `ahead` uses of gathered parameters early;
-      those in a layer's function move in front of its call, so that a layer's parameters
-      arrive while the layer before is computed. Each use that they are ahead costs the
-      memory of its parameters.
+    - Reductions of gradients (data parallelism or ZeRO) start as soon as their operand
+      is computed, also within a called function: the function then returns while its
+      reduction is still running. Updates of parameters follow the order in which
+      gradients arrive.
+    - Gathers of parameters (ZeRO stage 3) start early, by `ahead` uses of gathered
+      parameters. Gathers in a layer's function move in front of its call, so that the
+      parameters of a layer arrive while the layer before it computes. Each use ahead
+      costs the memory of its parameters.
     - Gathers of activations that a forward kept in parts (sequence parallelism) start
       before the contraction in front of their use.
-    - Products of activations and a matrix whose terms are added up over devices (tensor
-      parallelism) are computed in 2, 4 or 8 pieces of their tokens, each added up while the
-      next one is computed. Products whose rows are gathered (sequence parallelism) are, too:
-      the next piece is gathered while this one's product is computed.
-    - Sends leave both sides free.
+    - Products of activations and a matrix whose results are added up over devices
+      (tensor parallelism) are computed in 2, 4 or 8 pieces of their tokens. Each piece
+      is reduced while the next one is computed. Products whose rows are gathered
+      (sequence parallelism) are cut in the same way: the next piece is gathered while
+      the current one is computed.
+    - Sends occupy neither the sender nor the receiver.
 
-    `kinds` says which communication does so, by default all: `dp`, reductions of gradients;
-    `params`, gathers of parameters; `tp`, other collectives; `pp`, sends. `profile`: what
-    devices reach in practice, as in `simulate`. Buckets (`bucket-collectives`) are formed
-    anew.
+    `kinds` says which communication overlaps, by default all: `dp`, reductions of
+    gradients; `params`, gathers of parameters; `tp`, other collectives; `pp`, sends.
+    `profile`: the speeds that devices reach in practice, as in `simulate`. If the
+    program has buckets (`bucket-collectives`), they are formed anew.
 
-    Neither what is computed changes, nor the order of the transfers between two devices.
-    The simulator judges: of this, of the same without moving gathers out of functions, and
-    of `dp` and `pp` alone, the fastest that fits into memory is taken; the program stays as
-    it is if none is faster. A note says how much was gained and how much memory it costs.
+    The program computes the same values, and transfers between two devices keep their
+    order. The simulator compares several variants: all of the above, the same without
+    moving gathers out of functions, and only `dp` and `pp`. The fastest variant that
+    fits into memory replaces the program; if none is faster, the program stays as it
+    is. A note in `dist.notes` says how much time this saves and how much memory it
+    costs.
     """
 
     name = "overlap-communication"
@@ -52,7 +56,7 @@ class OverlapCommunicationPass(DistIRPass):
     profile: tuple[str, ...] = same_option(ProfileOptions, "profile")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        # It brings the simulator, which takes long to import.
+        # It imports the simulator, which takes long.
         from distir.planning.distribution.overlap import overlap_communication
 
         kinds = self.kinds or KINDS

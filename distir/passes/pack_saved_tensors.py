@@ -14,9 +14,10 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class PackSavedTensorsPass(DistIRPass):
     """
-    Packs results of a function that the same calls take, such as the tensors that the
-    forward of a layer saves for its backward, into one list (`torch.pack`), which those
-    calls unpack (`torch.unpack`). The fourth step of `lower`, after `reuse-operands`.
+    Packs results of a function into one list (`torch.pack`) if the same calls take all
+    of them, such as the tensors that the forward of a layer saves for its backward.
+    These calls unpack the list (`torch.unpack`). This is the fourth step of `lower`,
+    after `reuse-operands`.
     """
 
     name = "pack-saved-tensors"

@@ -1,5 +1,5 @@
 """
-`partition`: turns annotations into layouts in types, with the communication they need.
+`partition`: turns annotations into layouts in types, and inserts the communication.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from distir.transforms.partitioning import partition
 @dataclass(frozen=True)
 class PartitionPass(DistIRPass):
     """
-    Turns an annotated sequential program into a distributed one: layouts move into the
-    tensor types, and where an op needs an operand in another layout than it has, a
-    `dist.reshard` brings it there. With `lower`, reshards become collectives at once.
-    Functions that the entry does not reach are dropped.
+    Turns an annotated sequential program into a distributed one. Layouts move from
+    attributes into the tensor types. If an op needs an operand in another layout, a
+    `dist.reshard` changes its layout. Functions that the entry function does not reach
+    are removed.
+
+    With `lower` (default), each change of layout becomes collectives at once.
     """
 
     name = "partition"

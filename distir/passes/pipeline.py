@@ -16,32 +16,36 @@ from distir.planning.stages import make_pipeline_as_asked
 @dataclass(frozen=True)
 class PipelinePass(ScheduleOptions, DistIRPass):
     """
-    Turns a program over micro-batches into a pipeline (Santhanam et al. 2021, section 2.1).
+    Turns a program over micro-batches into a pipeline (Santhanam et al. 2021, section
+    2.1).
 
-    The program's mesh has a first axis "k", the micro-batch axis, whose coordinates are
-    moments instead of devices. A value split over it belongs to a micro-batch; one that is
-    partial over it is a term of a sum over micro-batches. So the sharding rules say what
-    runs once per micro-batch, sums (gradients) and concatenations in the end
-    (outputs). With p = 1 this is gradient accumulation.
+    The first axis of the program's mesh is "k", the micro-batch axis. Its coordinates
+    are moments in time instead of devices. A value that is split over "k" belongs to a
+    micro-batch. A value that is partial over "k" is a term of a sum over micro-batches.
+    The sharding rules thus tell which ops run once for each micro-batch, which values
+    are added up (gradients) and which are concatenated in the end (outputs). With p = 1
+    this is gradient accumulation.
 
-    The ops of a micro-batch are divided into stages, backward ops to the stage of their
-    forward; each stage and phase becomes a function on that stage's mesh, and the entry
-    function calls them in the order of the schedule, with sends straight from a stage to
-    every stage that needs a value. Run it after `partition{lower=false}`, and
-    `lower-reshard` after it.
+    The ops of a micro-batch are divided into stages. A backward op belongs to the stage
+    of its forward op. Each phase (forward or backward) of each stage becomes a function
+    on the mesh of that stage. The entry function calls these functions in the order of
+    the schedule. A value is sent directly from its stage to every stage that needs it.
+    Run the pass after `partition{lower=false}`, and run `lower-reshard` after it.
 
-    - `p`: ranks of the pipeline; each is a mesh of the other axes over devices of its own,
-      the first ones of the cluster.
-    - `stage_meshes`: the mesh of each rank, such as `d=2,t=2`, where they are to differ:
-      the axes are the program's, of sizes that divide the program's, and layouts stay, over
-      the axes that a rank has. Every device is sent its part of what other ranks compute.
-      `search` takes the fastest meshes and stages that are found.
-    - `schedule`, `chunks`, `schedule_file`, `blocking_sends`: the order of its work; see
-      `distir.pipelining.options`.
-    - `stages`: where stages begin. By default the stages that `search-stages` chose if it
-      ran before, else the work is balanced; `uniform` gives stages equal numbers of
-      outlined layers; `search` runs `search-stages` first; otherwise the scope that each
-      stage but the first begins with, such as `transformer.h.4`.
+    - `p`: the number of ranks of the pipeline. Each rank is a mesh of the other axes,
+      over devices of its own. The pipeline uses the first devices of the cluster.
+    - `stage_meshes`: the mesh of each rank, such as `d=2,t=2`, if ranks have different
+      meshes. The axes are those of the program; each size must divide the program's.
+      Layouts stay the same over the axes that a rank has. Every device receives its own
+      part of values from other ranks. `search` searches meshes and stages, and takes
+      the fastest found.
+    - `schedule`, `chunks`, `schedule_file`, `blocking_sends`: the order of the work;
+      see `distir.pipelining.options`.
+    - `stages`: where stages begin. By default, the stages that `search-stages` chose,
+      if it ran before, else stages of balanced work. `uniform`: equal numbers of
+      outlined layers in each stage. `search`: runs `search-stages` first. Otherwise a
+      list of scopes, one for each stage but the first, at which the stage begins, such
+      as `transformer.h.4`.
     """
 
     name = "pipeline"
@@ -50,7 +54,10 @@ class PipelinePass(ScheduleOptions, DistIRPass):
 
     @staticmethod
     def of(options: PipelineOptions) -> PipelinePass:
-        """Returns the pass that makes this pipeline of a program over `k` micro-batches."""
+        """
+        Returns the pass that makes a pipeline with these `options` of a program over
+        `k` micro-batches.
+        """
         own = {
             field.name: getattr(options, field.name) for field in fields(PipelinePass)
         }

@@ -1,4 +1,4 @@
-"""`project`: makes the program that one device runs."""
+"""`project`: makes the program of one device."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from distir.transforms.projection import project
 @dataclass(frozen=True)
 class ProjectPass(DistIRPass):
     """
-    Turns a distributed program into the program of one device: local shapes, only that
-    device's ops, collectives with explicit groups, sends and receives. The receiver of an
-    asynchronous send starts right after its previous transfer, and waits right before it
-    uses the value. So do users of the result of an asynchronous collective, also in the
-    caller of the function that started it. Arguments and results keep the layout that they
-    had in `dist.layout`.
+    Turns a distributed program into the program of the device `rank`. This program has
+    local shapes, only the ops of that device, collectives with lists of ranks, sends
+    and receives.
+
+    The receiver of an asynchronous send starts to receive right after its previous
+    transfer, and waits right before it uses the value. An asynchronous collective is
+    also awaited right before its result is used, possibly in the caller of the function
+    that started it. Arguments and results keep their layout in the attribute
+    `dist.layout`.
     """
 
     name = "project"

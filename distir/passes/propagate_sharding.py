@@ -1,4 +1,4 @@
-"""`propagate-sharding`: derives a layout for every value from a few requested layouts."""
+"""`propagate-sharding`: derives layouts for all values from a few requested layouts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from distir.sharding.mesh import only_mesh
 @dataclass(frozen=True)
 class PropagateShardingPass(DistIRPass):
     """
-    Propagates the layouts that arguments (`dist.layout`) and `dist.constrain` request along
-    the sharding rules, across calls, one mesh axis after the other. Where requests meet,
-    the cheapest combination wins (`distir.planning.axes`); a request that cannot be met is
-    an error. Every op ends up with the layouts in which it needs its operands
-    (`dist.operand_layouts`) and gives its results (`dist.result_layouts`); `partition` puts
-    them into the types.
+    Derives a layout for every value from requested layouts: those of arguments
+    (`dist.layout`) and those of `dist.constrain` ops. Layouts follow the sharding
+    rules, across calls, for one mesh axis after the other. Where requests meet, the
+    cheapest combination wins (`distir.planning.axes`). A request that cannot be met is
+    an error. Each op gets the layouts of the operands that it needs
+    (`dist.operand_layouts`) and of its results (`dist.result_layouts`). `partition`
+    moves these layouts into the types.
     """
 
     name = "propagate-sharding"

@@ -1,4 +1,6 @@
-"""`raise-patterns`: replaces groups of ops that are one operator by it."""
+"""
+`raise-patterns`: replaces groups of ops by the one operator that computes the same.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,27 @@ from distir.transforms.patterns.raising import raise_patterns
 @dataclass(frozen=True)
 class RaisePatternsPass(DistIRPass):
     """
-    Replaces what exporters and models write out by single operators. Run it on a sequential
-    program, before `differentiate`: then gradients are single ops too, and the values
-    between the ops of a group are never kept.
+    Replaces groups of ops, as exporters and models write them, by single operators. Run
+    it on a sequential program, before `differentiate`: gradients are then single ops
+    too, and the values within a group are never kept.
 
-    - `softmax(cap(scale Q K^T) + masks) V` over [batch, heads, length, features] becomes
-      `onnx.Attention`: with the scale on scores, queries or keys, a soft cap `c tanh(s /
-      c)`, keys and values repeated for groups of query heads, a softmax in a wider type,
-      batch and heads merged for the products, and masks that are added or that fill the
-      scores. A mask that is known to be causal becomes `is_causal`, others (windows, ALiBi)
-      are added up. Attention stays written out if one op would compute something else (a
-      mask that may be minus infinity for all keys of a query), if a mask depends on a
-      parameter, and if probabilities are dropped: `train-dropout` makes one op of that.
-    - Casts and reshapes to the type that a value has, and dropouts outside of training, go.
+    - Attention, `softmax(cap(scale Q K^T) + masks) V` over [batch, heads, length,
+      features], becomes `onnx.Attention`. The scale can be applied to scores, queries
+      or keys. Scores can have a soft cap `c tanh(s / c)`. Keys and values can be
+      repeated for groups of query heads. The softmax can have a wider type. Batch and
+      heads can be merged for the products. Masks can be added to the scores or
+      overwrite them. A mask that is known to be causal becomes `is_causal`; other masks
+      (windows, ALiBi) are added up. Attention stays written out if one op would compute
+      something else, such as for a mask that can be minus infinity for all keys of a
+      query. It also stays if a mask depends on a parameter, or if probabilities are
+      dropped; `train-dropout` replaces attention with dropout.
+    - Casts and reshapes to the type that a value has already, and dropout outside of
+      training, are removed.
     - `w x / sqrt(mean(x^2) + epsilon)` becomes `onnx.RMSNormalization`, in f32 and f64.
-    - `0.5 x (1 + erf(x / sqrt 2))` and its tanh form become `onnx.Gelu`, `x sigmoid(x)`
+    - `0.5 x (1 + erf(x / sqrt 2))` and its tanh form become `onnx.Gelu`; `x sigmoid(x)`
       becomes `onnx.Swish`.
-    - `onnx.Slice`s that divide a value along one dimension become one `onnx.Split`.
+    - Several `onnx.Slice` ops that divide a value along one dimension become one
+      `onnx.Split`.
 
     With `attention=false` attention stays written out.
     """

@@ -1,4 +1,4 @@
-"""`release-saved-tensors`: empties lists of saved tensors where nobody else needs them."""
+"""`release-saved-tensors`: empties lists of saved tensors after their last use."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class ReleaseSavedTensorsPass(DistIRPass):
     """
-    Marks each `torch.unpack` of a list that all callers give away with `releases`: the list
-    becomes empty, so that its tensors are freed one by one. The fifth step of `lower`, after
-    `pack-saved-tensors`.
+    Marks a `torch.unpack` with `releases` if no caller needs its list afterwards. The
+    op then empties the list, so that its tensors are freed one by one. This is the
+    fifth step of `lower`, after `pack-saved-tensors`.
     """
 
     name = "release-saved-tensors"

@@ -1,4 +1,4 @@
-"""`request-sharding`: annotates arguments with splits that a user asks for."""
+"""`request-sharding`: annotates arguments with the splits that a user requests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from distir.sharding.mesh import only_mesh
 @dataclass(frozen=True)
 class RequestShardingPass(DistIRPass):
     """
-    Annotates arguments with splits over axes of the module's mesh; what follows for other
-    values is left to `propagate-sharding`. A split that cannot be done is an error, and so
-    is a second one of an argument over the same axis.
+    Annotates arguments with splits over axes of the module's mesh. `propagate-sharding`
+    derives the layouts of all other values. A split that is impossible is an error, and
+    so are two splits of an argument over the same axis.
 
-    - `shard`: each `NAME:DIM=AXIS[:RUN]`: dimension DIM of the arguments with this source
-      name (with `*`) is split over AXIS, in runs of RUN elements. Axes that split the
-      same dimension do so in the order of the mesh.
+    - `shard`: the splits, each `NAME:DIM=AXIS[:RUN]`. Dimension DIM of all arguments
+      with the source name NAME (with `*`) is split over AXIS, in runs of RUN elements.
+      If several axes split the same dimension, they do so in the order of the mesh.
     """
 
     name = "request-sharding"

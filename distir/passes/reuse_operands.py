@@ -1,4 +1,4 @@
-"""`reuse-operands`: lets ops work in the memory of an operand."""
+"""`reuse-operands`: lets ops write their result into the memory of an operand."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class ReuseOperandsPass(DistIRPass):
     """
-    Lets ops of the program of one rank compute into the memory of an operand that nobody
-    else needs: a sum becomes `torch.add_into`; all-reduces and `torch.add_look_ups` have the
-    attribute `torch.in_place`. The third step of `lower`, after `outline-text`.
+    Lets ops in the program of one rank write their result into the memory of an operand
+    that no other op needs. A sum becomes `torch.add_into`; all-reduces and
+    `torch.add_look_ups` get the attribute `torch.in_place`. This is the third step of
+    `lower`, after `outline-text`.
     """
 
     name = "reuse-operands"

@@ -1,4 +1,6 @@
-"""`ring-attention`: devices pass blocks of keys and values on instead of gathering them."""
+"""
+`ring-attention`: passes blocks of keys and values around instead of gathering them.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,12 @@ from distir.transforms.sequences.ring_attention import ring_attention
 @dataclass(frozen=True)
 class RingAttentionPass(DistIRPass):
     """
-    Turns attention on keys and values that are gathered over `axis` into a ring (Liu et al.
-    2023), after `lower-reshard`: in as many steps as there are devices, each computes attention
-    on one block and passes it on meanwhile (`collective.permute`), and the results are merged
-    (`train.merge_attention`). The gradients of a block travel with it. Attention with a mask
-    is left as it is.
+    Turns attention whose keys and values are gathered over `axis` into a ring (Liu et
+    al. 2023). There are as many steps as devices. In each step, every device computes
+    attention on one block of keys and values, and at the same time passes this block on
+    to the next device (`collective.permute`). The results of the steps are merged
+    (`train.merge_attention`). The gradients of a block travel with it. Attention with a
+    mask is left as it is. Run the pass after `lower-reshard`.
     """
 
     name = "ring-attention"

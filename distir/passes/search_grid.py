@@ -1,4 +1,4 @@
-"""`search-grid`: finds the best of many ways to distribute a program."""
+"""`search-grid`: finds the best of a grid of plans."""
 
 from __future__ import annotations
 
@@ -32,23 +32,26 @@ from distir.planning.plans.programs import replace_cluster
 @dataclass(frozen=True)
 class SearchGridPass(TargetOptions, SearchOptions, DistIRPass):
     """
-    Distributes a program by the best point of a grid. All degrees d x e x c x t x p that use up the
-    devices, numbers of micro-batches, ZeRO stages, checkpoint policies, pipeline schedules
-    and overlap are distributed and simulated; of those that fit into memory, the one with
-    the highest throughput is chosen (the DistIR paper, section 5). `dist.notes` says which
-    that was.
+    Distributes a program by the best point of a grid. The grid combines all degrees d x
+    e x c x t x p that use all devices with numbers of micro-batches, ZeRO stages,
+    checkpoint policies, pipeline schedules and overlap. The pass distributes and
+    simulates each point. It chooses the one with the highest throughput among those
+    that fit into memory (the DistIR paper, section 5). `dist.notes` says which point
+    that is.
 
-    - `cluster`: a built-in cluster or a file; by default the module's own;
-    - `devices`: scales that cluster to so many devices;
-    - `micro_batches`: numbers of micro-batches of pipelines, by default 2, 4, ... 128; in a
-      training step also of a single rank;
-    - `zero`, `checkpoint`, `offload_states`, `overlap`: values to try, by default 0, `none`, `off`
-      and `off`;
-    - `schedules`: pipeline schedules to try, by default that of `pipeline`;
-    - `c`, `e`: degrees of context and of expert parallelism, by default 1; `r`: numbers of
-      groups that hold copies of what ZeRO splits, by default 1; `no_sync`: whether ZeRO 3 adds
-      up whole gradients, by default `off`;
-    - `buckets`: whether neighbouring tensors travel in one message in all of them
+    - `cluster`: a built-in cluster or a file; by default the module's own cluster;
+    - `devices`: the number of devices to which the given cluster is scaled;
+    - `micro_batches`: numbers of micro-batches of pipelines, by default 2, 4, ... 128.
+      If given, a training step on a single rank uses them too;
+    - `zero`, `checkpoint`, `offload_states`, `overlap`: values to try, by default 0,
+      `none`, `off` and `off`;
+    - `schedules`: pipeline schedules to try, by default the default of `pipeline`;
+    - `c`, `e`: degrees of context and of expert parallelism, by default 1;
+    - `r`: numbers of groups that each hold a copy of the tensors that ZeRO splits, by
+      default 1;
+    - `no_sync`: whether ZeRO 3 adds up whole gradients over micro-batches, by default
+      `off`;
+    - `buckets`: whether neighbouring tensors travel in one message in all plans
       (default); see `bucket-collectives`;
     - `profile`, `world_size`, `jobs`: as in `auto-parallel`.
     """

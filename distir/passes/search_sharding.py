@@ -36,42 +36,47 @@ _GAP = 1e-3
 @dataclass(frozen=True)
 class SearchShardingPass(PipelineOptions, DistIRPass):
     """
-    Distributes a sequential program over a mesh in the way that takes the least time (as
-    Rhino does, section 4). Nothing here knows architectures: what each op can do follows
-    from its sharding rule, what that and every change of layout costs from the simulator;
-    the choice is proven to be the best of all combinations, or within a known distance of
-    it. The result is what `partition` makes of the chosen layouts; `dist.notes` says what
-    was found. With simulated costs data parallelism over all axes is simulated too, and
-    taken if it is faster than the best so far.
+    Distributes a sequential program over a mesh with the layouts that take the least
+    time (as Rhino, section 4).
 
-    - `axes`: the mesh, `NAME=SIZE` for each axis, on the first devices of the cluster. A
-      module with a `device.mesh` keeps that one.
-    - `cluster`: symbol of the module's `device.cluster`, which may be left out if there is
-      only one; in a module without one, a built-in cluster or a file.
-    - `costs`: `simulated` on the cluster, or `unit`, which needs none: floating-point
-      operations, a low price per byte sent, and a lower one per byte touched, as
-      `distribute` weighs them. Memory is then limited by `memory` alone, and nothing is
-      simulated.
-    - `solver`: `highs` or `cbc` for integer programming, `auto` for whichever suits.
-    - `memory`: bytes per device that may be used; those of the smallest device by default.
-      The result is simulated; if it does not fit, it is solved for again under a tighter
-      limit.
-    - `gap`, `time_limit`: stop when the answer is that close to the best (a fraction), or
-      after that many seconds of the pass, with the best layouts so far; so does an
-      interruption. Without `gap` it is 0.1 % of the best plan in which repeated calls share
-      their choices, if the program is so large that they do; with it, calls share only in a
-      first solution, which is followed by one without sharing if there is time.
-    - `level`: `O3` solves for the whole program, `O2` for one segment between critical
-      nodes after the other (Rhino section 4.3.2): faster for meshes of several axes,
-      without a proof.
-    - `profile`: what devices reach in practice, as for `simulate`.
-    - `p`, `k`: stages of a pipeline, and micro-batches. The axes are those of the mesh of
-      each stage, and the promise concerns all micro-batches on the first of these meshes.
-      With p = 1, `k` micro-batches accumulate gradients.
-    - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
-      see `pipeline`.
-    - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
-      of arguments that must not be split. `dist.constrain` fixes layouts of other values.
+    The search knows no architectures. The possible layouts of an op follow from its
+    sharding rule. The simulator gives the cost of each op and of each change of layout.
+    The search proves that its choice is the best of all combinations, or within a known
+    distance of the best. `partition` then makes the program of the chosen layouts, and
+    `dist.notes` records the outcome. With simulated costs, the pass also simulates data
+    parallelism over all axes, and takes it if it is faster than the layouts found.
+
+    - `axes`: the mesh on the first devices of the cluster, `NAME=SIZE` for each axis. A
+      module with a `device.mesh` keeps that mesh.
+    - `cluster`: the symbol of the module's `device.cluster`. It can be left out if the
+      module has only one. If the module has none: the name of a built-in cluster, or a
+      file.
+    - `costs`: `simulated`: times on the cluster. `unit`: needs no cluster; it counts
+      floating-point operations, with a low price for each byte sent and a lower one for
+      each byte read or written, as `distribute` does. With `unit`, only `memory` limits
+      the memory, and nothing is simulated.
+    - `solver`: `highs` or `cbc` for integer programming; `auto` for the one that suits.
+    - `memory`: bytes that each device may use; by default the memory of the smallest
+      device. The result is simulated. If it does not fit, the search runs again with a
+      tighter limit.
+    - `gap`: stop when the plan is within this fraction of the best possible one. By
+      default 0.001. In a large program, repeated calls share their choices. By default
+      the gap is then measured from the best plan that shares. If `gap` is given, a
+      second search without sharing follows, if there is time.
+    - `time_limit`: stop after this many seconds of the pass, with the best layouts so
+      far. An interruption has the same effect.
+    - `level`: `O3` solves for the whole program. `O2` solves for one segment between
+      critical nodes after the other (Rhino, section 4.3.2): faster for meshes of
+      several axes, but without a proof.
+    - `profile`: the speeds that devices reach in practice, as in `simulate`.
+    - `p`, `k`: the number of stages of a pipeline, and of micro-batches. `axes` is then
+      the mesh of each stage. The proof covers all micro-batches on the mesh of the
+      first stage. With p = 1, `k` micro-batches accumulate gradients.
+    - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: options of the
+      pipeline; see `pipeline`.
+    - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`:
+      names of arguments that must not be split. `dist.constrain` fixes the layouts of
+      other values.
     """
 
     name = "search-sharding"
@@ -137,7 +142,11 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
         limits: Limits,
         clock: Clock,
     ) -> str:
-        """Distributes a program by simulated costs; returns the note."""
+        """
+        Distributes `module`, in place, with the layouts that are fastest by simulation.
+        Returns the text of the note about the outcome. Raises DistIRError if `cluster`
+        is None.
+        """
         if cluster is None:
             raise DistIRError(
                 "search-sharding: the module has no device.cluster, which says what "
@@ -190,7 +199,10 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
 
 
 def _note(found: LayoutResult | None) -> str:
-    """Returns the outcome of a search, or that the time was over before there was one."""
+    """
+    Returns a description of the search result `found`. None stands for a search that
+    ran out of time before it found any layouts.
+    """
     if found is not None:
         return str(found)
     return (

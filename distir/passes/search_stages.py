@@ -18,29 +18,33 @@ from distir.planning.stages.search import search_stages
 @dataclass(frozen=True)
 class SearchStagesPass(ScheduleOptions, DistIRPass):
     """
-    Divides a program over micro-batches into the stages of a pipeline (Rhino section 5):
-    marks each forward op with its stage (`dist.stage`), which `pipeline` follows. Run it
-    between `partition{lower=false}` and `pipeline`, or with `distribute{stages=search}`.
+    Divides a program over micro-batches into the stages of a pipeline (Rhino, section
+    5). Each forward op gets the number of its stage (`dist.stage`), which `pipeline`
+    follows. Run the pass between `partition{lower=false}` and `pipeline`, or use
+    `distribute{stages=search}`.
 
-    Ops cost what the simulator says; a call of a layer is one op. The busiest stage has as
-    little to do as possible, or a little more if that saves communication, under a limit of
-    memory for each stage; a value is charged once for each stage that it is sent to,
-    however many it skips. Divisions for several load caps are compared with each other,
-    with equal numbers of layers and with the default of `pipeline`: the simulator says
-    which makes the fastest pipeline among those that fit.
+    The simulator gives the cost of each op; the call of a layer counts as one op. The
+    search minimises the work of the busiest stage, under a memory limit for each stage.
+    It accepts a little more work if that saves communication. A value is charged once
+    for each stage that receives it, even if it passes over stages in between. The
+    search makes several divisions, each with another cap on the load of a stage. The
+    simulator compares them with each other, with equal numbers of layers, and with the
+    default of `pipeline`. The fastest one that fits into memory is chosen.
 
-    - `p`, `schedule`, `chunks`, `schedule_file`, `blocking_sends`: of the pipeline;
-    - `method`: `in-order` divides the program's order by dynamic programming;
-      `integer-program` is exact for parallel branches, but slow; `auto` also takes the
-      second if a graph that is small enough has branches;
-    - `time_limit`: seconds, of which the divisions take half at most; those that were not
-      simulated by then are left out, except for the one that is estimated to be the
-      fastest. By default 10 s, after which the default division of `pipeline` is still
-      simulated.
+    - `p`, `schedule`, `chunks`, `schedule_file`, `blocking_sends`: options of the
+      pipeline; see `pipeline`;
+    - `method`: `in-order` divides the program in its order, by dynamic programming;
+      `integer-program` also considers parallel branches and is exact, but slow; `auto`
+      uses `in-order`, and in addition `integer-program` for small graphs with branches;
+    - `time_limit`: seconds; at most half of them are for finding divisions. When the
+      time is over, divisions that were not simulated are left out, except the one with
+      the fastest estimate. By default 10 s, and the default division of `pipeline` is
+      simulated even after that.
 
-    If ops are marked as beginnings of stages (`dist.stage_start`), that is obeyed.
+    If ops are marked as the first of a stage (`dist.stage_start`), stages begin there
+    and nothing is searched.
 
-    `dist.notes` says what was chosen, and how far it may be from the best.
+    `dist.notes` records the chosen division, and how far it can be from the best.
     """
 
     name = "search-stages"

@@ -1,4 +1,4 @@
-"""`sequence-parallel`: splits the sequence over the tensor axis between the blocks."""
+"""`sequence-parallel`: splits sequences over the tensor axis between the blocks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from distir.transforms.sequences.sequence_parallel import split_sequences
 @dataclass(frozen=True)
 class SequenceParallelPass(DistIRPass):
     """
-    Megatron's sequence parallelism (Korthikanti et al. 2022): the inputs and outputs of
-    every normalisation and of its gradient, also the input of one written out in elementary
-    ops, are constrained to be split along the sequence (the dimension before the last) over
-    the tensor axis. The sharding rules do the rest: the all-reduce after a row-split matrix
-    becomes a reduce-scatter, the column-split matrix after the normalisation gathers, and
-    what lies between works on parts.
+    Megatron's sequence parallelism (Korthikanti et al. 2022). The pass constrains the
+    inputs and outputs of every normalisation and of its gradient to be split over
+    `axis` along the sequence (the dimension before the last). For a normalisation
+    written out in elementary ops, this concerns its input. The sharding rules do the
+    rest: the all-reduce after a row-split matrix becomes a reduce-scatter, the
+    column-split matrix after the normalisation gathers its operand, and the ops in
+    between work on parts.
 
-    - `residuals`: what a layer keeps of that for its backward. `parts`: this device's part,
-      gathered again for the gradient of the matrix (section 4.2.2); `whole`: what the
-      forward gathered, which takes more memory and no more communication than tensor
-      parallelism alone.
+    - `residuals`: what a layer keeps of these split values for its backward. `parts`:
+      the part of this device, which is gathered again for the gradient of the matrix
+      (section 4.2.2). `whole`: the gathered value, which takes more memory, and no more
+      communication than tensor parallelism alone.
     """
 
     name = "sequence-parallel"

@@ -1,4 +1,4 @@
-"""`simulate`: predicts what a distributed program costs on its cluster."""
+"""`simulate`: predicts the time and memory of a distributed program on its cluster."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class SimulatePass(SimulationOptions, DistIRPass):
     """
-    Prints the simulation of the program on stderr; the program stays as it is.
+    Simulates the program and prints the report on stderr; the program stays as it is.
 
-    - `cluster`: a built-in cluster or a file, instead of the program's own;
-    - `devices`: scales that cluster to so many devices;
-    - `profile`: what devices reach in practice: a built-in profile, a file or `auto`, one
-      for each kind of device (see docs/profiles.md);
-    - `flat`: executes every op on every device; the result is the same;
-    - `trace`, `json`, `html`: files to write the timeline, the numbers and a report to.
+    - `cluster`: a built-in cluster or a file, instead of the program's own cluster;
+    - `devices`: the number of devices to which the given cluster is scaled;
+    - `profile`: the speeds that devices reach in practice: a built-in profile, a file
+      or `auto`, one for each kind of device (see docs/profiles.md);
+    - `flat`: simulates every op on every device; the result is the same;
+    - `trace`, `json`, `html`: files for the timeline, the numbers and a report.
     """
 
     name = "simulate"

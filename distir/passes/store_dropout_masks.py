@@ -1,6 +1,4 @@
-"""
-`store-dropout-masks`: lets a backward take the masks of dropout instead of drawing them.
-"""
+"""`store-dropout-masks`: stores the masks of dropout for the backward."""
 
 from __future__ import annotations
 
@@ -16,9 +14,10 @@ from distir.transforms.dropout import with_masks
 @dataclass(frozen=True)
 class StoreDropoutMasksPass(DistIRPass):
     """
-    Makes every `train.dropout` also return its mask, a byte for each element, which the
-    backward that `differentiate` makes then takes instead of drawing it again.
-    `differentiate{dropout-masks=stored}` does so between `train-dropout` and the gradients.
+    Makes every `train.dropout` also return its mask, with one byte for each array
+    element. The backward that `differentiate` makes then takes this mask instead of
+    drawing it again. With `dropout-masks=stored`, `differentiate` does this itself,
+    after `train-dropout`.
     """
 
     name = "store-dropout-masks"

@@ -1,4 +1,6 @@
-"""`tensor-parallel`: splits parameters over a mesh axis, by the sharding rules alone."""
+"""
+`tensor-parallel`: splits parameters over a mesh axis, by the sharding rules alone.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,18 @@ from distir.planning.axes.tensor_parallel import split_parameters
 @dataclass(frozen=True)
 class TensorParallelPass(DistIRPass):
     """
-    Chooses which parameters to split over `axis`, and how, and annotates them.
+    Chooses which parameters to split over `axis`, and in which dimension, and annotates
+    them.
 
-    Nothing here knows names or architectures: strategies come from the sharding rules, the
-    choice from `AxisPlanner`. On a transformer it finds Megatron's scheme: columns of the
-    first and rows of the second matrix of each block, a fused QKV by heads through run
-    lengths, and one all-reduce per block. The rows of a table, such as those of an
-    embedding that is not tied to a head, are split where a device would keep more of them
-    than it looks up, in a training step for a micro-batch: that saves memory, of states
-    too. What cannot be split evenly stays whole; a note in the module attribute
-    `dist.notes` says so.
+    The pass knows no names or architectures: the possible strategies come from the
+    sharding rules, and `AxisPlanner` chooses among them. On a transformer it finds
+    Megatron's scheme: the first matrix of each block is split by columns and the second
+    by rows, a fused QKV matrix is split by heads (with run lengths), and each block has
+    one all-reduce. A table, such as an embedding that is not tied to a head, is split
+    by rows if each device would then still keep more rows than it looks up (in a
+    training step: for a micro-batch). This saves memory, also for the optimizer's
+    states. A parameter that cannot be split evenly stays whole; a note in the module
+    attribute `dist.notes` says so.
     """
 
     name = "tensor-parallel"

@@ -1,4 +1,6 @@
-"""`train-dropout`: makes dropout drop the same elements under every distribution."""
+"""
+`train-dropout`: makes dropout drop the same array elements under every distribution.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,20 @@ from distir.transforms.dropout import train_dropouts
 @dataclass(frozen=True)
 class TrainDropoutPass(DistIRPass):
     """
-    Replaces every `onnx.Dropout` in training mode by `train.dropout`. Its random numbers
-    depend only on the seed, the op, the step, the call and the position in the whole
-    tensor, so that every distribution of the program draws the same ones, and so does the
-    backward. The program takes the number of steps done before as the state
-    `optimizer.step`, its functions a counter made of it.
+    Replaces every `onnx.Dropout` in training mode by `train.dropout`. Its random
+    numbers depend only on the seed, the op, the step, the call, and the position in the
+    whole tensor. Every distribution of the program, and the backward, therefore draw
+    the same numbers. The program gets a new state `optimizer.step`, the number of
+    completed steps. Called functions get a counter that is computed from it.
 
-    If some Dropout is in training mode, those without a mode count as in training mode too,
-    as PyTorch's exporters write the dropout inside attention in this way. Others stay as
-    they are.
+    If any `onnx.Dropout` is in training mode, those without a mode count as in training
+    mode too: PyTorch's exporters write the dropout inside attention in this way. All
+    others stay as they are.
 
-    - `seed`: of all random numbers, 32 bits;
-    - `attention`: whether attention whose probabilities are dropped becomes one op too,
-      `train.dropped_attention`, which keeps neither probabilities nor masks for its gradient.
-      What `raise-patterns` says of attention holds for it.
+    - `seed`: the seed of all random numbers, 32 bits;
+    - `attention`: whether attention with dropout of its probabilities becomes one op,
+      `train.dropped_attention`. This op keeps neither probabilities nor masks for its
+      gradient. The conditions are those of attention in `raise-patterns`.
     """
 
     name = "train-dropout"

@@ -1,4 +1,4 @@
-"""`verify-distribution`: type-checks distributed programs."""
+"""`verify-distribution`: checks the layouts of a distributed program."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from distir.sharding.verification import verify_distribution
 @dataclass(frozen=True)
 class VerifyDistributionPass(DistIRPass):
     """
-    Checks a distributed program: values are defined before they are used; every tensor has
-    a layout that fits its shape and mesh; every op's result layouts are what its sharding
-    rule gives for its operands' layouts; collectives, sends, calls and returns change or
-    keep layouts exactly as they must; nothing partial leaves the program. It works for ops
-    of every dialect: those without a rule must be replicated. Run it before `simulate`,
-    `project` and the target `torch`.
+    Checks a distributed program. Values must be defined before they are used. Every
+    tensor must have a layout that fits its shape and mesh. The layouts of an op's
+    results must follow from its operands' layouts by its sharding rule. Collectives,
+    sends, calls and returns must change or keep layouts correctly. No result of the
+    program may be partial. The pass accepts ops of every dialect: an op without a
+    sharding rule must work on replicated values. Run it before `simulate`, `project`
+    and the target `torch`.
     """
 
     name = "verify-distribution"

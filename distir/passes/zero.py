@@ -1,4 +1,4 @@
-"""`zero`: stores optimizer states, gradients and parameters split over the data axis."""
+"""`zero`: stores optimizer states, gradients and parameters split over data axes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from distir.planning.distribution.zero import store_split
 @dataclass(frozen=True)
 class ZeroPass(DistIRPass):
     """
-    ZeRO (Rajbhandari et al. 2020) as a choice of layouts, on a training step made by
-    `differentiate`; the communication follows from them.
+    ZeRO (Rajbhandari et al. 2020) as a choice of layouts. The pass works on a training
+    step that `differentiate` made; the communication follows from the layouts.
 
-    - `stage` 1: optimizer states are split over `axis`; each device updates its part of a
-      parameter and the parts are gathered. 2: gradients are reduced and scattered as soon
-      as they are computed, those of each micro-batch by themselves, so that none is kept
-      whole and parts add up. 3: parameters are stored split and
-      gathered for each use, or once for all uses in a called function. Where the activations
-      of few tokens are smaller than a parameter, these are moved instead, and ops compute
-      with its parts.
-    - `axis`: the mesh axes, in the mesh's order. What one of them splits already is split over
-      the others.
-    - `only`: source names (with `*`) of the parameters this applies to; all by default.
+    - `stage`: 1: optimizer states are split over `axis`; each device updates its part
+      of a parameter, and the parts are gathered. 2: in addition, the gradients of each
+      micro-batch are reduced and scattered as soon as they are computed, so that no
+      whole gradient is kept and only parts are added up. 3: in addition, parameters are
+      stored split, and gathered for each use, or once for all uses in a called
+      function. If the activations of a few tokens are smaller than a parameter, the
+      activations travel instead, and ops compute with the parts of the parameter.
+    - `axis`: the mesh axes, in the mesh's order. A tensor that is already split over
+      one of them is split over the others.
+    - `only`: source names (with `*`) of the parameters to which ZeRO applies; by
+      default all.
 
-    Of a dimension that is split already (`tensor-parallel`, before this pass) the parts are
-    split, so that each device reduces, scatters and gathers its own part alone.
-    Gradients that are clipped are scattered before their norm is computed.
-    What the axes divide in no dimension is stored flat, with zeros behind it, and updated
-    like that (`train.flatten`, `dist.flattened`); a note says so. Stays whole, with a note,
-    states that no optimizer's op updates, such as running statistics, and what an
-    optimizer outside of the program is to update.
+    If `tensor-parallel` has split a dimension before, ZeRO splits each part of it
+    further: each device then reduces, scatters and gathers only its own part. Gradients
+    that are clipped are scattered before their norm is computed.
+
+    A tensor that the axes divide in no dimension is flattened, filled up with zeros,
+    and stored and updated in this form (`train.flatten`, `dist.flattened`); a note in
+    `dist.notes` says so. States that no optimizer op updates, such as running
+    statistics, stay whole, with a note. So do tensors that an optimizer outside of the
+    program is to update, if they cannot be split.
     """
 
     name = "zero"

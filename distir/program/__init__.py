@@ -1,18 +1,18 @@
 """
-Programs: what a module of xDSL's is to DistIR. Open this file first: the functions that all
-others use are imported from here.
+Programs: DistIR's view of an xDSL module. Open this file first: it lists the functions
+that other folders import from here.
 
-- `view`: a program with its entry, arguments and results at once;
-- `functions`: the entry function, the functions that it reaches, their calls, and functions
-  of others beside them;
+- `view`: a program with its entry function, arguments and results;
+- `functions`: the entry function, the functions that it reaches, their calls, and other
+  public functions of the module;
 - `arguments`: roles, names and links of arguments and results;
-- `naming`: how messages and labels name ops and values;
-- `rewriting`: how a program is changed;
-- `source_forms`, `repacking`: arguments that hold a tensor of the source model in another
-  form, or several;
+- `naming`: names of ops and values in messages and labels;
+- `rewriting`: helpers that change a program;
+- `source_forms`, `repacking`: arguments that hold a tensor of the source model in
+  another form, or several tensors;
 - `weights`: the file with the values of parameters;
-- `checks`: the checks of a program when it is read;
-- `doubts`, `unknown_sizes`: reasons why a program cannot be trained or divided.
+- `checks`: checks of a program that was read from a file;
+- `doubts`, `unknown_sizes`: reasons why a program cannot be trained or distributed.
 """
 
 from distir.program.arguments import (

@@ -1,6 +1,6 @@
 """
-Arguments and results of a function: their attributes, roles and names, and which result
-updates which argument or is its gradient.
+Arguments and results of a function: attributes, roles and names, and which results are
+updates or gradients of which arguments.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ GRADIENT = "gradient"
 
 
 BATCH_ROLES = ("input", "label")
-"""The roles of arguments that a batch consists of."""
+"""The roles of the arguments that make up a batch."""
 
 
 def argument_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
-    """Returns the attribute dictionaries of the arguments (copies)."""
+    """Returns copies of the attribute dictionaries of a function's arguments."""
     count = len(function.function_type.inputs)
     if function.arg_attrs is None:
         return [{} for _ in range(count)]
@@ -44,7 +44,7 @@ def argument_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
 
 
 def result_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
-    """Returns the attribute dictionaries of the results (copies)."""
+    """Returns copies of the attribute dictionaries of a function's results."""
     count = len(function.function_type.outputs)
     if function.res_attrs is None:
         return [{} for _ in range(count)]
@@ -54,14 +54,14 @@ def result_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
 def set_argument_attributes(
     function: FuncOp, attributes: Sequence[dict[str, Attribute]]
 ) -> None:
-    """Replaces the attribute dictionaries of the arguments."""
+    """Replaces the attribute dictionaries of a function's arguments."""
     function.arg_attrs = _dictionaries(attributes)
 
 
 def set_result_attributes(
     function: FuncOp, attributes: Sequence[dict[str, Attribute]]
 ) -> None:
-    """Replaces the attribute dictionaries of the results."""
+    """Replaces the attribute dictionaries of a function's results."""
     function.res_attrs = _dictionaries(attributes)
 
 
@@ -74,7 +74,10 @@ def _dictionaries(
 
 
 def _argument_texts(function: FuncOp, name: str) -> Sequence[str | None]:
-    """Returns the string that each argument has under a name."""
+    """
+    Returns the string attribute `name` of each argument; None for an argument without
+    it.
+    """
     if function.arg_attrs is None:
         return [None] * len(function.function_type.inputs)
     return _texts(_Same(function.arg_attrs), name)
@@ -82,7 +85,8 @@ def _argument_texts(function: FuncOp, name: str) -> Sequence[str | None]:
 
 class _Same(NamedTuple):
     """
-    Attributes compared by their identity: there are thousands, too many to compare or hash.
+    A wrapper that compares and hashes an array of attribute dictionaries by identity.
+    Comparing thousands of attributes by value would be slow.
     """
 
     of: ArrayAttr[DictionaryAttr]
@@ -97,16 +101,17 @@ class _Same(NamedTuple):
 @lru_cache(maxsize=32)
 def _texts(attributes: _Same, name: str) -> tuple[str | None, ...]:
     """
-    Returns the string that each dictionary has under a name; cached, as it is asked
-    repeatedly.
+    Returns the string attribute `name` in each dictionary, or None. The result is
+    cached.
     """
     return tuple([text_attribute(d.data, name) for d in attributes.of.data])
 
 
 def argument_roles(function: FuncOp) -> list[str]:
     """
-    Returns the role of each argument; `input` if it has none. Raises DistIRError for a role
-    that does not exist: a misspelt one would pass for an input, and not be trained.
+    Returns the role of each argument; `input` for an argument without one. Raises
+    DistIRError for an unknown role: an argument with a misspelt role would count as an
+    input and would not be trained.
     """
     given = _argument_texts(function, ROLE)
     for unknown in sorted({role for role in given if role} - {*ROLES}):
@@ -118,12 +123,18 @@ def argument_roles(function: FuncOp) -> list[str]:
 
 
 def result_roles(function: FuncOp) -> list[str]:
-    """Returns the role of each result, `LOSS` or `GRADIENT`; `output` if it has none."""
+    """
+    Returns the role of each result, `LOSS` or `GRADIENT`; `output` for a result without
+    one.
+    """
     return [ROLE.of(r) or "output" for r in result_attributes(function)]
 
 
 def argument_names(function: FuncOp) -> list[str]:
-    """Returns the source name of each argument; its SSA name or position if it has none."""
+    """
+    Returns the source name of each argument. An argument without one gets its SSA name,
+    or `arg<i>`.
+    """
     given = _argument_texts(function, NAME)
     return [
         name or arg.name_hint or f"arg{arg.index}"
@@ -133,8 +144,8 @@ def argument_names(function: FuncOp) -> list[str]:
 
 def result_names(function: FuncOp) -> list[str]:
     """
-    Returns the source name of each result, `output<i>` if it has none; names that several
-    results have get a number, so that all differ.
+    Returns the source name of each result; `output<i>` for a result without one. If
+    several results have the same name, a number is added to all but the first.
     """
     names: dict[str, None] = {}
     for i, attributes in enumerate(result_attributes(function)):
@@ -149,17 +160,18 @@ def result_names(function: FuncOp) -> list[str]:
 
 def updated_arguments(function: FuncOp) -> dict[int, int]:
     """
-    Returns the results that replace an argument in the next step: result index to argument
-    index. Raises DistIRError for the name of an argument that does not exist.
+    Returns which argument each result replaces in the next step: result index to
+    argument index. Other results are left out. Raises DistIRError if a result names an
+    argument that does not exist.
     """
     return _named_arguments(function, function.res_attrs, UPDATES, "result {} updates")
 
 
 def parameters_of_states(function: FuncOp) -> dict[int, int]:
     """
-    Returns the arguments that belong to another one, as an optimizer's states do to a
-    parameter: index to index. Raises DistIRError for the name of an argument that does not
-    exist.
+    Returns the parameter of each optimizer state: argument index of the state to
+    argument index of the parameter. Other arguments are left out. Raises DistIRError if
+    a state names an argument that does not exist.
     """
     return _named_arguments(
         function, function.arg_attrs, OF, "argument {} is a state of"
@@ -168,8 +180,8 @@ def parameters_of_states(function: FuncOp) -> dict[int, int]:
 
 def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
     """
-    Returns the results that are gradients of an argument: result index to argument index.
-    Raises DistIRError for the name of an argument that does not exist.
+    Returns the argument of each gradient: result index to argument index. Other results
+    are left out. Raises DistIRError if a result names an argument that does not exist.
     """
     return _named_arguments(
         function, function.res_attrs, OF, "result {} is the gradient of"
@@ -178,19 +190,22 @@ def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
 
 def linked_arguments(function: FuncOp) -> dict[int, int]:
     """
-    Returns the results that must have the layout of an argument, because they replace it in
-    the next step or are its gradient: result index to argument index.
+    Returns, for each result that must have the layout of an argument, the index of that
+    argument. The result replaces the argument in the next step, or is its gradient.
     """
     return {**parameters_of_gradients(function), **updated_arguments(function)}
 
 
 def is_training_step(function: FuncOp) -> bool:
-    """Whether a program returns updates of its arguments, or the gradients of some."""
+    """Whether a function returns updates or gradients of some of its arguments."""
     return bool(linked_arguments(function))
 
 
 def check_links(function: FuncOp) -> None:
-    """Raises DistIRError for an attribute that names an argument which does not exist."""
+    """
+    Raises DistIRError if an attribute of an argument or result names an argument that
+    does not exist.
+    """
     updated_arguments(function)
     parameters_of_states(function)
     parameters_of_gradients(function)
@@ -199,7 +214,11 @@ def check_links(function: FuncOp) -> None:
 def _named_arguments(
     function: FuncOp, owners: ArrayAttr[DictionaryAttr] | None, link: str, what: str
 ) -> dict[int, int]:
-    """Returns which argument each of the owners names with the attribute `link`, if any."""
+    """
+    Returns, for each dictionary in `owners` with the attribute `link`, its index and
+    the index of the argument that the attribute names. Raises DistIRError if there is
+    no such argument, or more than one. `what` describes the owner in the message.
+    """
     links = () if owners is None else _texts(_Same(owners), link)
     wanted = {i: name for i, name in enumerate(links) if name is not None}
     if not wanted:
@@ -224,7 +243,8 @@ def _named_arguments(
 
 def forward_results(function: FuncOp) -> list[int]:
     """
-    Returns the indices of the results of the forward pass: all but updates and gradients.
+    Returns the indices of the results of the forward pass: all results but updates and
+    gradients.
     """
     updates = updated_arguments(function)
     roles = result_roles(function)

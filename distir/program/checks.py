@@ -1,9 +1,11 @@
 """
-The checks of a program when it is read: that values are defined before they are used, which
-MLIR checks of every program and xDSL does not; and the attributes of the `dist` dialect
-(`distir.dialects.dist_attributes`) that arguments, results, ops and functions carry.
-Passes ask whether these are there, so that one of another kind would mean nothing, or
-something else.
+Checks of a program that was read from a file.
+
+`check_dominance` checks that values are defined before they are used. MLIR checks this
+of every program, but xDSL does not. `check_dist_attributes` checks the attributes of
+the `dist` dialect (`distir.dialects.dist_attributes`) on arguments, results, ops and
+functions. Passes often ask only whether such an attribute is there; with a wrong value,
+it would be ignored or misunderstood.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from distir.program import GRADIENT, LOSS, describe
 
 def check_dominance(module: ModuleOp) -> None:
     """
-    Raises DistIRError, naming op and value, if an op of a function uses a value that no op
-    before it defines: one defined by itself, by a later op, in another function or inside
-    the region of another op.
+    Raises DistIRError, with the names of the op and the value, if an op uses a value
+    that no op before it defines. Such a value is the op's own result, or is defined by
+    a later op, in another function, or inside the region of another op.
     """
     for op in module.body.block.ops:
         if isinstance(op, FuncOp):
@@ -34,8 +36,8 @@ def check_dominance(module: ModuleOp) -> None:
 
 def _check(region: Region, outside: set[int], function: FuncOp) -> None:
     """
-    Checks a region. `outside` are the values around the region that its ops may use, by
-    their ids, as hashing values is slow.
+    Checks the ops of a region. `outside` holds the ids of the values from around the
+    region that its ops may use; ids are faster to hash than values.
     """
     blocks = list(region.blocks)
     order = DominanceInfo(region) if len(blocks) > 1 else None
@@ -82,13 +84,14 @@ _FORMER: Mapping[str, str] = {
     "dist.joined": f"remove it and run `distir-opt -p bucket-collectives`, which numbers the "
     f"collectives of one message ({BUCKET})"
 }
-"""What to do about attributes of older programs."""
+"""Attributes of older versions, with advice on how to replace each."""
 
 
 def check_dist_attributes(module: ModuleOp) -> None:
     """
-    Raises DistIRError for an attribute of the `dist` dialect that does not exist or whose
-    value is of another kind, naming the function and the argument, result or op.
+    Raises DistIRError if an attribute of the `dist` dialect does not exist, or its
+    value has the wrong kind. The message names the function, and the argument, result
+    or op.
     """
     _refuse(_problem(module.attributes), "the module")
     for function in module.body.block.ops:
@@ -114,7 +117,10 @@ def _check_function(function: FuncOp) -> None:
 
 
 def _hint(function: FuncOp, what: str, index: int) -> str:
-    """Returns the name of an argument in the text, if it has one."""
+    """
+    Returns the SSA name of an argument in parentheses, for a message. Returns an empty
+    text for results, and for arguments without a name.
+    """
     is_argument = what == "argument" and function.body.blocks
     hint = function.args[index].name_hint if is_argument else None
     return f" (%{hint})" if hint else ""
@@ -126,7 +132,10 @@ def _refuse(problem: str | None, owner: str) -> None:
 
 
 def _problem(attributes: Mapping[str, Attribute]) -> str | None:
-    """Returns the problem with the attributes; None if there is none."""
+    """
+    Returns a text that describes the first wrong attribute of the `dist` dialect; None
+    if all are right.
+    """
     for name, attr in attributes.items():
         kind = _KNOWN.get(name)
         if kind is not None and not kind.holds(attr):

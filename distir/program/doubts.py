@@ -1,6 +1,6 @@
 """
-Reasons why a part of an imported model cannot be trained as it is: the words of
-`dist.doubt`, and what they mean to a user.
+Reasons why a part of an imported model cannot be trained as it is. `dist.doubt` holds
+such a reason as a keyword; this module explains the keywords to users.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REASONS: Mapping[str, str] = {
 
 def reason(doubt: str) -> str:
     """
-    Says what a doubt means and what to do about it; text other than the known words is
-    returned.
+    Returns an explanation of the keyword `doubt`, with advice. Other texts are returned
+    unchanged.
     """
     return _REASONS.get(doubt, doubt)

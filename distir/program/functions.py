@@ -1,8 +1,10 @@
 """
-The functions of a module: which is the entry, which calls which, what a run of them executes.
-A program of DistIR is straight-line code: functions of one block, whose calls form no circle.
-Public functions that the program does not call, such as an `@eval` beside `@main`, are left
-alone.
+The functions of a module: the entry function, calls, and the number of ops that a run
+executes.
+
+A program of DistIR is straight-line code: each function has one block, and calls are
+not recursive. DistIR leaves public functions alone that the program does not call, such
+as an `@eval` beside `@main`.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ ENTRY = "main"
 
 
 MAX_CALL_DEPTH = 100
-"""The depth to which calls may nest; passes and interpreters follow them by recursion."""
+"""
+The largest depth of nested calls. Passes and interpreters follow calls by recursion.
+"""
 
 
 def functions(module: ModuleOp) -> dict[str, FuncOp]:
-    """Returns the functions of a module by name."""
+    """Returns the functions of a module, by name."""
     return {
         op.sym_name.data: op for op in module.body.block.ops if isinstance(op, FuncOp)
     }
@@ -39,8 +43,8 @@ def functions(module: ModuleOp) -> dict[str, FuncOp]:
 
 def entry_function(module: ModuleOp) -> FuncOp:
     """
-    Returns the function `@main`, or the only function. Raises DistIRError if there is none,
-    or if it does not have exactly one block.
+    Returns the function `@main`, or the only function of the module. Raises DistIRError
+    if there is no such function, or if it does not have exactly one block.
     """
     found = functions(module)
     if ENTRY not in found and len(found) != 1:
@@ -55,9 +59,9 @@ def entry_function(module: ModuleOp) -> FuncOp:
 
 def reachable_functions(module: ModuleOp) -> list[FuncOp]:
     """
-    Returns the functions that the entry function reaches, callees first, itself last.
-    Raises DistIRError if they are not straight-line code: for a function without exactly
-    one block, and for calls that are recursive or nested too deep.
+    Returns the functions that the entry function reaches, callees first, and the entry
+    function last. Raises DistIRError if they are not straight-line code: if a function
+    does not have exactly one block, or calls are recursive or nested too deeply.
     """
     return callees_first(module, [entry_function(module)], MAX_CALL_DEPTH)
 
@@ -66,8 +70,9 @@ def callees_first(
     module: ModuleOp, roots: Iterable[FuncOp], depth: float = inf
 ) -> list[FuncOp]:
     """
-    Returns the functions that some functions reach, themselves included, each after those
-    that it calls. Raises DistIRError as `reachable_functions` does.
+    Returns `roots` and the functions that they reach, each after the functions that it
+    calls. Raises DistIRError if a function does not have exactly one block, or if calls
+    are recursive or nested more than `depth` deep.
     """
     known = functions(module)
     done: dict[str, FuncOp] = {}
@@ -118,7 +123,10 @@ def _check_straight(function: FuncOp) -> None:
 
 
 def _calls(function: FuncOp) -> Iterator[CallOp]:
-    """Yields the calls of a function; what stands in the way of others is refused."""
+    """
+    Yields the calls in a function. Raises DistIRError if the function does not have
+    exactly one block, or if `check_body` refuses an op in it.
+    """
     _check_straight(function)
     for op in function.body.block.ops:
         # Not `isinstance`, which is slow where the answer is no.
@@ -130,8 +138,8 @@ def _calls(function: FuncOp) -> Iterator[CallOp]:
 
 def check_body(op: Operation) -> None:
     """
-    Raises DistIRError for an op with a body that computes tensors or takes values from
-    around it, such as a loop; a body on single elements, as `linalg.generic` has, is fine.
+    Raises DistIRError if the body of `op` computes tensors or uses values from outside,
+    as loops do. A body on single numbers, as in `linalg.generic`, is allowed.
     """
     inside = {value for region in op.regions for value in _values_in(region)}
     for region in op.regions:
@@ -163,7 +171,7 @@ def _unknown_body(op: Operation, why: str) -> DistIRError:
 
 
 def calls_of(function: FuncOp) -> list[CallOp]:
-    """Returns the calls of a function in the functions of its module."""
+    """Returns all calls of `function` in its module."""
     module = function.parent_op()
     if not isinstance(module, ModuleOp):
         return []
@@ -176,12 +184,15 @@ def calls_of(function: FuncOp) -> list[CallOp]:
 
 
 def unique_name(module: ModuleOp, name: str) -> str:
-    """Returns the name, followed by a number if a function has that name already."""
+    """Returns `name` if no function has it, else `name` with a number at its end."""
     return free_name(functions(module), name)
 
 
 def return_op(function: FuncOp) -> ReturnOp:
-    """Returns the return op of a function. Raises DistIRError."""
+    """
+    Returns the return op of a function. Raises DistIRError if the function does not end
+    in one.
+    """
     last = function.body.block.last_op
     if not isinstance(last, ReturnOp):
         raise DistIRError(
@@ -191,7 +202,9 @@ def return_op(function: FuncOp) -> ReturnOp:
 
 
 def walk_functions(module: ModuleOp) -> Iterator[tuple[FuncOp, Operation]]:
-    """Yields every op of every function, in program order."""
+    """
+    Yields every op of every function, together with its function, in program order.
+    """
     for function in functions(module).values():
         for op in function.body.block.ops:
             yield function, op
@@ -201,8 +214,8 @@ def ancestors(
     values: Iterable[SSAValue], known: Container[SSAValue] = ()
 ) -> set[Operation]:
     """
-    Returns the ops that the values depend on, without those that only the `known` ones
-    depend on.
+    Returns the ops on which `values` depend, directly or not. The search stops at
+    values in `known`: an op that only such values depend on is left out.
     """
     found: set[Operation] = set()
     pending = list(values)
@@ -216,16 +229,16 @@ def ancestors(
 
 MAX_EXECUTED = 10_000_000
 """
-The number of ops of a run, each call's counted, that tools follow one by one. Calls make it
-exponential in the length of a program: 30 functions that each call the one before twice ask
-for 2^30.
+The largest number of ops in a run that tools follow one by one. Each call of a function
+adds the ops of that function. The number can grow exponentially with the length of a
+program: in 30 functions, each of which calls the next one twice, it is about 2^30.
 """
 
 
 def check_executed(module: ModuleOp, roots: Iterable[FuncOp]) -> None:
     """
-    Raises DistIRError if a run of one of these functions executes more than `MAX_EXECUTED`
-    ops, or never ends because calls are recursive.
+    Raises DistIRError if a run of one of the functions in `roots` executes more than
+    `MAX_EXECUTED` ops, or never ends because calls are recursive.
     """
     executed: dict[str, int] = {}
     for function in callees_first(module, roots):
@@ -244,8 +257,8 @@ def check_executed(module: ModuleOp, roots: Iterable[FuncOp]) -> None:
 
 def other_functions(module: ModuleOp) -> list[FuncOp]:
     """
-    Returns the public functions that the entry function does not reach, such as an `@eval`
-    beside `@main`, and all that they call: functions of others, which DistIR leaves alone.
+    Returns the public functions that the entry function does not reach, such as an
+    `@eval` beside `@main`, and all functions that they call. DistIR leaves them alone.
     """
     known = functions(module)
     entry = entry_function(module)
@@ -271,7 +284,7 @@ def other_functions(module: ModuleOp) -> list[FuncOp]:
 
 
 def holds_layouts(function: FuncOp) -> bool:
-    """Whether a value of a function has a layout."""
+    """Whether any value of a function has a layout."""
     types = [*function.function_type.inputs.data, *function.function_type.outputs.data]
     types += [result.type for op in function.walk() for result in op.results]
     return any(layout_of(type_) is not None for type_ in types)
@@ -279,7 +292,8 @@ def holds_layouts(function: FuncOp) -> bool:
 
 def left_alone(module: ModuleOp) -> set[FuncOp]:
     """
-    Returns the functions of others that are not distributed, and are no part of the program.
+    Returns the functions that are not part of the program and are not distributed: only
+    other public functions reach them, and none of their values has a layout.
     """
     others = other_functions(module)
     if not others:
@@ -290,8 +304,9 @@ def left_alone(module: ModuleOp) -> set[FuncOp]:
 
 def separate_others(module: ModuleOp) -> list[FuncOp]:
     """
-    Gives the functions of others copies of the functions that the entry function reaches
-    too, so that the program can change without them. Returns the copies.
+    Copies each function that both the entry function and other public functions reach.
+    The other functions then call the copies, so that the program can change without
+    affecting them. Returns the copies.
     """
     own = set(reachable_functions(module))
     changed: list[FuncOp] = []
@@ -315,8 +330,8 @@ def separate_others(module: ModuleOp) -> list[FuncOp]:
 
 def erase_unreachable(module: ModuleOp) -> None:
     """
-    Removes the private functions that neither the entry function nor another public one
-    reaches.
+    Removes the private functions that neither the entry function nor another public
+    function reaches.
     """
     kept = {*reachable_functions(module), *other_functions(module)}
     for function in functions(module).values():

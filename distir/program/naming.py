@@ -1,5 +1,5 @@
 """
-Names of ops and values, as people and messages read them: source names, scopes, name hints.
+Names of ops and values for people and messages: source names, scopes and name hints.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from distir.dialects.dist_attributes import SCOPE
 
 _HINT = re.compile(r"(?!(?:_\d+)+$)[A-Za-z_$.-][\w$.-]*", re.ASCII)
 """
-A name that a value can keep. xDSL cuts `_` with a number off the end each time that a value
-is copied, and refuses a copy of a name of which nothing is left.
+Matches a name that a value can keep when it is copied. With each copy, xDSL cuts an
+underscore and a number off the end of the name. It refuses the copy if nothing is left.
 """
 
 
 def name_hint(name: str) -> str | None:
     """
-    Returns a name hint for an SSA value that has this name in the source model: the name
-    itself, or as much of its last part as SSA names can have; None if nothing is left. A
-    hint is only a label: the source name is `dist.name`.
+    Returns an SSA name hint for a value with the source name `name`: the name itself,
+    or the characters of its last part that SSA names allow; None if nothing is left. A
+    hint is only a label: `dist.name` holds the source name.
     """
     hint = name
     if not is_name_hint(hint):
@@ -36,19 +36,22 @@ def name_hint(name: str) -> str | None:
 
 
 def is_name_hint(name: str) -> bool:
-    """Returns whether a value, and all its copies, can have a name as their hint."""
+    """Whether a value, and all its copies, can have `name` as their name hint."""
     return _HINT.fullmatch(name) is not None
 
 
 def scope_of(op: Operation) -> str:
     """
-    Returns the dotted path of the source module that an op came from; "" if there is none.
+    Returns the dotted path of the source module that an op came from; "" if the op has
+    none.
     """
     return SCOPE.of(op.attributes) or ""
 
 
 def describe(op: Operation) -> str:
-    """Returns an op as messages name it: its name, scope and first result."""
+    """
+    Returns a text for messages about an op: its name, its first result and its scope.
+    """
     text = op.name
     if op.results and op.results[0].name_hint:
         text += f" %{op.results[0].name_hint}"
@@ -57,7 +60,10 @@ def describe(op: Operation) -> str:
 
 
 def free_name(taken: Container[str], name: str) -> str:
-    """Returns the name, followed by a number if it is taken."""
+    """
+    Returns `name` if it is not in `taken`, else `name` with the first free number at
+    its end.
+    """
     if name not in taken:
         return name
     return next(f"{name}_{n}" for n in count(1) if f"{name}_{n}" not in taken)

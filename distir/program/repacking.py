@@ -1,10 +1,10 @@
 """
 Arguments that hold several tensors of the source model.
 
-`dist.repacked` on an argument of the entry function describes them: their names, and their
-sizes along the dimension in which they are concatenated. Weights files, checkpoints and
-random values know the parts by these names, so that files from before a `schedule.merge`
-can be used after it.
+The attribute `dist.repacked` on an argument of the entry function gives the names of
+the tensors, the dimension in which they are concatenated, and their sizes in this
+dimension. Weights files, checkpoints and random values use the names of the tensors.
+Files from before a `schedule.merge` can therefore be used after it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,13 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class Repacked:
     """
-    The tensors of which an argument consists: the dimension in which they are concatenated,
-    and their names and sizes. With several `groups` each is cut into as many pieces of one
-    size, and the argument has the first pieces of all, then the second, and so on: equal
-    parts of it are equal parts of every tensor, whatever their sizes.
+    The tensors in a repacked argument: `dim` is the dimension in which they are
+    concatenated, and `names` and `sizes` are their names and their sizes in it.
+
+    With several `groups`, each tensor is cut into `groups` pieces of equal size. The
+    argument holds the first piece of each tensor, then the second piece of each, and so
+    on. An equal part of the argument is thus an equal part of every tensor, even if the
+    tensors have different sizes.
     """
 
     dim: int
@@ -48,7 +51,7 @@ class Repacked:
 
     @property
     def attribute(self) -> DictionaryAttr:
-        """Returns the value of `dist.repacked`."""
+        """The value of `dist.repacked`."""
         found: dict[str, Attribute] = {
             "dim": IntegerAttr(self.dim, i64),
             "names": ArrayAttr([StringAttr(name) for name in self.names]),
@@ -60,13 +63,14 @@ class Repacked:
 
     def renamed(self, suffix: str) -> Repacked:
         """
-        Returns the same for what belongs to the parts, such as states of an optimizer.
+        Returns a copy with `suffix` added to each name. It describes an argument whose
+        tensors belong to the parts, such as states of an optimizer.
         """
         names = tuple(f"{name}{suffix}" for name in self.names)
         return Repacked(self.dim, names, self.sizes, self.groups)
 
     def split(self, whole: Array) -> dict[str, Array]:
-        """Returns the parts of a value, by name."""
+        """Returns the tensors in the argument's value `whole`, by name."""
         ends = np.cumsum(self.sizes)[:-1] // self.groups
         parts = np.split(self._apart(whole), ends, self.dim + 1)
         shapes = (
@@ -79,13 +83,17 @@ class Repacked:
         }
 
     def _apart(self, value: Array) -> Array:
-        """Returns a value with the groups as a dimension of their own."""
+        """
+        Returns a view of `value` in which the groups are a dimension of their own,
+        before `dim`.
+        """
         before, after = value.shape[: self.dim], value.shape[self.dim + 1 :]
         return value.reshape(*before, self.groups, -1, *after)
 
     def packed(self, parts: Mapping[str, npt.ArrayLike]) -> Array:
         """
-        Returns the value that these parts make up. Raises DistIRError if they do not fit.
+        Returns the value of the argument, given its tensors by name. Raises DistIRError
+        if their shapes do not fit.
         """
         arrays = [np.asarray(parts[name]) for name in self.names]
         for name, size, array in zip(self.names, self.sizes, arrays, strict=True):
@@ -102,8 +110,8 @@ class Repacked:
 
 def repacked_of(attributes: Mapping[str, Attribute]) -> Repacked | None:
     """
-    Returns the tensors of which an argument with these attributes consists, if it is
-    repacked. Raises DistIRError.
+    Returns the tensors in an argument with these attributes, or None if it is not
+    repacked. Raises DistIRError if `dist.repacked` is malformed.
     """
     attr = attributes.get(REPACKED)
     if attr is None:
@@ -130,7 +138,7 @@ def repacked_of(attributes: Mapping[str, Attribute]) -> Repacked | None:
 
 
 def repacked_arguments(function: FuncOp) -> dict[str, Repacked]:
-    """Returns the arguments of a function that consist of several tensors, by name."""
+    """Returns the repacked arguments of a function, by name."""
     names = argument_names(function)
     found = map(repacked_of, argument_attributes(function))
     return {n: r for n, r in zip(names, found, strict=True) if r is not None}
@@ -138,8 +146,8 @@ def repacked_arguments(function: FuncOp) -> dict[str, Repacked]:
 
 class _RepackedWeights(Mapping[str, Array]):
     """
-    Weights by the names of a program's arguments; they are repacked when they are looked
-    up.
+    Weights by the names of a program's arguments. A repacked argument is built from its
+    tensors when it is looked up.
     """
 
     def __init__(self, weights: Mapping[str, Array], packed: Mapping[str, Repacked]):
@@ -165,8 +173,9 @@ def repacked_weights(
     function: FuncOp, weights: Mapping[str, Array]
 ) -> Mapping[str, Array]:
     """
-    Returns weights by the names of a program's arguments: if they hold the parts of an
-    argument instead of it, it is made of these when it is looked up.
+    Returns `weights` by the names of the function's arguments. If they hold the tensors
+    of a repacked argument instead of the argument, it is built from them when it is
+    looked up.
     """
     packed = {
         name: own
@@ -179,7 +188,10 @@ def repacked_weights(
 def unpacked(
     packed: Mapping[str, Repacked], values: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Returns values by name, with the parts instead of repacked tensors."""
+    """
+    Returns `values` by name, with each repacked argument in `packed` replaced by its
+    tensors.
+    """
     found: dict[str, Array] = {}
     for name, value in values.items():
         found |= packed[name].split(value) if name in packed else {name: value}

@@ -1,4 +1,4 @@
-"""Changes of a program: ops and calls made anew, results set, dead ops erased."""
+"""Helpers that change programs: rebuild ops and calls, set results, erase dead ops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from distir.program.functions import check_body, functions, return_op
 
 
 def replace_program(module: ModuleOp, other: ModuleOp) -> None:
-    """Replaces the contents of a module by those of another one."""
+    """
+    Replaces the contents and attributes of `module` by those of `other`, which loses
+    its contents.
+    """
     for op in list(module.body.block.ops):
         op.detach()
         op.drop_all_references()
@@ -35,8 +38,8 @@ def replace_program(module: ModuleOp, other: ModuleOp) -> None:
 
 def erase_dead(block: Block) -> None:
     """
-    Erases calls and pure ops without uses, last one first, except for ops that are marked
-    `KEPT`.
+    Erases calls, collectives and side-effect-free ops whose results are unused, from
+    the last op to the first. Ops with the attribute `KEPT` stay.
     """
     for op in reversed(list(block.ops)):
         if is_removable(op) and not any(list(r.uses) for r in op.results):
@@ -44,7 +47,7 @@ def erase_dead(block: Block) -> None:
 
 
 def is_removable(op: Operation) -> bool:
-    """Whether an op may be removed if nothing uses its results."""
+    """Whether an op can be removed once its results are unused."""
     # Functions of a program have no effects: they are made of tensor ops. Collectives of a
     # rank must stay only where the other ranks do not remove them too, as DistIR does.
     pure = isinstance(op, CallOp | CollectiveOp) or is_side_effect_free(op)
@@ -53,8 +56,8 @@ def is_removable(op: Operation) -> bool:
 
 def drop_unused_results(module: ModuleOp) -> dict[str, list[int]]:
     """
-    Removes results of private functions that no call uses. Returns, for each function that
-    lost some, the indices of those that it kept.
+    Removes the results of called functions that no call uses. Returns, by the name of
+    each changed function, the old indices of the results that it kept.
     """
     dropped: dict[str, list[int]] = {}
     calls: dict[str, list[CallOp]] = {}
@@ -89,8 +92,9 @@ def made_with(
     op: Operation, operands: Sequence[SSAValue], result_types: Sequence[Attribute]
 ) -> Operation:
     """
-    Returns a new op that is the same on other operands, with other result types. Raises
-    DistIRError for an op with a body that these would change (`check_body`).
+    Returns a new op of the same kind and attributes as `op`, with other operands and
+    result types. Raises DistIRError if `op` has a body that depends on them (see
+    `check_body`).
     """
     regions: list[Region] = []
     if op.regions:
@@ -111,8 +115,8 @@ def _retyped(
     result_types: Sequence[Attribute],
 ) -> dict[str, Attribute]:
     """
-    Returns attributes of an op that gets other result types. Constants of other dialects
-    (`arith.constant`) have the type of their result, which then changes with it.
+    Returns the attributes of an op for new result types. The value of a constant such
+    as `arith.constant` has the type of the result; it gets the new type.
     """
     found = dict(attributes)
     if op.operands or len(op.results) != 1 or op.name.startswith("onnx."):
@@ -136,7 +140,10 @@ def called(
     operands: Sequence[SSAValue],
     result_types: Sequence[Attribute],
 ) -> CallOp:
-    """Returns a new call of another function in place of a call."""
+    """
+    Returns a new call of the function `name`, with the attributes of the call `op`. It
+    is not inserted.
+    """
     return CallOp.create(
         operands=operands,
         result_types=result_types,
@@ -152,8 +159,8 @@ def replace_call(
     result_types: Sequence[Attribute],
 ) -> CallOp:
     """
-    Replaces a call by one of another function, whose first results replace those of the
-    call. Returns the new call.
+    Replaces `call` by a call of the function `name`, and returns the new call. Its
+    first results replace the results of the old call.
     """
     new = called(call, name, operands, result_types)
     Rewriter.insert_op(new, InsertPoint.before(call))
@@ -170,8 +177,9 @@ def set_results(
     attributes: Sequence[dict[str, Attribute]] = (),
 ) -> None:
     """
-    Makes a function return these values, described by these attribute dictionaries (by
-    default without attributes), and brings its type up to date, that of its arguments too.
+    Makes a function return `values`, with one dictionary of `attributes` for each (by
+    default none). Updates the type of the function, including the types of its
+    arguments.
     """
     Rewriter.replace_op(return_op(function), ReturnOp(*values), [])
     function.update_function_type()

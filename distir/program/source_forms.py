@@ -1,11 +1,11 @@
 """
 Arguments that hold a tensor of the source model in another form.
 
-Sizes that a number of devices does not divide are made larger: a dimension is padded with
-zeros (`dist.padded`: the shape before), or the tensor is flattened and filled up with zeros
-(`dist.flattened`). These attributes are on arguments of the entry function and on the
-results that replace them. Weights files, checkpoints and all other values outside of a
-program have the form of the source model.
+Sizes that the number of devices does not divide are made larger. Either a dimension is
+padded with zeros (`dist.padded` holds the original shape), or the tensor is flattened
+and filled up with zeros (`dist.flattened`). Arguments of the entry function have these
+attributes, and so have the results that replace them. Weights files, checkpoints and
+all other values outside of a program have the form of the source model.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ Array = npt.NDArray[Any]
 
 def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
     """
-    Computes what `train.flatten` does: the blocks side by side, with zeros up to that
-    length.
+    Returns the result of `train.flatten`: `splits` cut the tensor into blocks, each
+    block is flattened and filled up with zeros to `length` elements, and the blocks lie
+    side by side.
     """
     for dim, parts, run in splits:
         sizes = tensor.shape
@@ -55,7 +56,10 @@ def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
 
 
 def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> Array:
-    """Computes what `train.unflatten` does: the tensor of that shape."""
+    """
+    Returns the result of `train.unflatten`: the tensor of shape `shape` that `flat`
+    holds.
+    """
     block = shape_of_part(shape, splits)
     assert block is not None  # the op's verifier, `Flattened`
     tensor = flat[: prod(block)].reshape((*block, *flat.shape[1:]))
@@ -72,8 +76,8 @@ def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> A
 @dataclass(frozen=True)
 class Flattened:
     """
-    The tensor that an argument stands for: its shape, its length when flattened with the
-    zeros at the end, and the splits that cut it into blocks.
+    The flattened form of a tensor: its original `shape`, the `length` of each flattened
+    block with its zeros, and the `splits` that cut the tensor into blocks.
     """
 
     shape: tuple[int, ...]
@@ -82,12 +86,12 @@ class Flattened:
 
     @property
     def flat_shape(self) -> tuple[int, ...]:
-        """The shape of the argument."""
+        """The shape of the argument that holds the flattened tensor."""
         return self.length, *(split.parts for split in self.splits)
 
     @property
     def attribute(self) -> DictionaryAttr:
-        """Returns the value of `dist.flattened`."""
+        """The value of `dist.flattened`."""
         entries: dict[str, Attribute] = {
             "shape": DenseArrayBase.from_list(i64, self.shape),
             "length": IntegerAttr(self.length, i64),
@@ -97,18 +101,23 @@ class Flattened:
         return DictionaryAttr(entries)
 
     def flat(self, tensor: Array) -> Array:
-        """Returns the value of the argument, given that of the tensor."""
+        """
+        Returns the value of the argument for the value `tensor` in its original shape.
+        """
         return flattened(tensor, self.length, self.splits)
 
     def whole(self, flat: Array) -> Array:
-        """Returns the value of the tensor, given that of the argument."""
+        """
+        Returns the value of the tensor in its original shape, for the value `flat` of
+        the argument.
+        """
         return unflattened(flat, self.shape, self.splits)
 
 
 def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
     """
-    Returns the tensors that a flattened argument or result with these attributes holds.
-    Raises DistIRError.
+    Returns the flattened form of an argument or result with these attributes, or None
+    if it is not flattened. Raises DistIRError if `dist.flattened` is malformed.
     """
     attr = attributes.get(FLATTENED)
     if attr is None:
@@ -132,12 +141,13 @@ def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
 
 Runs = tuple[tuple[int, int], ...]
 """
-How a dimension is padded: in turn how many of its elements, and how many zeros, come next.
+The padding of a dimension, as pairs in order: a number of elements, and the number of
+zeros that follow them.
 """
 
 
 def elements_in(runs: Runs) -> int:
-    """Returns the size of the dimension before it is padded."""
+    """Returns the size of the dimension before padding."""
     return sum(count for count, _ in runs)
 
 
@@ -147,7 +157,7 @@ def size_of(runs: Runs) -> int:
 
 
 def places_in(runs: Runs) -> list[int]:
-    """Returns where each element of the dimension is after it is padded."""
+    """Returns the index that each element of the dimension has after padding."""
     found: list[int] = []
     begin = 0
     for count, zeros in runs:
@@ -162,11 +172,10 @@ class SourceForm:
     The form in which an argument holds a tensor of the source model.
 
     - `shape`: the shape in the source model;
-    - `padded`: the shape up to which it is padded with zeros; equal to `shape` without
-      padding;
-    - `flattened`: how it is flattened after that, if it is;
-    - `runs`: the dimension that has zeros between its elements too, and how it is padded; None
-      if zeros are behind all elements.
+    - `padded`: the shape after padding with zeros; equal to `shape` without padding;
+    - `flattened`: the flattened form of the padded tensor; None if it is not flattened;
+    - `runs`: the dimension that has zeros between its elements too, and its padding;
+      None if all zeros come after the elements.
     """
 
     shape: tuple[int, ...]
@@ -180,20 +189,24 @@ class SourceForm:
         return self.padded if self.flattened is None else self.flattened.flat_shape
 
     def stored(self, tensor: Array) -> Array:
-        """Returns the value of the argument for a value of the source tensor."""
+        """
+        Returns the value of the argument, given the value `tensor` in the source model.
+        """
         whole = np.zeros(self.padded, tensor.dtype)
         whole[self._places] = tensor
         tensor = whole
         return tensor if self.flattened is None else self.flattened.flat(tensor)
 
     def source(self, stored: Array) -> Array:
-        """Returns the value of the source tensor for a value of the argument."""
+        """
+        Returns the value in the source model, given the value `stored` of the argument.
+        """
         tensor = stored if self.flattened is None else self.flattened.whole(stored)
         return tensor[self._places]
 
     @property
     def _places(self) -> tuple[slice | list[int], ...]:
-        """Returns the index of the source tensor's elements among the padded ones."""
+        """The index, in the padded tensor, of the source tensor's elements."""
         places: list[slice | list[int]] = [slice(size) for size in self.shape]
         if self.runs is not None:
             dim, runs = self.runs
@@ -202,7 +215,9 @@ class SourceForm:
 
 
 def padded_attribute(shape: Sequence[int]) -> Attribute:
-    """Returns the `dist.padded` attribute for a tensor of this original shape."""
+    """
+    Returns the `dist.padded` attribute for a tensor of the original shape `shape`.
+    """
     return DenseArrayBase.from_list(i64, list(shape))
 
 
@@ -210,8 +225,8 @@ def padded_attributes(
     shape: Sequence[int], dim: int, runs: Runs
 ) -> dict[str, Attribute]:
     """
-    Returns the attributes of a tensor that had that shape before one of its dimensions was
-    padded as `runs` say.
+    Returns the attributes of a padded tensor. `shape` is its original shape, and `runs`
+    is the padding of its dimension `dim`.
     """
     found: dict[str, Attribute] = {PADDED: padded_attribute(shape)}
     if len(runs) > 1:
@@ -224,9 +239,9 @@ def source_form_of(
     type_: Attribute, attributes: Mapping[str, Attribute]
 ) -> SourceForm | None:
     """
-    Returns the form of an argument or result with that type and these attributes; None if
-    it has the form of the source model. Raises DistIRError for attributes that do not fit
-    the type.
+    Returns the form of an argument or result with this type and these attributes, or
+    None if it has the form of the source model. Raises DistIRError if the attributes do
+    not fit the type.
     """
     flattened, padding = flattened_of(attributes), attributes.get(PADDED)
     runs = _runs_of(attributes)
@@ -259,7 +274,10 @@ def source_form_of(
 
 
 def _runs_of(attributes: Mapping[str, Attribute]) -> tuple[int, Runs] | None:
-    """Returns the dimension with zeros between its elements, and its runs, if any."""
+    """
+    Returns the dimension that has zeros between its elements, and its padding; None if
+    there is no such dimension.
+    """
     attr = attributes.get(PADDED_RUNS)
     if not isinstance(attr, DenseArrayBase):
         return None
@@ -269,8 +287,8 @@ def _runs_of(attributes: Mapping[str, Attribute]) -> tuple[int, Runs] | None:
 
 def argument_forms(function: FuncOp) -> list[SourceForm | None]:
     """
-    Returns the form of each argument of a program; None for those in the form of the source
-    model. Raises DistIRError.
+    Returns the form of each argument of a function; None for an argument in the form of
+    the source model. Raises DistIRError if attributes do not fit a type.
     """
     types = function.function_type.inputs.data
     return list(map(source_form_of, types, argument_attributes(function)))
@@ -278,8 +296,8 @@ def argument_forms(function: FuncOp) -> list[SourceForm | None]:
 
 def result_forms(function: FuncOp) -> list[SourceForm | None]:
     """
-    Returns the form of each result of a program; None for those in the form of the source
-    model. Raises DistIRError.
+    Returns the form of each result of a function; None for a result in the form of the
+    source model. Raises DistIRError if attributes do not fit a type.
     """
     types = function.function_type.outputs.data
     return list(map(source_form_of, types, result_attributes(function)))
@@ -287,8 +305,8 @@ def result_forms(function: FuncOp) -> list[SourceForm | None]:
 
 def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
     """
-    Returns the types that the arguments and results of a program have in the source model.
-    Raises DistIRError.
+    Returns the types of a function's arguments, and of its results, in the source
+    model. Raises DistIRError if attributes do not fit a type.
     """
     types = function.function_type
     return (
@@ -299,7 +317,7 @@ def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
 
 def check_source_forms(function: FuncOp) -> None:
     """
-    Raises DistIRError for arguments and results whose attributes do not fit their types.
+    Raises DistIRError if the attributes of an argument or result do not fit its type.
     """
     argument_forms(function)
     result_forms(function)

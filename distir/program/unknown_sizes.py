@@ -1,4 +1,4 @@
-"""The origin of sizes that are not known, with advice for users."""
+"""Finds where an unknown size comes from, and advises users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from distir.program import (
 
 
 def is_unknown(type_: Attribute) -> bool:
-    """Whether a type, or that of the elements of a sequence, lacks a size."""
+    """
+    Whether a tensor type lacks a size. For a sequence or optional type, the element
+    type counts.
+    """
     if isinstance(type_, SequenceType | OptionalType):
         return is_unknown(type_.element)
     if isinstance(type_, TensorType):
@@ -28,9 +31,9 @@ def is_unknown(type_: Attribute) -> bool:
 
 def origin_of_unknown(value: SSAValue) -> str:
     """
-    Says, as the end of a message about a value without a known size, where that begins and
-    what to do: at an argument of the program, or at an op that makes tensors whose sizes
-    depend on data.
+    Returns the end of an error message about a value of unknown size: where the unknown
+    size comes from, and what to do. It comes from an argument of the program, or from
+    an op whose result's size depends on data.
     """
     pending, seen = [value], set[SSAValue]()
     first: Operation | None = None
@@ -76,7 +79,7 @@ def _is_entry(function: FuncOp) -> bool:
 
 
 def _callee(op: Operation) -> FuncOp | None:
-    """Returns the function that an op calls; None if it is no call."""
+    """Returns the function that an op calls; None if the op is not a call."""
     if not isinstance(op, CallOp):
         return None
     parent: Operation | None = op

@@ -1,4 +1,6 @@
-"""A view of a program: its entry with all that is said of its arguments and results."""
+"""
+A view of a program: its entry function, with facts about its arguments and results.
+"""
 
 from __future__ import annotations
 
@@ -36,23 +38,26 @@ class Argument:
 
     @property
     def index(self) -> int:
-        """The position among the arguments."""
+        """The position of the argument among all arguments of the function."""
         return self.value.index
 
     @property
     def type(self) -> Attribute:
-        """The type of the value."""
+        """The type of the argument."""
         return self.value.type
 
     @property
     def layout(self) -> Layout | None:
-        """The layout, in a distributed program."""
+        """
+        The layout of the argument in a distributed program; None in a sequential
+        program.
+        """
         return layout_of(self.value)
 
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """A result of a function (what it returns), with its name and role in the model."""
+    """A value that a function returns, with its name and role in the model."""
 
     index: int
     value: SSAValue
@@ -62,15 +67,15 @@ class ProgramResult:
 
     @property
     def type(self) -> Attribute:
-        """The type of the value."""
+        """The type of the returned value."""
         return self.value.type
 
 
 class Program:
     """
-    A module seen as a program. Each fact is looked up once, when it is first asked for: a
-    rewrite that changes arguments, results or calls needs another view afterwards. Raises
-    DistIRError for a module that is no program.
+    A view of a module as a program. Each fact is computed when it is first needed, and
+    then kept. After a rewrite that changes arguments, results or calls, make a new
+    view. Raises DistIRError if the module is not a program.
     """
 
     def __init__(self, module: ModuleOp):
@@ -79,32 +84,44 @@ class Program:
 
     @cached_property
     def functions(self) -> list[FuncOp]:
-        """The functions that the entry reaches, callees first, the entry last."""
+        """
+        The functions that the entry function reaches, callees first, and the entry
+        function last.
+        """
         return reachable_functions(self.module)
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """The arguments of the entry."""
+        """The arguments of the entry function."""
         return arguments_of(self.entry)
 
     @cached_property
     def results(self) -> tuple[ProgramResult, ...]:
-        """The results of the entry."""
+        """The results of the entry function."""
         return results_of(self.entry)
 
     @cached_property
     def updates(self) -> Mapping[int, int]:
-        """The argument that each result replaces in the next step: index to index."""
+        """
+        The argument that each result replaces in the next step: result index to
+        argument index. Other results are left out.
+        """
         return updated_arguments(self.entry)
 
     @cached_property
     def links(self) -> Mapping[int, int]:
-        """The argument whose layout each result must have: updates and gradients."""
+        """
+        The argument whose layout each result must have, because it is an update or a
+        gradient of this argument: result index to argument index.
+        """
         return linked_arguments(self.entry)
 
     @cached_property
     def states(self) -> Mapping[int, int]:
-        """The parameter that each state of an optimizer belongs to: index to index."""
+        """
+        The parameter of each optimizer state: argument index of the state to argument
+        index of the parameter.
+        """
         return parameters_of_states(self.entry)
 
     @property
@@ -114,7 +131,10 @@ class Program:
 
 
 def arguments_of(function: FuncOp) -> tuple[Argument, ...]:
-    """Returns the arguments of a function. Raises DistIRError for an unknown role."""
+    """
+    Returns the arguments of a function, with names and roles. Raises DistIRError for an
+    unknown role.
+    """
     described = zip(
         function.body.block.args,
         argument_names(function),
@@ -126,7 +146,7 @@ def arguments_of(function: FuncOp) -> tuple[Argument, ...]:
 
 
 def results_of(function: FuncOp) -> tuple[ProgramResult, ...]:
-    """Returns the results of a function."""
+    """Returns the results of a function, with names and roles."""
     described = zip(
         return_op(function).operands,
         result_names(function),
@@ -140,14 +160,17 @@ def results_of(function: FuncOp) -> tuple[ProgramResult, ...]:
 def _dictionaries(
     given: ArrayAttr[DictionaryAttr] | None, count: int
 ) -> Sequence[Mapping[str, Attribute]]:
-    """Returns the attributes of `count` arguments or results, which are not copied."""
+    """
+    Returns the attribute dictionaries of `count` arguments or results, without copying
+    them.
+    """
     return [{}] * count if given is None else [own.data for own in given.data]
 
 
 def batch_size(function: FuncOp) -> int | None:
     """
-    Returns the first dimension of the first input that has dimensions, in the global shape;
-    None if there is none.
+    Returns the batch size: the first dimension of the first input that has dimensions,
+    in its global shape. Returns None if no input has any.
     """
     for value, role in zip(
         function.body.block.args, argument_roles(function), strict=True

@@ -1,9 +1,9 @@
 """
-Weights, which live outside the IR, in a safetensors file that holds them by their source
-name.
+Weights of a program. They are not in the IR, but in a safetensors file, under their
+source names.
 
-A module names its file in the attribute `dist.weights`: a bare file name in the folder of
-the `.mlir` file, so that a program never makes a tool read from anywhere else.
+The attribute `dist.weights` of a module names its file: a bare file name in the folder
+of the `.mlir` file. A program can thus never make a tool read files from elsewhere.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _DTYPES = frozenset(
 
 class Weights(Mapping[str, npt.NDArray[Any]]):
     """
-    The tensors of a safetensors file. The file is mapped: a tensor is read when it is
-    looked up, and not kept.
+    The tensors of a safetensors file, by name. The file is memory-mapped: a tensor is
+    read at each look-up, and not kept.
     """
 
     def __init__(self, path: Path):
@@ -78,12 +78,17 @@ class Weights(Mapping[str, npt.NDArray[Any]]):
 
 
 def load_weights(path: str | Path) -> Weights:
-    """Returns the weights in a file, by name. Raises DistIRError."""
+    """
+    Returns the weights in a file, by name. Raises DistIRError if it cannot be read.
+    """
     return Weights(Path(path))
 
 
 def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Writes weights to a safetensors file. Raises DistIRError."""
+    """
+    Writes weights to a safetensors file. Raises DistIRError if it cannot be written, or
+    cannot hold the element type of a weight.
+    """
     try:
         with _written(Path(path), weights):
             pass
@@ -94,8 +99,9 @@ def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> N
 @contextmanager
 def _written(path: Path, weights: Mapping[str, npt.NDArray[Any]]) -> Generator[None]:
     """
-    Writes weights to a safetensors file, which takes the place of the one before at the
-    end. Raises DistIRError.
+    Returns a context manager that writes weights to a temporary file, which replaces
+    the file `path` at its end. Raises DistIRError if a file cannot be written, or
+    cannot hold the element type of a weight.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
@@ -122,9 +128,9 @@ def _written(path: Path, weights: Mapping[str, npt.NDArray[Any]]) -> Generator[N
 
 def weights_file(module: ModuleOp, model_path: str | Path) -> Path | None:
     """
-    Returns the file that holds a module's weights, beside the file `model_path` from which
-    the module was read; None if the module names no file. Raises DistIRError if
-    `dist.weights` is anything but a bare file name.
+    Returns the path of a module's weights file, in the folder of `model_path`, the file
+    of the module. Returns None if the module names no weights file. Raises DistIRError
+    if `dist.weights` is not a bare file name.
     """
     if WEIGHTS not in module.attributes:
         return None
@@ -145,8 +151,9 @@ def weights_file(module: ModuleOp, model_path: str | Path) -> Path | None:
 
 def path_beside(program: Path) -> Path:
     """
-    Returns where the weights of a program in this file go. Raises DistIRError if that is
-    the program's own file.
+    Returns the path of the weights file for a program in the file `program`: the same
+    name with the suffix `.safetensors`. Raises DistIRError if `program` itself has this
+    suffix.
     """
     path = program.with_suffix(SUFFIX)
     if path == program:
@@ -158,9 +165,9 @@ def path_beside(program: Path) -> Path:
 
 def check_replaceable(weights: Path, program: Path) -> None:
     """
-    Refuses to write the weights of a program where there are some already, unless the file
-    of this program names them: they may be another model's, such as the `model.safetensors`
-    beside a configuration of Hugging Face. Raises DistIRError.
+    Raises DistIRError if the file `weights` exists and the file `program` does not name
+    it. It may then belong to another model, as does the `model.safetensors` beside a
+    configuration of Hugging Face.
     """
     if not weights.exists():
         return
@@ -177,8 +184,10 @@ def new_weights_beside(
     module: ModuleOp, program: Path, weights: Mapping[str, npt.NDArray[Any]]
 ) -> Generator[None]:
     """
-    Writes weights (if there are any) beside a program, which is written inside and then
-    names them. Both files stay as they were if one cannot be written. Raises DistIRError.
+    Returns a context manager that writes weights beside the file `program`, and makes
+    the module name them. The program is to be written inside it. Both files stay as
+    they were if one of them cannot be written. Without weights it does nothing. Raises
+    DistIRError.
     """
     if not weights:
         yield
@@ -193,8 +202,9 @@ def new_weights_beside(
 @contextmanager
 def attributes_kept(module: ModuleOp) -> Generator[None]:
     """
-    Gives a module its attributes back at the end, so that what it names meanwhile for the
-    file that it is written to stays in that file.
+    Returns a context manager that restores the attributes of a module at its end. The
+    name of a weights file that is set inside it thus only appears in the file that is
+    written.
     """
     before = dict(module.attributes)
     try:

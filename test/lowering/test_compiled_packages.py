@@ -22,7 +22,10 @@ DECORATOR = "    @torch.compile(dynamic=False)\n    def "
 
 
 def test_what_is_compiled(tmp_path: Path) -> None:
-    """The methods of a layer, once for all layers, and not what calls them."""
+    """
+    The methods of a layer, once for all layers, and the ops between the calls of layers, such
+    as the head with its loss, but not the method that calls them all.
+    """
     program = tmp_path / "program.mlir"
     succeed("build", "gpt", "--layers", "4", "--d-model", "16", "--heads", "4", "--vocab",
             "32", "--batch", "4", "--seq", "8", "--training", "-o", program)  # fmt: skip
@@ -30,7 +33,9 @@ def test_what_is_compiled(tmp_path: Path) -> None:
     text = (tmp_path / "package" / "program.py").read_text()
     layer, program_class = text.split("class Program0")
     assert layer.count(DECORATOR) == layer.count("    def ") - 1 == 2  # but __init__
-    assert DECORATOR not in program_class
+    between = program_class.count("    def between")
+    assert program_class.count(DECORATOR) == between == 2
+    assert f"{DECORATOR}forward" not in program_class
     assert json.loads((tmp_path / "package" / "manifest.json").read_text())["compiled"]
     succeed("lower", program, "-o", tmp_path / "package")
     assert DECORATOR not in (tmp_path / "package" / "program.py").read_text()
