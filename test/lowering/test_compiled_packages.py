@@ -34,7 +34,7 @@ def test_what_is_compiled(tmp_path: Path) -> None:
     layer, program_class = text.split("class Program0")
     assert layer.count(DECORATOR) == layer.count("    def ") - 1 == 2  # but __init__
     between = program_class.count("    def between")
-    assert program_class.count(DECORATOR) == between == 2
+    assert program_class.count(DECORATOR) == between == 1
     assert f"{DECORATOR}forward" not in program_class
     assert json.loads((tmp_path / "package" / "manifest.json").read_text())["compiled"]
     succeed("lower", program, "-o", tmp_path / "package")
@@ -58,6 +58,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         {},
         {"d": 2, "zero": 1, "overlap": True},
+        {"d": 2, "zero": 3, "overlap": True},
         {"t": 2, "sequence_parallel": True},
         {"p": 2, "k": 2},
     ],

@@ -15,7 +15,13 @@ from distir.dialects.dist_attributes import COMPILED, text_attribute
 from distir.dialects.kernel import KernelCallOp
 from distir.dialects.schedule import CUDA_GRAPH
 from distir.dialects.tensors import shape_of
-from distir.dialects.torch import NO_GRAPH, PRINTABLE
+from distir.dialects.torch import (
+    NO_GRAPH,
+    PRINTABLE,
+    MessageOp,
+    StateCopiesOp,
+    UpdatesOp,
+)
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
 from distir.program import describe, functions, reachable_functions
 from distir.transforms.repeats.outliner import outline_function, outline_runs
@@ -54,7 +60,9 @@ def outline_between_calls(module: ModuleOp) -> None:
 
 
 def _stays(op: Operation) -> bool:
-    return isinstance(op, CallOp) or bool(_reason(op))
+    """Whether an op cannot be compiled, or is a kernel of many tensors already."""
+    kinds = CallOp | MessageOp | StateCopiesOp | UpdatesOp
+    return isinstance(op, kinds) or bool(_reason(op))
 
 
 def choose_graphs(program: ModuleOp) -> None:
