@@ -60,8 +60,8 @@ RANDOM = frozenset(
 
 class StandardOp(OnnxOp):
     """
-    Base of all operators, which verifies that their types are those that ONNX's inference
-    gives.
+    Base of all ONNX operators. Verifies that an op's types agree with ONNX's type
+    inference.
     """
 
     def verify_(self) -> None:
@@ -87,8 +87,8 @@ def _define(schema: OpSchema) -> type[OnnxOp]:
 
 def _schemas() -> list[OpSchema]:
     """
-    Returns the newest schema of each operator at the pinned versions, without those with
-    bodies.
+    Returns the newest schema of each operator at the pinned versions. Deprecated
+    operators and operators with bodies are left out.
     """
     names = {
         (s.domain, s.name)
@@ -110,11 +110,11 @@ def _schemas() -> list[OpSchema]:
 OPERATORS: dict[tuple[str, str], type[OnnxOp]] = {
     (s.domain, s.name): _define(s) for s in _schemas()
 }
-"""Every operator by (domain, name)."""
+"""The op class of every operator, by (domain, name)."""
 
 
 def operator(name: str, domain: str = "") -> type[OnnxOp]:
-    """Returns the operation class of an ONNX operator. Raises KeyError."""
+    """Returns the op class of an ONNX operator. Raises KeyError if there is none."""
     return OPERATORS[domain, name]
 
 
