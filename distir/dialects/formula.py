@@ -186,7 +186,9 @@ class Expr:
         return Expr("cast", (self,), self.shape, other.element)
 
     def number(self) -> Expr:
-        """Returns a scalar as a Python number."""
+        """
+        Returns this scalar as a Python number, whose type does not affect results.
+        """
         return Expr("number", (self,), (), None)
 
 
@@ -302,7 +304,7 @@ class Formula:
 
 
 def operand(shape: Shape, element: Attribute) -> Expr:
-    """Returns an operand of a formula."""
+    """Returns an operand of a formula with this shape and element type."""
     return Expr("operand", (), shape, element)
 
 

@@ -1,19 +1,20 @@
 """
-The `onnx` dialect: every operator of the ONNX standard at opset `OPSET`, defined from
-the schemas that the `onnx` package ships. Nothing here lists operators by hand.
+The `onnx` dialect: every operator of the ONNX standard at opset `OPSET`. Ops are
+defined from the schemas in the `onnx` package, and nothing here lists operators by
+hand.
 
-Operators of the default domain are `onnx.MatMul`; those of the standard's other domains
-carry the last part of the domain: `onnx.ml.LabelEncoder`, `onnx.training.Adam`.
-Operators with a body (If, Loop, Scan...) have no counterpart: a program of DistIR is
-straight-line code.
+Operators of the default domain are named like `onnx.MatMul`. Those of other domains of
+the standard also carry the last part of the domain: `onnx.ml.LabelEncoder`,
+`onnx.training.Adam`. Operators with a body (If, Loop, Scan...) are left out, because a
+program of DistIR is straight-line code.
 
 ```mlir
 %y = onnx.Gemm(%x, %w, %b) {transB = 1 : i64, scope = "encoder.0"} : (...) -> (...)
 %z = onnx.Clip(%y, none, %max) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
 ```
 
-An omitted optional input is written `none`. Omitted trailing results are not results of
-the op; an op has the first n results of its schema.
+An omitted optional input is written `none`. An op has the first n results of its
+schema; omitted trailing results do not appear.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class CollectiveOp(IRDLOperation):
     )
 
     NEEDED: ClassVar[tuple[str, ...]] = ()
-    """Properties that the per-rank form of this op must have."""
+    """Properties that this op must have in the per-rank form."""
 
     PER_RANK: ClassVar[tuple[str, ...]] = (
         *("group", "reduction", "dim", "run", "split_dim", "split_run", "root"),

@@ -30,7 +30,7 @@ from distir.dialects.tensors import shape_of
 
 @irdl_op_definition
 class AllReduceOp(CollectiveOp):
-    """Reduces partial values over the axes; every device gets the whole result."""
+    """Reduces partial values over the axes. Every device gets the whole result."""
 
     name = "collective.all_reduce"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
@@ -48,7 +48,9 @@ class AllReduceOp(CollectiveOp):
 
 @irdl_op_definition
 class AllGatherOp(CollectiveOp):
-    """Collects the shards of one dimension; every device gets all of them."""
+    """
+    Collects the shards of a tensor along one dimension. Every device gets all of them.
+    """
 
     name = "collective.all_gather"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
@@ -69,7 +71,10 @@ class AllGatherOp(CollectiveOp):
 
 @irdl_op_definition
 class ReduceScatterOp(CollectiveOp):
-    """Reduces partial values; each device keeps its shard of one dimension."""
+    """
+    Reduces partial values. Each device keeps only its shard of the result along one
+    dimension.
+    """
 
     name = "collective.reduce_scatter"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
@@ -88,8 +93,8 @@ class ReduceScatterOp(CollectiveOp):
 
 class _Exchange(CollectiveOp):
     """
-    Base of collectives that move the split from one dimension (gathered) to another
-    (split).
+    Base of collectives that move the split of a tensor to another dimension: one
+    dimension is gathered, and the other is split.
     """
 
     NEEDED: ClassVar[tuple[str, ...]] = ("dim", "split_dim")
@@ -110,7 +115,10 @@ class _Exchange(CollectiveOp):
 
 @irdl_op_definition
 class AllToAllOp(_Exchange):
-    """Moves the split from one dimension (gathered) to another (split)."""
+    """
+    Exchanges parts of shards so that the devices split a tensor along another
+    dimension: one dimension is gathered, and the other is split.
+    """
 
     name = "collective.all_to_all"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True

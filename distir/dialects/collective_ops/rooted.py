@@ -68,7 +68,7 @@ class ScatterOp(RootedOp):
 
 @irdl_op_definition
 class ReduceOp(RootedOp):
-    """Reduces partial values of a mesh onto one device."""
+    """Reduces the partial values of a mesh's devices onto one device."""
 
     name = "collective.reduce"
     REDUCES: ClassVar[bool] = True
@@ -83,7 +83,10 @@ class ReduceOp(RootedOp):
 
 @irdl_op_definition
 class GatherOp(RootedOp):
-    """Collects the shards of one dimension of a mesh on one device."""
+    """
+    Collects on one device the shards of a tensor that a mesh splits along one
+    dimension.
+    """
 
     name = "collective.gather"
     TRAFFIC: ClassVar[Traffic | None] = Traffic("parts")

@@ -2,10 +2,10 @@
 The statistics and gradients of batch normalisation.
 
 Batch normalisation is y = n * scale + bias, with n = (x - mean) * r and r = 1 /
-sqrt(variance + epsilon), over x of shape [batch, channels, *space]. All values but `x`,
-`y` and their gradients have one number per channel. The sums over batch and space are
-one op, and the computation per element is another. If the batch is split, only the sums
-need to be added up.
+sqrt(variance + epsilon), over x of shape `[batch, channels, *space]`. All values but
+`x`, `y` and their gradients have one number per channel. The sums over batch and space
+are one op, and the computation per element is another. If the batch is split, only the
+sums need to be added up.
 """
 
 from __future__ import annotations

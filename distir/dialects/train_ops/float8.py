@@ -203,7 +203,10 @@ class Float8ProductOp(TrainOp):
 def float8_linear(
     a: SSAValue, b: SSAValue, scaling: str, a_format: str, b_format: str
 ) -> Float8LinearOp:
-    """Returns the product of `a` and `b` in these formats, in the precision of `a`."""
+    """
+    Returns the matrix product of `a` and `b`, computed in the 8-bit formats `a_format`
+    and `b_format`. The result has the element type of `a`.
+    """
     shape = (*shape_of(a)[:-1], shape_of(b)[1])
     return Float8LinearOp(
         *(a, b),

@@ -459,7 +459,7 @@ class CrossEntropyPartGradOp(LabelLossOp):
         return ((share - one_hot(labels, logits)) * weight).like(logits)
 
 
-"""The ops of this family."""
+"""The ops that this module defines."""
 
 
 OPS = [
