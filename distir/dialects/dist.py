@@ -265,8 +265,8 @@ def layout_of(value: SSAValue | Attribute) -> Layout | None:
 def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:
     """
     Returns the tensor type `type_` with `layout` in the place of its own layout. Types
-    are cached: equal types are usually one object, so that caches that are keyed by
-    type find them.
+    are cached. Equal types are therefore usually one object, which makes look-ups by
+    type fast.
     """
     return _tensor_type(type_.element_type, type_.shape, layout)
 

@@ -73,8 +73,8 @@ KnobValue = IntegerAttr | FloatAttr | StringAttr
 
 OPTIONS = ("batch", "d", "t", "p", "k", "zero")
 """
-The meanings that a knob can have when a schedule is tuned: an option of `distribute`,
-or the batch size.
+The meanings that a knob can have when a schedule is tuned: the options of `distribute`
+that it can stand for, and the batch size.
 """
 
 
@@ -262,7 +262,7 @@ class ReplaceOp(IRDLOperation):
     """
     Replaces each group with the ONNX operator `op`. The operator's inputs are the
     group's inputs, in the order of the pattern's arguments; its attributes are `with`.
-    The op is refused unless the operator computes the same as the group.
+    The replacement is refused unless the operator computes the same as the group.
     """
 
     name = "schedule.replace"

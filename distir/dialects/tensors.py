@@ -16,8 +16,8 @@ from xdsl.ir import Attribute, SSAValue
 def tensor_of(element_type: Attribute, shape: tuple[int, ...]) -> TensorType[Any]:
     """
     Returns the type of tensors with this element type and shape, without a layout.
-    Types are cached because making and verifying one is slow: equal types are usually
-    one object.
+    Types are cached, because making one is slow. Equal types are therefore usually one
+    object.
     """
     return TensorType(element_type, shape)
 

@@ -244,7 +244,7 @@ _MESSAGES: dict[str, type[CollectiveOp]] = {
     "all_gather": AllGatherOp,
 }
 """
-The collectives that can be sent several in one message, by the name of their kind.
+The collectives of which several can be sent in one message, by the name of their kind.
 """
 
 
@@ -296,14 +296,16 @@ class MessageOp(TorchOp):
 
     @property
     def overwritten(self) -> dict[SSAValue, SSAValue]:
-        """The results that overwrite arguments of the program, with these arguments."""
+        """
+        The results that overwrite arguments of the program, each with its argument.
+        """
         return _second_half(self, self.overwrites)
 
     @property
     def dims_and_runs(self) -> tuple[tuple[int | None, int | None], ...] | None:
         """
-        The dimension and the run length of each collective, None for each that is
-        absent; None instead of the list for `all_reduce`.
+        The dimension and the run length of each collective, each None if it is absent.
+        None in the place of all pairs for an `all_reduce`.
         """
         if self.dims is None or self.runs is None:
             return None
@@ -359,7 +361,9 @@ class StateCopiesOp(TorchOp):
 
     @property
     def overwritten(self) -> dict[SSAValue, SSAValue]:
-        """The results that overwrite arguments of the program, with these arguments."""
+        """
+        The results that overwrite arguments of the program, each with its argument.
+        """
         return _second_half(self, self.stores)
 
     def verify_(self) -> None:
@@ -404,7 +408,10 @@ def _number(value: int | float) -> int | None:
 
 
 OVERWRITTEN, REUSED, KEPT = "overwritten", "reused", "kept"
-"""What happens to the memory of operands that updates replace; see `UpdatesOp`."""
+"""
+What happens to the memory of operands that updates replace. `UpdatesOp` explains the
+three words.
+"""
 
 _UPDATES: dict[str, type[UpdateOp]] = {
     op.name.removeprefix("train."): op for op in (SgdOp, AdamOp, AdamWOp)
@@ -474,7 +481,9 @@ class UpdatesOp(TorchOp):
 
     @property
     def overwritten(self) -> dict[SSAValue, SSAValue]:
-        """The results that overwrite arguments of the program, with these arguments."""
+        """
+        The results that overwrite arguments of the program, each with its argument.
+        """
         kinds = [kind.data for kind in self.in_place.data]
         pairs = zip(self.outputs, self.replaced, strict=True)
         return {

@@ -90,9 +90,9 @@ def write_out(op: OnnxOp, parts: BatchParts) -> list[Update]:
     and variance and a batch normalisation that takes them. With several parts, the
     replacement is `train.ghost_batch_norm`.
 
-    Returns the updates of the running statistics as PyTorch computes them: its variance
-    divides by the number of values minus one. Returns none if the program itself uses
-    the new running statistics, which are then computed in place. Raises DistIRError if
+    Returns the updates of the running statistics. As in PyTorch, their variance divides
+    by the number of values minus one. Returns none if the program itself uses the new
+    running statistics, which are then computed in the program. Raises DistIRError if
     the batch does not divide into the parts, or if a channel has only one value.
     """
     sizes = shape(op.operands[0])

@@ -19,9 +19,9 @@ FORWARD = "train.forward"
 
 SAVED = "train.saved"
 """
-The attribute of a backward function that lists the forward's values that its first
-arguments are, as `"argument 0"` or `"result 1"`. The arguments after them are gradients
-of results.
+The attribute of a backward function that describes its first arguments: the values of
+the forward that they hold, as `"argument 0"` or `"result 1"`. The arguments after them
+are gradients of results.
 """
 
 
@@ -35,8 +35,8 @@ class CallPair:
 
 def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
     """
-    Returns the forward's values that the first arguments of a backward function are, as
-    pairs of a kind ("argument" or "result") and an index.
+    Returns the values of the forward that the first arguments of a backward function
+    hold, as pairs of a kind ("argument" or "result") and an index.
     """
     attr = backward.attributes.get(SAVED)
     if not isinstance(attr, ArrayAttr):
@@ -50,8 +50,8 @@ def describe_backward(
 ) -> None:
     """
     Records on `backward` that it is the backward of `forward`, and that its first
-    arguments are the values `saved` of the forward. `saved_values` reads the values
-    again.
+    arguments hold the values `saved` of the forward. The function `saved_values` reads
+    this record.
     """
     backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
     backward.attributes[SAVED] = ArrayAttr(

@@ -51,7 +51,9 @@ def leave_loss(
 
 
 def described(output: int, value: SSAValue) -> str:
-    """Returns the words for a result in messages, with the op that computes it."""
+    """
+    Returns the text that names a result in messages, with the op that computes it.
+    """
     text = f"result {output}"
     if isinstance(value.owner, Operation):
         text += f" of {describe(value.owner)}"

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from distir.options import option
 
 LOSSES = ("cross_entropy", "mse", "none")
-"""The losses that `differentiate` can append; "none" appends none."""
+"""
+The losses that `differentiate` can append. With "none", the program's result is the
+loss.
+"""
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 """The optimizers. With "none", a step returns the gradients."""

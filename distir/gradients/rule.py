@@ -83,7 +83,10 @@ def _named(value: SSAValue) -> str:
 
 
 class GradientBuilder:
-    """Appends ops in order. Ops without a scope get that of the forward op."""
+    """
+    Builds the ops of a backward: appends them in order. Ops without a scope get that of
+    the forward op.
+    """
 
     def __init__(self, insert: Callable[[Operation], None], scope: Attribute | None):
         self._insert = insert
@@ -169,9 +172,9 @@ class GradientBuilder:
 
     def cast(self, value: SSAValue, like: SSAValue) -> SSAValue:
         """
-        Returns `value` in the element type of `like`. The op is a Cast, which does not
-        have `like` as an operand, unlike a CastLike; so `like` need not be kept for the
-        backward.
+        Returns `value` in the element type of `like`. The op is a Cast. Unlike a
+        CastLike, it does not have `like` as an operand, which thus need not be kept for
+        the backward.
         """
         assert isinstance(value.type, TensorType) and isinstance(like.type, TensorType)
         if value.type.element_type == like.type.element_type:

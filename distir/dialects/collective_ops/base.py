@@ -109,8 +109,9 @@ class Buffers:
     """
     The tensors that take memory a second time while the collectives of a message run.
 
-    - `operands`: whether all operands of the message do;
-    - `results`: `all` of its results, the `others` (all but the first), or `none`;
+    - `operands`: whether all operands of the message take memory twice;
+    - `results`: the results that take memory twice: `all`, the `others` (all but the
+      first), or `none`;
     - `if_copied`: whether a single tensor needs no buffer if it travels as it lies in
       memory, that is, if it is split or gathered along its first dimension;
     - `last`: whether the buffers live until the last collective of the message, instead
@@ -200,8 +201,7 @@ class CollectiveOp(IRDLOperation):
 
     TORCH_FUNCTION: ClassVar[str] = ""
     """
-    The function in `TORCH_MODULE` that implements the op; "" if it is called like the
-    op.
+    The function in `TORCH_MODULE` that implements the op; "" if it has the op's name.
     """
 
     def __init__(
@@ -481,8 +481,8 @@ def is_per_rank(op: Operation) -> bool:
 def require_waits(arriving: SSAValue) -> None:
     """
     Raises VerifyException unless the tensor `arriving`, which is in flight, is only
-    waited for or returned. Functions that exist only to shorten the program
-    (`torch.repeat`) may take the tensor, but the same holds inside of them.
+    waited for or returned. Calls of functions with the attribute `torch.repeat` may
+    take the tensor; the same rule then holds for its uses inside of these functions.
     """
     for use in arriving.uses:
         callee = _repeat(use.operation)

@@ -101,13 +101,14 @@ ZEROS_OF_FIRST = Fact(
     "KEEPS_ZEROS",
 )
 """
-Ops whose result elements are zeros, or sums of zeros, where the first operand is zero.
+Ops that keep zeros of their first operand. A result element is zero if it comes from
+zeros of the first operand only: from one zero, or from a sum of zeros.
 """
 
 ZEROS_OF_ANY = _named("MatMul Mul")
 """
-Operators whose result elements are zeros, or sums of zeros, where any one operand is
-zero.
+Operators that keep zeros of any operand. A result element is zero if it comes from
+zeros of that operand only: from one zero, or from a sum of products with zeros.
 """
 
 ARITHMETIC = _named("Add Sub Mul Div")

@@ -1,6 +1,7 @@
 """
-Fused attention that keeps the values its gradient needs, and this gradient. Causal
-attention of tokens in any order, and an op that merges attention over different keys.
+Fused attention. The module has attention that keeps the values its gradient needs,
+causal attention of tokens in any order, their gradients, and an op that merges
+attention over different keys.
 """
 
 from __future__ import annotations
@@ -62,16 +63,16 @@ class FusedAttentionOp(TrainOp):
         y: [batch, query heads, queries, value size]
 
     or, with `q_num_heads` and `kv_num_heads`, `[batch, length, heads * size]`. Each key
-    head serves the same number of consecutive query heads. `scale` is by default the
-    inverse root of the head size. With `softcap` c, cap(s) is c * tanh(s / c), else s.
-    `mask` broadcasts to [batch, query heads, queries, keys]. A boolean mask tells which
-    keys a query sees; a mask of floats is added to the scores. With `is_causal`, query
-    i sees the keys up to i. P is 0 for a query that sees no key.
+    head serves the same number of consecutive query heads. `scale` is by default 1 /
+    sqrt(head size). With `softcap` c, cap(s) is c * tanh(s / c), else s. `mask`
+    broadcasts to [batch, query heads, queries, keys]. A boolean mask tells which keys a
+    query sees; a mask of floats is added to the scores. With `is_causal`, query i sees
+    the keys up to i. P is 0 for a query that sees no key.
 
     With `blocks`, queries and keys are cut into `blocks` equal blocks. A query then
-    sees only the keys of the block with the same number, and there is no mask. A block
-    is contiguous. With `run`, blocks are dealt out in runs of `run` positions instead:
-    a block is every `blocks`-th run.
+    sees only the keys of the block with the same number, and there is no mask. Blocks
+    are contiguous, unless `run` is given. With `run`, positions are dealt out to the
+    blocks in turn, `run` at a time.
     """
 
     COST_CLASS: ClassVar[str] = "attention"
@@ -90,13 +91,13 @@ class FusedAttentionOp(TrainOp):
 
     @property
     def block_count(self) -> int:
-        """The number of blocks; 1 without `blocks`."""
+        """The number of blocks; 1 without the property `blocks`."""
         return 1 if self.blocks is None else self.blocks.value.data
 
     @property
     def run_length(self) -> int | None:
         """
-        The number of contiguous positions in a run of a block; None if blocks are
+        The number of positions in a run, if blocks consist of runs; None if blocks are
         contiguous.
         """
         return None if self.run is None else self.run.value.data

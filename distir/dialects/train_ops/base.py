@@ -46,16 +46,16 @@ F32 = base(FloatAttr[Float32Type])
 F64 = base(FloatAttr[Float64Type])
 INTEGERS = DenseArrayBase.constr(i64)
 """
-Constraints of properties: an integer, a 32-bit float, a 64-bit float, a list of
-integers.
+The constraints of properties: an integer (`I64`), a 32-bit float (`F32`), a 64-bit
+float (`F64`), a list of integers (`INTEGERS`).
 """
 
 
 @dataclass(frozen=True)
 class Derived:
     """
-    The type of a value that is derived from the type of `source`, another value of the
-    op.
+    A rule for the type of a value: `type_of` derives it from `source`, another value of
+    the op.
     """
 
     source: str
@@ -193,8 +193,8 @@ class FormulaOp(TrainOp):
     PARTIAL_OPERANDS: ClassVar[Sequence[str] | None] = None
     """
     The operands that may be partial sums if the formula is linear in them; None for
-    all. Other operands are summed first, so that results are rounded as in the
-    sequential program.
+    all. The sums of other operands are completed first, so that results are rounded as
+    in the sequential program.
     """
 
     DECOMPOSES: ClassVar[bool] = False
@@ -314,8 +314,8 @@ def _python_value(value: Attribute) -> Any:
 
 def _attribute(value: Any, constraint: object) -> Attribute | None:
     """
-    Returns `value`, a Python value or an attribute, as an attribute for a property with
-    this constraint. Returns None for None and False.
+    Returns the attribute for a property with this constraint, from a Python value or an
+    attribute. Returns None for None and False.
     """
     match value:
         case None | False:

@@ -87,7 +87,7 @@ class BatchNormVarianceOp(BatchNormOp):
 class BatchNormSumsOp(BatchNormOp):
     """
     The gradients of scale and bias, as sums over batch and space, in the type of
-    `mean`:
+    `mean`, where n = (x - mean) / sqrt(variance + epsilon):
 
         dscale = sum(dy * n), dbias = sum(dy)
     """
@@ -121,8 +121,9 @@ class BatchNormSumsOp(BatchNormOp):
 class BatchNormGradOp(BatchNormOp):
     """
     The gradients of batch normalisation with given statistics, which do not depend on
-    `x`. These are the gradient of the input, and those of scale and bias, as sums over
-    batch and space, in the type of `mean`:
+    `x`. With r = 1 / sqrt(variance + epsilon) and n = (x - mean) * r, these are the
+    gradient of the input, and those of scale and bias, as sums over batch and space, in
+    the type of `mean`:
 
         dx = scale * r * dy, dscale = sum(dy * n), dbias = sum(dy)
     """
@@ -161,7 +162,8 @@ class BatchNormGradOp(BatchNormOp):
 class BatchNormInputGradOp(BatchNormOp):
     """
     The gradient of the input if mean and variance are those of `x` itself. `dscale` and
-    `dbias` are complete sums, and `count` is the number of elements per channel:
+    `dbias` are complete sums, and `count` is the number of elements per channel. With r
+    = 1 / sqrt(variance + epsilon) and n = (x - mean) * r,
 
         dx = scale * r * (dy - dbias / count - n * dscale / count)
     """
@@ -267,10 +269,10 @@ def _of_parts(value: Expr, parts: Expr) -> Expr:
 @irdl_op_definition
 class GhostBatchNormOp(GhostNormOp):
     """
-    Ghost batch normalisation: y = n * scale + bias. `mean` and `inverse` = 1 /
-    sqrt(var(x) + epsilon) are statistics of each channel in each part of the batch.
-    PyTorch computes the same with micro-batches and devices, each with the statistics
-    of its own samples.
+    Ghost batch normalisation: y = n * scale + bias, with n = (x - mean) * inverse.
+    `mean` and `inverse` = 1 / sqrt(var(x) + epsilon) are statistics of each channel in
+    each part of the batch. PyTorch computes the same where each micro-batch and device
+    uses the statistics of its own samples.
     """
 
     name = "train.ghost_batch_norm"
@@ -302,7 +304,8 @@ class GhostBatchNormOp(GhostNormOp):
 @irdl_op_definition
 class GhostBatchNormGradOp(GhostNormOp):
     """
-    The gradients of `train.ghost_batch_norm`, from its statistics:
+    The gradients of `train.ghost_batch_norm`, from its statistics. With n = (x - mean)
+    * inverse,
 
         dscale = sum(dy * n), dbias = sum(dy), over all parts of the batch,
         dx = scale * inverse * (dy - mean(dy) - n * mean(dy * n)), with means over each part

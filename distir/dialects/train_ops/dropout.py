@@ -70,8 +70,8 @@ class DrawingOp(TrainOp):
 
     where threefry(key, counter) is Threefry-2x32-20. Each pair (lower, upper) holds the
     two 32-bit halves of a 64-bit number. An element's position is its row-major index
-    in the whole tensor. All distributions of a program thus draw the same numbers, and
-    numbers can be drawn again at any time.
+    in the whole tensor. A program thus draws the same numbers however it is
+    distributed, and numbers can be drawn again at any time.
 
     - `counter`: an i64 scalar that differs for each training step and for each call of
       the function that contains the op;
@@ -119,8 +119,8 @@ class DrawingOp(TrainOp):
     @property
     def parts(self) -> tuple[Split, ...]:
         """
-        The split that each operand of `coordinates` is the position in, in the order of
-        the operands.
+        The splits of the tensor, one for each operand of `coordinates`. The operand is
+        this device's position in the split.
         """
         return splits_of(self.splits)
 

@@ -66,8 +66,8 @@ def _check_experts(op: TrainOp, experts: int, shards: int) -> None:
 class ExpertPlacesOp(TrainOp):
     """
     Assigns a row to every choice of a token. `ids` [groups, tokens, choices] are expert
-    numbers from 0 to `experts` - 1. From each group, an expert takes the first
-    `capacity` choices; all first choices come before second ones, and tokens come in
+    numbers from 0 to `experts` - 1. An expert takes the first `capacity` choices of
+    each group. All first choices come before all second ones; otherwise tokens come in
     order. The choices that are taken get the places of the expert's shard, ordered by
     expert.
 

@@ -1,7 +1,7 @@
 """
 Losses and their gradients: cross-entropy of integer labels, and the CTC loss over all
-alignments of labels with a sequence. The steps of a cross-entropy whose classes are
-split (a vocabulary-parallel loss, as in Megatron-LM).
+alignments of labels with a sequence. The module also has the steps of a cross-entropy
+whose classes are split (a vocabulary-parallel loss, as in Megatron-LM).
 
 `train.cross_entropy` and its gradient decompose into these steps. Devices then exchange
 one number per label and no logits.
@@ -67,8 +67,9 @@ def label_weight(
     dloss: Expr, labels: Expr, divisor: int, ignore_index: int | None
 ) -> Expr:
     """
-    Returns the gradient of each label's loss, [..., 1]. Without `ignore_index` it is
-    the same for all labels, and a scalar.
+    Returns the factor of the gradient of each label's loss, with shape [..., 1]: `dloss
+    / divisor`, and 0 for labels that equal `ignore_index`. Without `ignore_index` the
+    factor is a scalar.
     """
     weight = dloss * (1.0 / divisor)
     if ignore_index is None:
@@ -285,13 +286,15 @@ def _per_label(logits: SSAValue) -> TensorType:
 
 
 PER_LABEL = Derived("logits", _per_label)
-"""The type rule of values with one number per label, in the accumulation type."""
+"""
+The rule that a value has one number per label of `logits`, in the accumulation type.
+"""
 
 
 @irdl_op_definition
 class LogitMaximumOp(FormulaOp):
     """
-    The largest logit of each label: `maximum[i] = max_v logits[i, v]`, for logits
+    The largest logit for each label: `maximum[i] = max_v logits[i, v]`, for logits
     `[..., V]`. The result is f64 for f64, else f32.
     """
 

@@ -66,8 +66,8 @@ class RecurrentOp(TrainOp):
     def verify_layer(self, others: Sequence[tuple[str, SSAValue]]) -> None:
         """
         Raises VerifyException unless the values of the layer fit each other. `others`
-        are the values besides x, w and r. The text of each gives its kind: a bias "b",
-        a state "h" or outputs "y". After a space, it may give the value's name in
+        are the values besides x, w and r, each with a text for its kind: a bias "b", a
+        state "h" or outputs "y". After a space, the text may give the value's name in
         messages.
         """
         x, direction = self.x, self.direction.data
@@ -218,7 +218,10 @@ class LstmGradOp(LstmGradBase):
 
 
 class Exchange(NamedTuple):
-    """`times` collectives of one kind, each of a state with all hidden features."""
+    """
+    A kind of collective, and the number `times` of such collectives. Each works on a
+    state with all hidden features.
+    """
 
     kind: Literal["all_gather", "reduce_scatter"]
     times: int

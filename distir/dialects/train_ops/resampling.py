@@ -94,7 +94,8 @@ class ResizeGradOp(TrainOp):
 MODES = ("linear", "nearest", "cubic")
 PADDINGS = ("zeros", "border", "reflection")
 """
-The interpolation modes of samples, and the modes for elements outside of the image.
+The interpolation modes of samples (`MODES`), and the padding modes for samples outside
+of the image (`PADDINGS`).
 """
 
 

@@ -26,20 +26,22 @@ def is_wanted(value: SSAValue) -> bool:
 
 @onnx_gradient("Add", "Sum")
 def add(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of sums: every operand gets dy."""
+    """
+    Gradient rule of Add and Sum: every operand gets dy, summed to the operand's shape.
+    """
     return [build.sum_to(gradient, v) if is_wanted(v) else None for v in op.operands]
 
 
 @onnx_gradient("Mean")
 def mean_of_all(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of the mean of n operands: every operand gets `dy / n`."""
+    """Gradient rule of Mean over n operands: every operand gets `dy / n`."""
     count = build.scalar(len(op.operands), gradient)
     return add(op, build.onnx("Div", gradient, count), build)
 
 
 @onnx_gradient("Sub")
 def subtract(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of y = a - b: `dy` for a and `-dy` for b."""
+    """Gradient rule of Sub, y = a - b: `dy` for a and `-dy` for b."""
     a, b = op.operands
     return [
         build.sum_to(gradient, a) if is_wanted(a) else None,
@@ -49,7 +51,7 @@ def subtract(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradient
 
 @onnx_gradient("Mul")
 def multiply(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of y = a b: `dy b` for a and `dy a` for b."""
+    """Gradient rule of Mul, y = a b: `dy b` for a and `dy a` for b."""
 
     def part(mine: SSAValue, other: SSAValue) -> SSAValue | None:
         if not is_wanted(mine):
@@ -62,7 +64,7 @@ def multiply(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradient
 
 @onnx_gradient("Div")
 def divide(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of y = a / b: `dy / b` for a and `-(dy / b) y` for b."""
+    """Gradient rule of Div, y = a / b: `dy / b` for a and `-(dy / b) y` for b."""
     a, b = op.operands
     if not is_wanted(a) and not is_wanted(b):
         return [None]
@@ -77,7 +79,7 @@ def divide(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Pow")
 def power(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of y = x^p: `dy p x^(p - 1)` for x, and `dy y log(x)` for p. The
+    Gradient rule of Pow, y = x^p: `dy p x^(p - 1)` for x, and `dy y log(x)` for p. The
     former is zero where p is 0, the latter where x is 0 and p is not negative. Common
     constant exponents (0 to 3) are computed without a power.
     """
@@ -127,7 +129,7 @@ def _constant_power(
 @onnx_gradient("Mod")
 def modulo(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of the remainder y of a / b: `dy` for a and `-dy (a - y) / b` for b.
+    Gradient rule of Mod, the remainder y of a / b: `dy` for a and `-dy (a - y) / b` for b.
     The quotient is a whole number and thus constant.
     """
     a, b = op.operands
@@ -142,7 +144,7 @@ def modulo(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Max", "Min")
 def extreme(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of the maximum or minimum: the operands that equal the result share dy
+    Gradient rule of Max and Min: the operands that equal the result share dy
     evenly.
     """
     if len(op.operands) == 1:
@@ -174,7 +176,7 @@ def where(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 def clip(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of Clip: the operand gets dy where it lies within the bounds or on
-    them, else zero. Elsewhere dy flows to the bound that applies.
+    them, else zero. Where it lies outside, dy flows to the bound that it passed.
     """
     x, low, high = (op.input(i) for i in range(3))
     assert x is not None

@@ -53,8 +53,9 @@ def _other_form(op: OnnxOp) -> str | None:
 @training_form("onnx.Attention")
 def kept_attention(op: OnnxOp) -> AttentionOp | None:
     """
-    Returns the training form of attention, which also keeps the logarithm of each
-    query's sum of exponentials. Returns None if the op has features that it lacks.
+    Returns the training form of an attention op. It also keeps the logarithm of each
+    query's sum of exponentials. Returns None if the op has features that the training
+    form lacks.
     """
     if _other_form(op) is not None:
         return None

@@ -81,8 +81,8 @@ def _matmul_by_matrix(
 def gemm(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of Gemm, Y = alpha A B + beta C: `dA = alpha dY B^T`, `dB = alpha A^T
-    dY` and `dC = beta dY`. dA and dB are transposed if the operand is, and dC is summed
-    to the shape of C.
+    dY` and `dC = beta dY`, summed to the shape of C. If the op transposes A or B, its
+    gradient is transposed, too.
     """
     a, b = op.operands[:2]
     bias = op.input(2)
@@ -263,11 +263,12 @@ def transform(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of DFT: the transform of dy in the other direction.
 
-    From y = F x follows dx = F^H dy, which is n times the inverse transform, for length
-    n. The division by n thus moves to the other direction. For a real x only the real
-    part is kept. A one-sided result is padded with zeros to all frequencies; for a
-    one-sided inverse, the frequencies that it uses twice get twice the gradient. Raises
-    DistIRError if the axis or the length is computed by the program.
+    From y = F x follows dx = F^H dy, which is n times the inverse transform of length
+    n. Division by n is added or removed accordingly. For a real x only the real part is
+    kept. The gradient of a one-sided transform is padded with zeros to all frequencies.
+    In the gradient of a one-sided inverse, the frequencies that the inverse uses twice
+    count twice. Raises DistIRError if the axis or the length is computed by the
+    program.
     """
     x = op.operands[0]
     where, length = op.input(2), op.input(1)

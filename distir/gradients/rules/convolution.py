@@ -64,9 +64,9 @@ def transposed_convolution(
 ) -> Gradients:
     """
     Gradient rule of ConvTranspose, which is the gradient of a convolution with respect
-    to its input. The gradient of its input is thus this convolution, and that of its
-    weight the convolution's gradient with respect to its weight. Raises DistIRError if
-    the result is larger than its windows reach.
+    to the convolution's input. The gradient of its input is this convolution of dy. The
+    gradient of its weight is the convolution's gradient with respect to the weight.
+    Raises DistIRError if the result is larger than the windows reach.
     """
     x, weight = op.operands[:2]
     kernel = shape(weight)[2:]

@@ -212,8 +212,9 @@ def pad(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Slice")
 def slice_(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Slice: dy padded with zeros. Along negative steps it is first
-    reversed, and along steps of more than one its elements are spread out.
+    Gradient rule of Slice: dy padded with zeros to the operand's shape. Along
+    dimensions with a negative step, dy is first reversed. Along dimensions with a
+    larger step, zeros are put between its elements.
     """
     nothing = [None] * (len(op.operands) - 1)
     sizes, kept = shape(op.operands[0]), shape(gradient)
