@@ -432,8 +432,9 @@ class MergeOp(IRDLOperation):
     `layers` are the paths of these layers in the module, and `merged` is the name of
     the merged layer. Their parameters become one argument, which the attribute
     `dist.repacked` describes. With `groups`, the outputs of each layer are cut into
-    that many pieces, and all first pieces come first. Layers of different sizes, such
-    as those of grouped-query attention's heads, can then be split alike.
+    that many pieces, and the merged layer begins with the first pieces of all layers.
+    Parts of layers of different sizes, such as the heads of grouped-query attention,
+    can then be split alike.
     """
 
     name = "schedule.merge"

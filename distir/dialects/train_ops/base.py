@@ -123,9 +123,9 @@ class TrainOp(IRDLOperation, OpFacts):
         Makes an op from its operands in order and from properties by name.
 
         Optional operands and lists may be left out at the end. Properties are
-        attributes or Python values; None and False stand for absent properties. The
-        name of a result gives its type if it is not derived from operands; None leaves
-        out an optional result.
+        attributes or Python values; None and False stand for absent properties. Types
+        of results are given under the results' names. They may be left out if they are
+        derived from operands. None leaves out an optional result.
         """
         definition = self.get_irdl_definition()
         names = [name for name, _ in definition.operands]
