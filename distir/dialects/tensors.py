@@ -26,7 +26,7 @@ def rank_of(type_: Attribute) -> int:
     """
     Returns the number of dimensions of a type; 0 if it is not a ranked tensor type.
     """
-    # Not `isinstance`, which is slow where the answer is no; the class is final.
+    # Not `isinstance`, which is slow if it returns False; the class is final.
     return type_.get_num_dims() if type(type_) is TensorType else 0
 
 
@@ -35,7 +35,7 @@ def shape_of(tensor: SSAValue | Attribute | None) -> tuple[int, ...]:
     Returns the shape of a type, or of a value's type. Returns () if the type is not a
     ranked tensor type, and for None (an omitted operand).
     """
-    # `isinstance` is slow where the answer is no; the class of tensor types is final.
+    # `isinstance` is slow if it returns False; the class of tensor types is final.
     type_ = tensor
     if type(tensor) is not TensorType and isinstance(tensor, SSAValue):
         type_ = tensor.type

@@ -273,8 +273,9 @@ class ReverseMode:
         return {
             r: None
             for i, r in enumerate(op.results)
-            # What holds tensors is active too: taking one out of it needs a rule, which
-            # is missed, instead of a gradient that ends there.
+            # Values that hold tensors (sequences) are active too. The op that takes a
+            # tensor out needs a rule; if it has none, an error is raised, instead of a
+            # gradient that silently ends there.
             if (is_differentiable(r) or not isinstance(r.type, TensorType))
             and i not in statistics
         }
@@ -412,7 +413,7 @@ class ReverseMode:
                 )
             gradients[value] = gradient
         self.backward(ops, active, pairs, gradients, body.add_op)
-        # No gradient is not one of zeros: an optimizer leaves such parameters alone.
+        # A missing gradient is not a zero one: optimizers skip parameters without one.
         reached = [i for i in arguments if block.args[i] in gradients]
         body.add_op(ReturnOp(*(gradients[block.args[i]] for i in reached)))
         erase_dead(body)

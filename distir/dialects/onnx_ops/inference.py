@@ -97,7 +97,7 @@ def infer_node(
     opsets of the operator. Raises one of `ONNX_ERRORS` if the node is invalid.
     """
     for attribute in node.attribute:
-        # With either of these ONNX ends the process, or never returns.
+        # ONNX crashes or never returns if one of these attributes is invalid.
         if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
             raise ValueError(f"{attribute.s.decode()!r} is no equation of sums")
         if attribute.name == "num_outputs" and attribute.i != len(node.output):
@@ -214,7 +214,7 @@ def node_of(op: OnnxOp, inputs: Sequence[str], outputs: Sequence[str]) -> NodePr
     its values.
     """
     node = helper.make_node(op.SCHEMA.name, inputs, outputs, domain=op.SCHEMA.domain)
-    # With its type, which an empty list (a scalar's permutation) does not show.
+    # The type is given, as an empty list (a scalar's permutation) does not show it.
     node.attribute.extend(
         helper.make_attribute(
             name,

@@ -231,7 +231,7 @@ def _quantization(shapes: Shapes) -> None:
     data, scale = shapes[0], shapes[1]
     if data is None or scale is None:
         return
-    # One zero point may be written with a dimension or without, whichever the scale has.
+    # A single zero point may be [] or [1], and so may a single scale.
     zero = shapes[2]
     if zero is not None and (scale, zero) not in (((), (1,)), ((1,), ())):
         shapes.require(agree(scale, zero), "scale and zero point differ")
@@ -383,7 +383,7 @@ def _attention(shapes: Shapes) -> None:
     if past is not None:
         keys = keys + length if keys >= 0 and length >= 0 else -1
     mask, scores = shapes[3], (batch, heads, queries, keys)
-    # A mask may have fewer columns than there are keys: the others are left out.
+    # A mask may have fewer columns than there are keys; other keys are left out.
     if mask is not None and not (
         1 <= len(mask) <= 4
         and all(

@@ -105,7 +105,7 @@ class SwishGradOp(ActivationGradOp):
 
     @staticmethod
     def formula(dy: Expr, x: Expr, *, alpha: float) -> Expr:
-        # The hyperbolic tangent does not overflow, an exponential would.
+        # The hyperbolic tangent does not overflow; an exponential would.
         sigmoid = (1 + tanh(alpha * x / 2)) / 2
         return dy * sigmoid * (1 + alpha * x * (1 - sigmoid))
 

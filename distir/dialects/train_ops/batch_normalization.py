@@ -308,7 +308,7 @@ class GhostBatchNormGradOp(GhostNormOp):
     * inverse,
 
         dscale = sum(dy * n), dbias = sum(dy), over all parts of the batch,
-        dx = scale * inverse * (dy - mean(dy) - n * mean(dy * n)), with means over each part
+        dx = scale * inverse * (dy - mean(dy) - n * mean(dy * n)), means over each part
     """
 
     name = "train.ghost_batch_norm_grad"

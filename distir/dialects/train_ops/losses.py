@@ -58,7 +58,7 @@ def total_loss(
     Returns the sum of the losses `each` of all labels but `ignore_index`, divided by
     `divisor`.
     """
-    # No label is -1: without one that is ignored all count.
+    # No label is -1, so that without `ignore_index` all labels count.
     counts = differs(labels, -1 if ignore_index is None else ignore_index)
     return where(counts, each, 0).sum() * (1.0 / divisor)
 

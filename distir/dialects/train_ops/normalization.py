@@ -178,7 +178,7 @@ class LayerNormGradOp(NormGradOp):
     name = "train.layer_norm_grad"
     ACTIVATIONS: ClassVar[tuple[int, ...]] = (0, 1, 3, 4)
 
-    # A class's own values come before those of its base.
+    # Declared here in full, as a class's own values come before those of its base.
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
     scale = operand_def(TensorType)

@@ -43,8 +43,8 @@ class RecurrentOp(TrainOp):
 
     GATES: ClassVar[int]
 
-    # What every layer and every gradient has; where these are in the order of operands is
-    # their own business.
+    # The values of every layer and every gradient. Each class decides their positions
+    # among its operands.
     if TYPE_CHECKING:
         x: Operand
         w: Operand

@@ -78,7 +78,7 @@ class ResizeGradOp(TrainOp):
         for dim, (size, count, scale) in enumerate(
             zip(before, after, self.factors, strict=True)
         ):
-            # Where a size was asked for, its quotient may be a little less.
+            # If a size was requested, the scale computed from it may be a little smaller.
             if scale <= 0 or abs(size * scale - count) >= 1:
                 raise VerifyException(
                     f"{self.name}: dimension {dim} has {size} elements in dx, which a "

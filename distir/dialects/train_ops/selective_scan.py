@@ -89,8 +89,8 @@ class SelectiveScanGradOp(ScanOperandsOp):
     """
 
     name = "train.selective_scan_grad"
-    # The state again (5), then its gradient (3) and its terms in the gradients of c (2), a
-    # and dt (6), x (2) and b (3).
+    # Operations: recomputing the state (5), its gradient (3), and its terms in the
+    # gradients of c (2), a and dt (6), x (2) and b (3).
     FACTORS: ClassVar[str] = (
         "[b, d, ?t], [b, d, ?t], [b, d, ?t], [d, n], [b, n, ?t], [b, n, ?t] "
         "-> [b, d, ?t], [b, d, ?t], [d, n], [b, n, ?t], [b, n, ?t] "

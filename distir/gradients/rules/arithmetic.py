@@ -129,8 +129,8 @@ def _constant_power(
 @onnx_gradient("Mod")
 def modulo(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Mod, the remainder y of a / b: `dy` for a and `-dy (a - y) / b` for b.
-    The quotient is a whole number and thus constant.
+    Gradient rule of Mod, the remainder y of a / b: `dy` for a and `-dy (a - y) / b` for
+    b. The quotient is a whole number and thus constant.
     """
     a, b = op.operands
     db = None
@@ -196,7 +196,7 @@ def clip(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     if low is not None:
         assert below is not None
         if high is not None and is_wanted(low):
-            # Where the bounds are the wrong way round, the upper one wins.
+            # If the lower bound is above the upper one, the upper one wins.
             below = build.onnx("And", below, build.onnx("Less", low, high))
         found.append(scalar_sum(below, low) if is_wanted(low) else None)
     if high is not None:

@@ -77,7 +77,7 @@ def transposed_convolution(
             forward.extents, forward.starts, forward.sizes, strict=True
         )
     ]
-    # What `output_padding` adds behind all windows has no gradient.
+    # Elements that `output_padding` adds behind all windows have no gradient.
     pads = [*forward.starts, *(max(end, 0) for end in ends)]
     if min(forward.starts) < 0:
         raise DistIRError(
