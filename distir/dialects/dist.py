@@ -251,7 +251,7 @@ RESULT_LAYOUTS = Layouts(
 
 def layout_of(value: SSAValue | Attribute) -> Layout | None:
     """Returns the layout of a distributed value or type, or None if it has none."""
-    # This runs for every value, many times, and `isinstance` is slow if it returns False.
+    # This runs very often, and `isinstance` is slow if it returns False.
     # Values have one of two classes, and the class of tensor types is final.
     type_ = value
     if type(value) is OpResult or type(value) is BlockArgument:

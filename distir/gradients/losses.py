@@ -108,7 +108,7 @@ def add_loss(
     if ignore_index is None:
         op = CrossEntropyOp(prediction, labels, divisor=prod(sizes[:-1]))
         return build.add(op).results[0]
-    # The divisor depends on the labels: there are two sums, partial if the batch is split.
+    # The divisor depends on the labels: two sums, partial if the batch is split.
     op = CrossEntropyOp(prediction, labels, ignore_index=ignore_index)
     total = build.add(op).results[0]
     ignored = build.onnx("Equal", labels, build.constant(np.array(ignore_index)))

@@ -78,7 +78,7 @@ class ResizeGradOp(TrainOp):
         for dim, (size, count, scale) in enumerate(
             zip(before, after, self.factors, strict=True)
         ):
-            # If a size was requested, the scale computed from it may be a little smaller.
+            # If a size was requested, the scale computed from it may be too small.
             if scale <= 0 or abs(size * scale - count) >= 1:
                 raise VerifyException(
                     f"{self.name}: dimension {dim} has {size} elements in dx, which a "
