@@ -6,7 +6,10 @@ from xdsl.ir import Dialect
 
 
 def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
-    """Returns every dialect of this package by name; each is loaded when it is used."""
+    """
+    Returns a loader for each dialect of this package, by name. Calling a loader imports
+    its dialect.
+    """
 
     def collective() -> Dialect:
         from distir.dialects.collective import Collective

@@ -1,11 +1,11 @@
 """
 The `collective` dialect: communication among the devices of a mesh.
 
-The same ops serve two forms of a program. In the *distributed* form an op names the mesh
-axes it runs `over`; its work follows from the layouts of its operand and result, and the
-verifier rejects everything else. In the *per-rank* form the shapes are local and an op
-additionally lists its `group`, the global ranks that take part, in the order of their
-position along the axes; `dim`, `run` and `reduction` hold the facts that local types do not
+The same ops serve two forms of a program. In the *distributed* form an op names the
+mesh axes it runs `over`. The layouts of its operand and result determine its work, and
+the verifier rejects everything else. In the *per-rank* form shapes are local. An op
+then also lists its `group`: the global ranks that take part, ordered by their position
+along the axes. `dim`, `run` and `reduction` hold the facts that local types do not
 show.
 
 ```mlir

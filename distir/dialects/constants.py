@@ -1,4 +1,4 @@
-"""Facts about values before a program runs: constants, and ops that keep them."""
+"""Facts about values that are known before a program runs, such as constants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distir.dialects.onnx_ops.op import OnnxOp
 
 def direct_constant(value: SSAValue) -> npt.NDArray[Any] | None:
     """
-    Returns the value of an `onnx.Constant`; None for a value that any other op computes.
+    Returns the array of an `onnx.Constant`, or None if another op computes the value.
     """
     owner = value.owner
     if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
@@ -27,8 +27,8 @@ def direct_constant(value: SSAValue) -> npt.NDArray[Any] | None:
 
 def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
     """
-    Returns the value of an `onnx.Constant`, also behind changes of layout; None for other
-    values.
+    Returns the array of an `onnx.Constant`, looking through ops that only change the
+    layout. Returns None for other values.
     """
     while isinstance(value, OpResult) and keeps_value(value.owner):
         value = value.owner.operands[0]
@@ -37,15 +37,18 @@ def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
 
 
 def keeps_value(op: Operation) -> bool:
-    """Whether an op's result is its only operand, possibly with another layout."""
+    """
+    Whether an op's result has the value of its only operand, possibly in another
+    layout.
+    """
     return _kind_keeps_value(type(op)) and not is_per_rank(op)
 
 
 @cache
 def _kind_keeps_value(kind: type[Operation]) -> bool:
     """
-    Whether ops of that kind keep the value of their operand; cached, as it is asked very
-    often.
+    Whether ops of class `kind` return their operand's value. Cached, as it is asked
+    very often.
     """
     if issubclass(kind, CollectiveOp):
         return kind.KEEPS_VALUE
@@ -54,7 +57,10 @@ def _kind_keeps_value(kind: type[Operation]) -> bool:
 
 
 def draws_random_numbers(op: Operation) -> bool:
-    """Whether an op's results differ from run to run (Dropout only in training)."""
+    """
+    Whether an op's results differ from run to run. A Dropout counts unless it is known
+    not to be in training mode.
+    """
     if not isinstance(op, OnnxOp) or op.SCHEMA.name not in RANDOM:
         return False
     if op.SCHEMA.name != "Dropout":

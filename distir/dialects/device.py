@@ -1,7 +1,8 @@
 """
 The `device` dialect: hardware and the meshes laid over it.
 
-Units everywhere: bytes, bytes per second, seconds, floating-point operations per second.
+Units are always bytes, bytes per second, seconds, and floating-point operations per
+second.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ from xdsl.traits import HasParent, NoTerminator, SymbolOpInterface, SymbolTable
 from xdsl.utils.exceptions import VerifyException
 
 MOST_DEVICES = 1 << 17
-"""The most devices of a cluster, so that a typing error does not fill the memory."""
+"""
+The largest allowed number of devices of a cluster. It keeps a typing error from filling
+the memory.
+"""
 
 
 @irdl_attr_definition
@@ -79,10 +83,11 @@ class AxesAttr(Data[tuple[tuple[str, int], ...]]):
 @irdl_attr_definition
 class DeviceIdsAttr(Data[tuple[int, ...]]):
     """
-    An ordered list of device ids. Ranges are written `first to past_the_end` with an
-    optional stride: `[0 to 8]`, `[0 to 16 step 2, 1]`. At most `MOST_DEVICES` of them. Ops
-    have the list alone; as an attribute of its own, in the generic form, it is
-    `#device.ids<[0 to 8]>`, as MLIR wants it.
+    An ordered list of at most `MOST_DEVICES` device ids. Ranges are written `first to
+    past_the_end` with an optional stride: `[0 to 8]`, `[0 to 16 step 2, 1]`.
+
+    Ops print the list alone. As an attribute of its own, in the generic form, it is
+    written `#device.ids<[0 to 8]>`, as MLIR requires.
     """
 
     name = "device.ids"
@@ -101,7 +106,7 @@ class DeviceIdsAttr(Data[tuple[int, ...]]):
 
     @staticmethod
     def parse_list(parser: AttrParser) -> tuple[int, ...]:
-        """Parses the list, brackets included."""
+        """Parses the list with its brackets."""
         count = 0
 
         def ids() -> Sequence[int]:
@@ -125,14 +130,16 @@ class DeviceIdsAttr(Data[tuple[int, ...]]):
         return tuple(i for part in parts for i in part)
 
     def print_list(self, printer: Printer) -> None:
-        """Prints the list, brackets included."""
+        """Prints the list with its brackets."""
         with printer.in_square_brackets():
             printer.print_string(", ".join(_ranges(self.data)))
 
 
 @irdl_custom_directive
 class DeviceList(CustomDirective):
-    """A list of device ids in the text of an op: `[0 to 8]`."""
+    """
+    The directive that writes a list of device ids in an op's text, such as `[0 to 8]`.
+    """
 
     devices: AttributeVariable
 
@@ -147,7 +154,10 @@ class DeviceList(CustomDirective):
 
 
 def _ranges(ids: Sequence[int]) -> list[str]:
-    """Compresses runs of at least three equally spaced ids into range notation."""
+    """
+    Returns the ids as texts. A range stands for at least three equally spaced ids, or
+    for two consecutive ones.
+    """
     parts: list[str] = []
     start = 0
     while start < len(ids):
@@ -169,7 +179,7 @@ def _ranges(ids: Sequence[int]) -> list[str]:
 _RATED = re.compile(
     r"default|b?f16|t?f32|f64|float\d+e\d+m\d+\w*|[su]?i[1-9]\d*|complex<f\d+>"
 )
-"""Element types that a device may have a rate for."""
+"""Matches the element types that a device may have a rate for, and `default`."""
 
 
 def _positive(value: FloatAttr | IntegerAttr, what: str, owner: str) -> None:
@@ -180,21 +190,21 @@ def _positive(value: FloatAttr | IntegerAttr, what: str, owner: str) -> None:
 @irdl_op_definition
 class KindOp(IRDLOperation):
     """
-    A kind of device and the devices of the cluster that are of this kind.
+    A kind of device, and the devices of the cluster that are of this kind.
 
     - `memory`: usable bytes; `memory_bandwidth`: bytes/s.
     - `peak_flops`: FLOP/s per element type, e.g. `{f16 = 1.25e14 : f64}`. The entry
-      `default` serves types that are not listed.
+      `default` is used for types that are not listed.
     - `launch_latency`: seconds from issuing an op to its start.
     - `profile`: name of a calibration profile, if one exists.
-    - `allocation_block`: the number of bytes in whose multiples memory is allocated, e.g.
+    - `allocation_block`: memory is allocated in multiples of this number of bytes, e.g.
       512 for PyTorch's allocator on CUDA; 1 if absent.
-    - `library_memory`: bytes that libraries keep on the device throughout (contexts, the
-      workspaces of matrix products); `communicator_memory`: bytes for each group of devices
-      that it communicates with (the buffers of NCCL). 0 if absent.
-    - `host_bandwidth`: bytes/s, in either direction, between the device and the memory of its
-      host, for values offloaded to it; `host_memory`: the bytes of that memory which are
-      this device's.
+    - `library_memory`: bytes that libraries always occupy on the device (contexts,
+      workspaces of matrix products); `communicator_memory`: bytes for each group of
+      devices that the device communicates with (NCCL's buffers). 0 if absent.
+    - `host_bandwidth`: bytes/s in each direction between the device and the memory of
+      its host, for offloaded values; `host_memory`: the device's share of the host's
+      memory in bytes.
     """
 
     name = "device.kind"
@@ -292,7 +302,10 @@ class KindOp(IRDLOperation):
             _positive(flops, f"peak_flops of {dtype}", owner)
 
     def peak(self, dtype: str) -> float:
-        """Returns the FLOP/s for an element type such as `f16`, or the `default` entry."""
+        """
+        Returns the FLOP/s for an element type such as `f16`, or those of `default` if
+        the type is not listed. Raises VerifyException if there is neither.
+        """
         rates = self.peak_flops.data
         rate = rates.get(dtype, rates.get("default"))
         if not isinstance(rate, FloatAttr):
@@ -306,14 +319,15 @@ class KindOp(IRDLOperation):
 @irdl_op_definition
 class LinkOp(IRDLOperation):
     """
-    One level of links, innermost first in the cluster: consecutive groups of `spans`
-    devices reach each other through it. The span of a wider level is a multiple of a
-    narrower one's.
+    One level of links. Levels are listed innermost first in the cluster. Consecutive
+    groups of `spans` devices reach each other through the level. The `spans` of a level
+    is a multiple of that of the level inside it.
 
     - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
-    - `block_bandwidth`: bytes/s per direction that all devices of one group of the level
-      inside share, such as the network adapters of a node; without it devices do not share.
-    - `in_fabric_reduction`: the switch can add while it forwards.
+    - `block_bandwidth`: bytes/s per direction that all devices of one group of the next
+      inner level share, such as the network adapters of a node. If absent, devices
+      share nothing.
+    - `in_fabric_reduction`: whether the switch can add values while it forwards them.
     """
 
     name = "device.link"
@@ -364,8 +378,9 @@ class LinkOp(IRDLOperation):
 @irdl_op_definition
 class RouteOp(IRDLOperation):
     """
-    Links between two sets of devices that differ from those of their level, such as one slow
-    cable: `device.route @cable between [0 to 4] and [4 to 8] {bandwidth = ..., latency = ...}`.
+    Links between two sets of devices that differ from the links of their level, such as
+    one slow cable: `device.route @cable between [0 to 4] and [4 to 8] {bandwidth = ...,
+    latency = ...}`.
 
     - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
     """
@@ -420,9 +435,9 @@ class RouteOp(IRDLOperation):
 @irdl_op_definition
 class ClusterOp(IRDLOperation):
     """
-    A cluster: its kinds of devices, then its levels of links, innermost first, then routes,
-    whose links differ from their level. Devices are numbered from 0; every device belongs
-    to exactly one kind.
+    A cluster: first its kinds of devices, then its levels of links (innermost first),
+    then routes, which are links that differ from those of their level. Devices are
+    numbered from 0, and each one belongs to exactly one kind.
 
     ```mlir
     device.cluster @pair {
@@ -463,12 +478,12 @@ class ClusterOp(IRDLOperation):
 
     @property
     def routes(self) -> list[RouteOp]:
-        """The routes, whose links differ from those of their level."""
+        """The routes: links that differ from those of their level."""
         return [op for op in self.body.block.ops if isinstance(op, RouteOp)]
 
     @property
     def size(self) -> int:
-        """The number of devices."""
+        """The number of devices in the cluster."""
         return sum(len(kind.devices.data) for kind in self.kinds)
 
     def verify_(self) -> None:
@@ -513,7 +528,7 @@ class ClusterOp(IRDLOperation):
 class MeshOp(IRDLOperation):
     """
     Named axes over an ordered list of devices of a cluster. The last axis varies
-    fastest; a single device is a mesh without axes.
+    fastest. A single device is a mesh without axes.
 
     ```mlir
     device.mesh @stage0 on @pair <"d" = 2, "t" = 4> [0 to 8]

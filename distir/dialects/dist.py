@@ -1,9 +1,9 @@
 """
 The `dist` dialect: where the tensors of a distributed program live.
 
-A distributed value is an ordinary ranked tensor type whose shape is the *global* shape and
-whose encoding is a `#dist.layout`. `dist_attributes` has the attributes of arguments, results,
-ops, functions and modules.
+A distributed value has an ordinary ranked tensor type. Its shape is the *global* shape,
+and its encoding is a `#dist.layout`. The attributes of arguments, results, ops,
+functions and modules are declared in `dist_attributes`.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class Shard(NamedTuple):
 @dataclass(frozen=True)
 class Layout:
     """
-    Where a tensor lives on a mesh: which axes split it, and over which axes devices hold
-    terms of it.
+    Where a tensor lives on a mesh: the axes that split it, and the axes over which
+    devices hold terms of it.
 
     - `mesh`: symbol of the `device.mesh`.
-    - `dims`: for each dimension the axes that split it, major to minor; each axis splits
-      what the axes before it left on a device. The empty tuple stands for a tensor that no
-      axis splits, whatever its rank, so that one layout has one spelling.
-    - `partial`: axes over which the values on the devices are still terms of a reduction,
-      with the monoid (`sum`, `max`, `min`), sorted by axis.
+    - `dims`: for each dimension the axes that split it, major to minor; each axis
+      splits the part that the axes before it left on a device. The empty tuple stands
+      for a tensor of any rank that no axis splits, so that one layout has one spelling.
+    - `partial`: axes over which the values on the devices are still terms of a
+      reduction, each with its monoid (`sum`, `max`, `min`), sorted by axis.
 
-    An axis in neither place replicates the tensor.
+    An axis that is neither in `dims` nor in `partial` replicates the tensor.
     """
 
     mesh: str
@@ -103,7 +103,7 @@ class Layout:
         return Layout, (self.mesh, self.dims, self.partial)
 
     def dim(self, index: int) -> tuple[Shard, ...]:
-        """Returns the axes that split dimension `index`."""
+        """Returns the axes that split dimension `index`, major to minor."""
         return self.dims[index] if self.dims else ()
 
     def full_dims(self, rank: int) -> tuple[tuple[Shard, ...], ...]:
@@ -112,23 +112,28 @@ class Layout:
 
     @property
     def split_axes(self) -> tuple[str, ...]:
-        """The axes that split some dimension."""
+        """The axes that split any dimension."""
         return tuple(shard.axis for dim in self.dims for shard in dim)
 
     @property
     def partial_axes(self) -> tuple[str, ...]:
-        """The axes over which values are partial."""
+        """The axes over which the values are partial."""
         return tuple(axis for axis, _ in self.partial)
 
     def with_dim(self, index: int, shards: Sequence[Shard], rank: int) -> Layout:
-        """Returns this layout with other axes on one dimension of a tensor of that rank."""
+        """
+        Returns this layout with `shards` as the axes of dimension `index`, for a tensor
+        with `rank` dimensions.
+        """
         dims = list(self.full_dims(rank))
         dims[index] = tuple(shards)
         # Like `replace`, which is slow.
         return Layout(self.mesh, tuple(dims), self.partial)
 
     def without_partial(self, axes: Sequence[str]) -> Layout:
-        """Returns this layout after the partial values over `axes` have been reduced."""
+        """
+        Returns this layout without the partial axes `axes`, as after their reduction.
+        """
         kept = tuple(p for p in self.partial if p[0] not in axes)
         return Layout(self.mesh, self.dims, kept)
 
@@ -214,14 +219,14 @@ class LayoutAttr(Data[Layout]):
 
 
 class OneLayout(DistAttribute):
-    """An attribute that is a layout."""
+    """An attribute whose value is a layout."""
 
     FORM = "a layout (NAME = #dist.layout<...>)"
     CLASSES = (LayoutAttr,)
 
 
 class Layouts(DistAttribute):
-    """An attribute that is a list of layouts."""
+    """An attribute whose value is a list of layouts."""
 
     FORM = "a list of layouts (NAME = [#dist.layout<...>])"
     CLASSES = (ArrayAttr,)
@@ -245,9 +250,9 @@ RESULT_LAYOUTS = Layouts(
 
 
 def layout_of(value: SSAValue | Attribute) -> Layout | None:
-    """Returns the layout of a distributed value or type; None for a sequential one."""
-    # This is asked of every value, many times, and `isinstance` is slow where the answer is
-    # no. Values have one of two classes, and the class of tensor types is final.
+    """Returns the layout of a distributed value or type, or None if it has none."""
+    # This runs very often, and `isinstance` is slow if it returns False.
+    # Values have one of two classes, and the class of tensor types is final.
     type_ = value
     if type(value) is OpResult or type(value) is BlockArgument:
         type_ = value.type
@@ -259,8 +264,9 @@ def layout_of(value: SSAValue | Attribute) -> Layout | None:
 
 def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:
     """
-    Returns the same tensor type with another layout. Equal types are one object, as far as
-    that is cached, so that results that are cached by type are found.
+    Returns the tensor type `type_` with `layout` in the place of its own layout. Types
+    are cached. Equal types are therefore usually one object, which makes look-ups by
+    type fast.
     """
     return _tensor_type(type_.element_type, type_.shape, layout)
 
@@ -286,8 +292,8 @@ def _verify_same_tensor(
 
 class _LayoutChange(IRDLOperation):
     """
-    Base of `dist.reshard` and `dist.send`: the tensor stays the same, its layout
-    changes.
+    Base of `dist.reshard` and `dist.send`, which change the layout of a tensor but not
+    its values.
     """
 
     def _layouts(self) -> tuple[Layout, Layout]:
@@ -305,10 +311,10 @@ class ReshardOp(_LayoutChange):
     An abstract change of layout. `lower-reshard` expands it to the cheapest chain of
     collectives and sends.
 
-    `rows` are none, or two: of a tensor of rows of experts, which experts they belong to, -1
-    for rows that are empty, split like the operand and like the result. Then an all-to-all
-    sends no empty rows; `taken` is the number of rows of a group, in all shards, that are
-    not empty.
+    `rows` are absent, or two tensors for an operand that holds the rows of experts.
+    They give each row's expert, -1 for an empty row; the first is split like the
+    operand, the second like the result. An all-to-all then sends no empty rows. `taken`
+    is the number of rows of a group, over all shards, that are not empty.
     """
 
     name = "dist.reshard"
@@ -355,12 +361,15 @@ class ReshardOp(_LayoutChange):
 @irdl_op_definition
 class SendOp(_LayoutChange):
     """
-    Moves a value to another mesh. Between meshes with the same axes the layout stays, and
-    each device sends to the device at the same coordinates. To a mesh with other axes, or axes of other
-    sizes, each device is sent what the result's layout gives it, by devices that have it
-    (`distir.sharding.sends`); terms of a partial value are dealt out. Blocks sender and
-    receiver (the DistIR paper, section 2.1); with the unit attribute `dist.asynchronous`,
-    both go on and the receiver waits where it uses the value.
+    Moves a value to another mesh. Between meshes with the same axes the layout stays
+    the same, and each device sends to the device at the same coordinates.
+
+    If the other mesh has other axes or sizes, each device receives the part that the
+    result's layout gives it, from devices that hold that part
+    (`distir.sharding.sends`). Terms of a partial value are dealt out among the
+    receivers. The op blocks sender and receiver (the DistIR paper, section 2.1). With
+    the unit attribute `dist.asynchronous`, both go on, and the receiver waits at the
+    first use of the value.
     """
 
     name = "dist.send"
@@ -385,8 +394,8 @@ class SendOp(_LayoutChange):
 class ConstrainOp(IRDLOperation):
     """
     A layout that a user or a pass requests for a value of a sequential program.
-    `propagate-sharding` obeys it or fails. With `over`, only these axes are fixed and the
-    others are free.
+    `propagate-sharding` obeys the request or fails. With `over`, the request fixes only
+    the named axes and leaves the others free.
     """
 
     name = "dist.constrain"
@@ -412,7 +421,7 @@ class ConstrainOp(IRDLOperation):
         )
 
     def fixes(self, axis: str) -> bool:
-        """Whether this request says something about a mesh axis."""
+        """Whether this request fixes the mesh axis `axis`."""
         return self.axes is None or axis in [a.data for a in self.axes.data]
 
     def verify_(self) -> None:

@@ -1,8 +1,9 @@
 """
-The attributes of the `dist` dialect that arguments, results, ops, functions and modules of a
-program carry. Each is its name with the kind of value that it has: `STAGE in op.attributes`,
-`STAGE.of(op.attributes)`, `op.attributes[STAGE] = STAGE.attr(2)`. `declared` lists those of a
-module.
+The attributes of the `dist` dialect on arguments, results, ops, functions and modules
+of a program. Each one is declared as an object that is the attribute's name and knows
+the kind of its value: `STAGE in op.attributes`, `STAGE.of(op.attributes)`,
+`op.attributes[STAGE] = STAGE.attr(2)`. `declared` lists the attributes that a Python
+module declares.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ from xdsl.ir import Attribute, Operation
 from distir.errors import DistIRError
 
 _STRINGS = (StringAttr, BytesAttr)
-"""Texts; plain xDSL reads letters outside of ASCII as bytes."""
+"""
+The classes of text attributes. xDSL's own parser reads text with non-ASCII letters as
+bytes.
+"""
 
 
 class DistAttribute(str):
     """
-    The name of an attribute, with its meaning. `FORM` says in words which values it may
-    have, with NAME for its name; `CLASSES` are their classes, and those of the elements of a
-    list are `ELEMENTS`.
+    The name of an attribute, with its meaning. `FORM` describes the allowed values in
+    words and has NAME in the place of the attribute's name. `CLASSES` are the classes
+    of allowed values. `ELEMENTS` are the classes of the elements of a list.
     """
 
     FORM: ClassVar[str]
@@ -44,7 +48,10 @@ class DistAttribute(str):
     meaning: str
 
     def __new__(cls, name: str, meaning: str) -> Self:
-        """Returns the attribute of that name; `meaning` is a sentence without its dot."""
+        """
+        Returns the attribute called `name`. `meaning` is a sentence without its full
+        stop.
+        """
         found = super().__new__(cls, name)
         found.meaning = meaning
         return found
@@ -53,7 +60,7 @@ class DistAttribute(str):
         return type(self), (str(self), self.meaning)
 
     def holds(self, attr: Attribute) -> bool:
-        """Whether the attribute may have this value."""
+        """Whether `attr` is an allowed value of this attribute."""
         if not isinstance(attr, self.CLASSES):
             return False
         if not self.ELEMENTS or not isinstance(attr, ArrayAttr):
@@ -63,39 +70,42 @@ class DistAttribute(str):
 
 
 class Flag(DistAttribute):
-    """An attribute without a value: it is there or it is not."""
+    """An attribute without a value: only its presence counts."""
 
     FORM = "no value (NAME alone)"
     CLASSES = (UnitAttr,)
 
 
 class Text(DistAttribute):
-    """An attribute that is a text."""
+    """An attribute whose value is a text."""
 
     FORM = 'text in quotes (NAME = "...")'
     CLASSES = _STRINGS
 
     def of(self, attributes: Mapping[str, Attribute]) -> str | None:
         """
-        Returns the text, or None if there is none. Raises DistIRError for bytes that are no
-        text.
+        Returns the attribute's text, or None if it is absent. Raises DistIRError if its
+        bytes are not valid text.
         """
         return text_attribute(attributes, self)
 
     def attr(self, text: str) -> StringAttr:
-        """Returns a text as its value."""
+        """Returns `text` as a value of this attribute."""
         return StringAttr(text)
 
 
 class OptionalText(Text):
-    """An attribute that says who asks for something, or nothing about that."""
+    """
+    An attribute whose value is a text that names who asks for something, or that has no
+    value.
+    """
 
     FORM = 'text in quotes (NAME = "...") or no value'
     CLASSES = (*_STRINGS, UnitAttr)
 
 
 class Texts(DistAttribute):
-    """An attribute that is a list of texts."""
+    """An attribute whose value is a list of texts."""
 
     FORM = 'a list of texts (NAME = ["..."])'
     CLASSES = (ArrayAttr,)
@@ -103,22 +113,25 @@ class Texts(DistAttribute):
 
 
 class Integer(DistAttribute):
-    """An attribute that is an integer."""
+    """An attribute whose value is an integer."""
 
     FORM = "an integer (NAME = 1 : i64)"
     CLASSES = (IntegerAttr,)
 
     def of(self, attributes: Mapping[str, Attribute]) -> int | None:
-        """Returns the integer, or None if there is none."""
+        """Returns the attribute's integer, or None if it is absent."""
         attr = attributes.get(self)
         return attr.value.data if isinstance(attr, IntegerAttr) else None
 
     def attr(self, number: int) -> IntegerAttr:
-        """Returns a number as its value."""
+        """Returns `number` as a value of this attribute."""
         return IntegerAttr(number, i64)
 
     def taken_from(self, ops: Iterable[Operation]) -> dict[Operation, int]:
-        """Returns the integers of the ops that have one, and removes them there."""
+        """
+        Removes this attribute from `ops` and returns the integers, by op. Ops without
+        the attribute are left out.
+        """
         found = {
             op: number for op in ops if (number := self.of(op.attributes)) is not None
         }
@@ -128,28 +141,28 @@ class Integer(DistAttribute):
 
 
 class Integers(DistAttribute):
-    """An attribute that is a list of integers."""
+    """An attribute whose value is a list of integers."""
 
     FORM = "integers (NAME = array<i64: ...>)"
     CLASSES = (DenseArrayBase,)
 
 
 class Number(DistAttribute):
-    """An attribute that is a floating-point number."""
+    """An attribute whose value is a floating-point number."""
 
     FORM = "a number (NAME = 1.0 : f64)"
     CLASSES = (FloatAttr,)
 
 
 class Dictionary(DistAttribute):
-    """An attribute that is a dictionary."""
+    """An attribute whose value is a dictionary."""
 
     FORM = "a dictionary (NAME = {...})"
     CLASSES = (DictionaryAttr,)
 
 
 class Dictionaries(DistAttribute):
-    """An attribute that is a list of dictionaries."""
+    """An attribute whose value is a list of dictionaries."""
 
     FORM = "a list of dictionaries (NAME = [{...}])"
     CLASSES = (ArrayAttr,)
@@ -157,7 +170,10 @@ class Dictionaries(DistAttribute):
 
 
 def declared(*modules: ModuleType) -> dict[str, DistAttribute]:
-    """Returns the attributes that modules declare, by their names, in order."""
+    """
+    Returns the attributes that Python modules declare, by name, in order of
+    declaration.
+    """
     return {
         str(value): value
         for module in modules
@@ -168,8 +184,8 @@ def declared(*modules: ModuleType) -> dict[str, DistAttribute]:
 
 def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
     """
-    Returns the string under that name, or None. Raises DistIRError for bytes that are no
-    text.
+    Returns the text of the attribute called `name`, or None if it is absent or not a
+    text. Raises DistIRError if its bytes are not valid text.
     """
     attr = attributes.get(name)
     if type(attr) is StringAttr:
@@ -191,7 +207,7 @@ ROLE = Text(
 )
 
 ROLES = ("parameter", "state", "constant", "input", "label", "setting")
-"""The roles of arguments."""
+"""The possible roles of an argument."""
 
 NAME = Text(
     "dist.name",

@@ -5,14 +5,14 @@ Formulas: the meaning of an op, written once as a function of tensors.
     def formula(dy: Expr, y: Expr, *, axis: int) -> Expr:
         return y * (dy - (dy * y).sum(axis, keepdims=True))
 
-The function is called with expressions, which have a shape and an element type and no values.
-Its results are expressions, too: each knows the function and the expressions that it was
-computed from.
-Types of results follow here; values on arrays (`distir.interpreters.train.formulas`) and the
-sharding rule (`distir.sharding.formula_rule`) follow in the layers above.
+The function is called with expressions: they have a shape and an element type but no
+values. Its results are expressions, too; each one records the function and the inputs
+that it was computed from. This module derives the types of results. The layers above
+evaluate a formula on arrays (`distir.interpreters.train.formulas`) and derive its
+sharding rule (`distir.sharding.formula_rule`).
 
-Python numbers take the type of the tensor that they meet, as in NumPy and PyTorch. Tensors of
-16-bit floats are computed in 32 bits and rounded once, at the end.
+Python numbers take the type of the tensor that they are combined with, as in NumPy and
+PyTorch. Tensors of 16-bit floats are computed in 32 bits and rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Shape = tuple[int, ...]
 
 
 class FormulaError(ValueError):
-    """Shapes to which a formula cannot be applied."""
+    """Raised if a formula cannot be applied to tensors of these shapes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Expr:
     """
-    A tensor in a formula: an operand, or the result of `function` for `inputs`, which are
-    expressions and Python numbers. `element` is None for an operand that is read as a number,
-    and what is computed from it.
+    A tensor in a formula: an operand, or the result of `function` applied to `inputs`,
+    which are expressions and Python numbers. `element` is None for an operand that is
+    read as a Python number, and for results computed from such numbers only.
 
-    - `axes`: the dimensions over which a reduction goes, in which an expansion puts sizes of
-      1, or the one that is divided; None for all;
+    - `axes`: the dimensions that a reduction reduces, that an expansion adds with size
+      1, or that is divided; None for all;
     - `keepdims`: whether a reduction keeps its dimensions, with size 1;
-    - `parts`: the number of parts of a dimension that is divided.
+    - `parts`: the number of parts that a dimension is divided into.
     """
 
     function: str
@@ -101,15 +101,18 @@ class Expr:
     def sum(
         self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False
     ) -> Expr:
-        """Returns sums over dimensions, by default over all."""
+        """Returns the sum over the dimensions `axes`, by default over all."""
         return self._reduced("sum", axes, keepdims)
 
     def mean(self, axes: int | Sequence[int], *, keepdims: bool = False) -> Expr:
-        """Returns means over dimensions."""
+        """Returns the mean over the dimensions `axes`."""
         return self._reduced("mean", axes, keepdims)
 
     def max(self, axes: int | Sequence[int], *, keepdims: bool = False) -> Expr:
-        """Returns the largest elements along dimensions; minus infinity if there are none."""
+        """
+        Returns the maximum over the dimensions `axes`; minus infinity if there are no
+        elements.
+        """
         return self._reduced("max", axes, keepdims)
 
     def _reduced(
@@ -131,7 +134,10 @@ class Expr:
         return Expr(function, (self,), tuple(shape), self.element, axes, keepdims)
 
     def expanded(self, *axes: int) -> Expr:
-        """Returns the tensor with new dimensions of size 1 at these places."""
+        """
+        Returns the tensor with new dimensions of size 1, which are at `axes` in the
+        result.
+        """
         rank = len(self.shape) + len(axes)
         at = tuple(sorted(axis % rank for axis in axes))
         sizes = iter(self.shape)
@@ -139,7 +145,11 @@ class Expr:
         return Expr("expand", (self,), shape, self.element, at)
 
     def divided(self, axis: int, parts: int) -> Expr:
-        """Returns the tensor with a dimension as two: its parts, and what each one has."""
+        """
+        Returns the tensor with dimension `axis` divided into two: the part, then the
+        position within the part. Raises FormulaError if the size does not divide into
+        `parts` parts.
+        """
         size = self.shape[axis]
         if size >= 0 and size % parts:
             raise FormulaError(f"{size} elements cannot be divided into {parts} parts")
@@ -148,7 +158,10 @@ class Expr:
         return Expr("divide_axis", (self,), shape, self.element, (axis,), parts=parts)
 
     def joined(self, axis: int) -> Expr:
-        """Returns the tensor with a dimension and the next one as one: undoes `divided`."""
+        """
+        Returns the tensor with dimension `axis` and the next one merged. Undoes
+        `divided`.
+        """
         parts, inner = self.shape[axis : axis + 2]
         size = inner if inner < 0 else parts * inner
         shape = (*self.shape[:axis], size, *self.shape[axis + 2 :])
@@ -156,22 +169,26 @@ class Expr:
 
     def chosen(self, labels: Expr) -> Expr:
         """
-        Returns the elements [...] of the last dimension of a tensor [..., n] with these labels
-        [...]; 0 for those that are none of 0 .. n-1.
+        Returns the element of the last dimension of this tensor [..., n] that each
+        label of `labels` [...] selects. The result is 0 for labels outside of 0 .. n-1.
         """
         shape = broadcast(self.shape[:-1], labels.shape)
         return Expr("choose", (self, labels), shape, self.element)
 
     def wide(self) -> Expr:
-        """Returns the tensor in the type of sums: f64 for f64, else f32."""
+        """
+        Returns the tensor in the type that sums are computed in: f64 for f64, else f32.
+        """
         return Expr("cast", (self,), self.shape, f64 if self.element == f64 else f32)
 
     def like(self, other: Expr) -> Expr:
-        """Returns the tensor in the element type of another."""
+        """Returns the tensor in the element type of `other`."""
         return Expr("cast", (self,), self.shape, other.element)
 
     def number(self) -> Expr:
-        """Returns a scalar as a Python number."""
+        """
+        Returns this scalar as a Python number, whose type does not affect results.
+        """
         return Expr("number", (self,), (), None)
 
 
@@ -206,20 +223,23 @@ def absolute(x: Expr) -> Expr:
 
 
 def differs(x: Expr, other: Expr | float) -> Expr:
-    """Returns the truth of `x` being other than `other`, element by element."""
+    """Returns, element by element, whether `x` differs from `other`."""
     return _elementwise("not_equal", x, other, element=i1)
 
 
 def where(condition: Expr, x: Expr | float, other: Expr | float) -> Expr:
-    """Returns the elements of `x` where a condition holds, those of `other` elsewhere."""
+    """
+    Returns the elements of `x` where `condition` holds, and those of `other` elsewhere.
+    """
     element = _widest([v for v in (x, other) if isinstance(v, Expr)])
     return _elementwise("where", condition, x, other, element=element)
 
 
 def one_hot(labels: Expr, like: Expr) -> Expr:
     """
-    Returns the truth of each place of the last dimension of `like` [..., n] being that of the
-    label [...]: nowhere for a label that is none of 0 .. n-1.
+    Returns truth values in the shape of `labels` [...] plus the last dimension of
+    `like` [..., n]: true at the position that the label names. All are false for a
+    label outside of 0 .. n-1.
     """
     shape = (*labels.shape, like.shape[-1])
     return Expr("one_hot", (labels, like), shape, i1)
@@ -235,8 +255,8 @@ def _elementwise(
 
 def broadcast(*shapes: Shape) -> Shape:
     """
-    Returns the shape to which shapes broadcast; sizes that are not known are negative. Raises
-    FormulaError.
+    Returns the shape that `shapes` broadcast to. Unknown sizes are negative. Raises
+    FormulaError if they do not broadcast.
     """
     first, *others = shapes
     if all(shape == first for shape in others):
@@ -252,7 +272,10 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def _widest(exprs: Sequence[Expr]) -> Attribute | None:
-    """Returns the element type of what is computed from tensors; numbers have none."""
+    """
+    Returns the element type of a result computed from these tensors: the widest of
+    theirs. Returns None if none has an element type.
+    """
     found: Attribute | None = None
     for expr in exprs:
         if found is None or found == i1 or isinstance(expr.element, Float64Type):
@@ -266,12 +289,12 @@ def _widest(exprs: Sequence[Expr]) -> Attribute | None:
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """A formula for operands of certain types."""
+    """A formula applied to operands of certain types."""
 
     operands: tuple[Expr, ...]
     results: tuple[Expr, ...]
     steps: tuple[Expr, ...] = field(init=False)
-    """What is computed, each expression after its inputs."""
+    """All expressions except operands, each one after its inputs."""
 
     def __post_init__(self) -> None:
         seen: set[Expr] = set()
@@ -281,7 +304,7 @@ class Formula:
 
 
 def operand(shape: Shape, element: Attribute) -> Expr:
-    """Returns an operand of a formula."""
+    """Returns an operand of a formula with this shape and element type."""
     return Expr("operand", (), shape, element)
 
 

@@ -1,4 +1,4 @@
-"""The type of values in the host's memory, which their device does not need then."""
+"""The type of values in the host's memory, which take no memory on a device."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from xdsl.irdl import irdl_attr_definition
 @irdl_attr_definition
 class HostType(ParametrizedAttribute, TypeAttribute):
     """
-    An element that is in the host's memory: a `tensor<8x4x!dist.host<f32>>` takes no memory
-    on the device that it belongs to. Only `train.fetch` reads it.
+    The element type of tensors in the host's memory: a `tensor<8x4x!dist.host<f32>>`
+    takes no memory on its device. Only `train.fetch` reads such a tensor.
     """
 
     name = "dist.host"
@@ -20,17 +20,22 @@ class HostType(ParametrizedAttribute, TypeAttribute):
 
 
 def is_on_host(type_: Attribute) -> bool:
-    """Whether a value of that type is a tensor in the host's memory."""
+    """Whether `type_` is the type of tensors in the host's memory."""
     return isinstance(type_, TensorType) and isinstance(type_.element_type, HostType)
 
 
 def on_host(type_: TensorType) -> TensorType:
-    """Returns the type of a tensor, in the same layout, while it is in the host's memory."""
+    """
+    Returns the type of the same tensor in the host's memory, with the same layout.
+    """
     return TensorType(HostType(type_.element_type), type_.get_shape(), type_.encoding)
 
 
 def on_device(type_: TensorType) -> TensorType:
-    """Returns the type of a tensor, in the same layout, while it is on its device."""
+    """
+    Returns the type of the same tensor on its device, with the same layout. A type of
+    tensors on a device is returned unchanged.
+    """
     element = type_.element_type
     if not isinstance(element, HostType):
         return type_

@@ -1,11 +1,11 @@
 """
-The `kernel` dialect: functions of a user that replace groups of ops.
+The `kernel` dialect: a user's functions that replace groups of ops.
 
-A `kernel.def` names a Python function and holds its *reference*: the ops that it stands
-for. A `kernel.call` stands in their place, in the sequential, the distributed and the
-per-rank form. The meaning of the kernel, its gradient, its work and the proof of its
-sharding rule come from the reference; the text only names the function, and reading it
-loads nothing.
+A `kernel.def` names a Python function and holds its *reference*: the ops that it
+replaces. A `kernel.call` takes the place of these ops in the sequential, the
+distributed and the per-rank form. The reference defines the kernel's meaning, its
+gradient and its work, and proves its sharding rule. The text of a program only names
+the function; reading the text loads no user code.
 
 ```mlir
 kernel.def @scores attributes {implementation = "mine:scores", rule = "[b, q, d], [b, k, d] -> [b, q, k]"} {
@@ -53,15 +53,17 @@ from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 IMPLEMENTATION = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
-"""Matches the name of a function: a module and a function in it, `my_kernels:attention`."""
+"""
+Matches the full name of a function, `module:function`, such as `my_kernels:attention`.
+"""
 
 Option = IntegerAttr | FloatAttr | StringAttr
-"""The type of an option of a kernel."""
+"""The attribute type of a kernel's option."""
 
 TOLERANCE, TOLERANCE_16_BITS = 1e-3, 2e-2
 """
-The default tolerance of a kernel: the largest difference from its reference, relative to
-the largest element.
+The default tolerances of a kernel, for types of more than 16 bits and for types with 16
+bits: the largest difference from the reference, relative to the largest element.
 """
 
 
@@ -70,19 +72,26 @@ class KernelDefOp(IRDLOperation):
     """
     A user's kernel.
 
-    - `implementation`: the Python function, `module:function`. It takes tensors like the
-      arguments of the reference and returns one like its result;
-    - `rule`: its sharding rule, in the notation of `distir.sharding.kernel_rule`;
-    - `flops`: floating-point operations, a sum of products of the rule's factors;
-    - `gradient`: where its gradient comes from: the reference (without it), `autograd`, or
-      another function `module:function`, of the arguments and the gradient of the result. It
-      gives a gradient, or None, for each argument;
-    - `options`: what the function is given by name besides, numbers and texts;
-    - `tolerance`: how far it may be from the reference, relative to the largest element;
-    - `workspace`: the bytes that it needs besides while it runs, like `flops`;
-    - `wrt`: of the gradient of another kernel: the arguments whose gradients it gives, its last
-      argument being that of the result. With `autograd`, the function is the kernel itself,
-      which PyTorch differentiates.
+    - `implementation`: the Python function, `module:function`. It takes tensors like
+      the reference's arguments and returns a tensor like its result;
+    - `rule`: the kernel's sharding rule, in the notation of
+      `distir.sharding.kernel_rule`;
+    - `flops`: floating-point operations, written as a sum of products of the rule's
+      factors;
+    - `gradient`: the source of the gradient: if absent, the reference is
+      differentiated; `autograd` lets PyTorch differentiate the function;
+      `module:function` is another function that takes the arguments and the gradient of
+      the result and returns a gradient, or None, for each argument;
+    - `options`: further arguments of the function by name, numbers or texts;
+    - `tolerance`: the largest difference from the reference, relative to the largest
+      element;
+    - `workspace`: bytes that the kernel needs in addition while it runs, written like
+      `flops`;
+    - `wrt`: only if this kernel is the gradient of another: the positions of the
+      arguments whose gradients it returns. Its last argument is the gradient of the
+      other kernel's result;
+    - `autograd`: only with `wrt`: the function is the other kernel's own, which PyTorch
+      differentiates.
     """
 
     name = "kernel.def"
@@ -119,8 +128,8 @@ class KernelDefOp(IRDLOperation):
         autograd: bool = False,
     ) -> KernelDefOp:
         """
-        Returns a kernel with these properties, given as Python values; empty texts stand
-        for absent ones.
+        Returns a kernel with these properties, given as Python values. An empty text
+        stands for an absent property.
         """
         properties: dict[str, Attribute] = {
             "sym_name": SymbolRefAttr(name),
@@ -164,8 +173,9 @@ class KernelDefOp(IRDLOperation):
     @property
     def largest_difference(self) -> float:
         """
-        The largest difference from the reference that is accepted, relative to the largest
-        element.
+        The largest accepted difference from the reference, relative to the largest
+        element. If the kernel states no tolerance, a default for its element types
+        applies.
         """
         if self.tolerance is not None:
             return self.tolerance.value.data
@@ -210,7 +220,7 @@ class KernelDefOp(IRDLOperation):
 
 @irdl_op_definition
 class KernelResultOp(IRDLOperation):
-    """Ends a kernel's reference with the values that it computes."""
+    """Ends a kernel's reference and names the values that it computes."""
 
     name = "kernel.result"
 
@@ -244,7 +254,7 @@ class KernelCallOp(IRDLOperation):
 
     @staticmethod
     def of(kernel: KernelDefOp, inputs: Sequence[SSAValue]) -> KernelCallOp:
-        """Returns a call of a kernel in the sequential form."""
+        """Returns a call of `kernel` on `inputs`, in the sequential form."""
         properties: dict[str, Attribute] = {
             "kernel": kernel.sym_name,
             "rule": kernel.rule,
@@ -259,7 +269,7 @@ class KernelCallOp(IRDLOperation):
 
     @property
     def symbol(self) -> str:
-        """The name of the kernel that is called."""
+        """The name of the called kernel."""
         return self.kernel.string_value()
 
     def verify_(self) -> None:
@@ -302,13 +312,16 @@ def _module_of(op: Operation) -> ModuleOp | None:
 
 
 def kernels(module: ModuleOp) -> dict[str, KernelDefOp]:
-    """Returns the kernels of a program by name."""
+    """Returns the kernels of a program, by name."""
     ops = module.body.block.ops
     return {op.symbol: op for op in ops if isinstance(op, KernelDefOp)}
 
 
 def kernel_of(module: ModuleOp, call: KernelCallOp) -> KernelDefOp:
-    """Returns the kernel that is called. Raises VerifyException if there is none."""
+    """
+    Returns the kernel that `call` calls. Raises VerifyException if the program has
+    none.
+    """
     found = kernels(module).get(call.symbol)
     if found is None:
         raise VerifyException(

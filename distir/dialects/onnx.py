@@ -1,19 +1,20 @@
 """
-The `onnx` dialect: every operator of the ONNX standard at opset `OPSET`, defined from
-the schemas that the `onnx` package ships. Nothing here lists operators by hand.
+The `onnx` dialect: every operator of the ONNX standard at opset `OPSET`. Ops are
+defined from the schemas in the `onnx` package, and nothing here lists operators by
+hand.
 
-Operators of the default domain are `onnx.MatMul`; those of the standard's other domains
-carry the last part of the domain: `onnx.ml.LabelEncoder`, `onnx.training.Adam`.
-Operators with a body (If, Loop, Scan...) have no counterpart: a program of DistIR is
-straight-line code.
+Operators of the default domain are named like `onnx.MatMul`. Those of other domains of
+the standard also carry the last part of the domain: `onnx.ml.LabelEncoder`,
+`onnx.training.Adam`. Operators with a body (If, Loop, Scan...) are left out, because a
+program of DistIR is straight-line code.
 
 ```mlir
 %y = onnx.Gemm(%x, %w, %b) {transB = 1 : i64, scope = "encoder.0"} : (...) -> (...)
 %z = onnx.Clip(%y, none, %max) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
 ```
 
-An omitted optional input is written `none`. Omitted trailing results are not results of
-the op; an op has the first n results of its schema.
+An omitted optional input is written `none`. An op has the first n results of its
+schema; omitted trailing results do not appear.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ RANDOM = frozenset(
 
 class StandardOp(OnnxOp):
     """
-    Base of all operators, which verifies that their types are those that ONNX's inference
-    gives.
+    Base of all ONNX operators. Verifies that an op's types agree with ONNX's type
+    inference.
     """
 
     def verify_(self) -> None:
@@ -87,8 +88,8 @@ def _define(schema: OpSchema) -> type[OnnxOp]:
 
 def _schemas() -> list[OpSchema]:
     """
-    Returns the newest schema of each operator at the pinned versions, without those with
-    bodies.
+    Returns the newest schema of each operator at the pinned versions. Deprecated
+    operators and operators with bodies are left out.
     """
     names = {
         (s.domain, s.name)
@@ -110,11 +111,11 @@ def _schemas() -> list[OpSchema]:
 OPERATORS: dict[tuple[str, str], type[OnnxOp]] = {
     (s.domain, s.name): _define(s) for s in _schemas()
 }
-"""Every operator by (domain, name)."""
+"""The op class of every operator, by (domain, name)."""
 
 
 def operator(name: str, domain: str = "") -> type[OnnxOp]:
-    """Returns the operation class of an ONNX operator. Raises KeyError."""
+    """Returns the op class of an ONNX operator. Raises KeyError if there is none."""
     return OPERATORS[domain, name]
 
 

@@ -1,4 +1,4 @@
-"""Facts of an op, stated on its class, which the layers above the dialects read."""
+"""Facts that op classes state about their ops, for the layers above the dialects."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import ClassVar
 
 class OpFacts:
     """
-    Base of op classes that state facts about themselves, instead of registering a function
-    for each with the layer that needs it. An empty text states nothing: a function that is
-    registered for the op answers, or a default.
+    Base of op classes that state facts about their ops, so that layers above need not
+    register a function for each op. If a fact is an empty text, the layer uses the
+    function that is registered for the op, or a default.
     """
 
     TORCH: ClassVar[str] = ""
@@ -19,40 +19,48 @@ class OpFacts:
 
     TORCH_MODULE: ClassVar[str] = ""
     """
-    The module of `distir/runtime` whose function `TORCH` calls; none if the
-    expression is PyTorch's own.
+    The module of `distir/runtime` that defines the function `TORCH` calls; empty if the
+    expression needs PyTorch only.
     """
 
     COST_CLASS: ClassVar[str] = ""
     """
-    The class of a profile's curves (`profiles.OP_CLASSES`) that gives the op's time. Without
-    one it is that of contractions for ops with floating-point operations, else that of
-    elementwise ops.
+    The class of a profile's curves (`profiles.OP_CLASSES`) that gives the op's time. If
+    empty, ops with floating-point operations use the class of contractions, and other
+    ops that of elementwise ops.
     """
 
     IS_ELEMENTWISE: ClassVar[bool] = False
-    """Whether each element of the results follows from those of the operands at its place."""
+    """
+    Whether each result element depends only on operand elements at the same position.
+    """
 
     IS_VIEW: ClassVar[bool] = False
-    """Whether the result is the operand's memory, or a part of it, under another shape."""
+    """
+    Whether the result shares the operand's memory, or part of it, under another shape.
+    """
 
     IS_COPY: ClassVar[bool] = False
-    """Whether the result has the operand's values, in another form or place."""
+    """Whether the result holds the operand's values, in another form or order."""
 
     IS_FRESH: ClassVar[bool] = False
     """
-    Whether all results lie in memory of their own. Other ops may return an operand, or a part of
-    one.
+    Whether each result has memory of its own. Results of other ops may share memory
+    with an operand.
     """
 
     KEEPS_ZEROS: ClassVar[bool] = False
-    """Whether the results are zero where the first operand is zero, or sums of such."""
+    """
+    Whether a result element is zero if it comes from zeros of the first operand only:
+    from one zero, or from a sum of zeros.
+    """
 
     IS_UPDATE: ClassVar[bool] = False
-    """Whether the op updates a parameter by its gradient."""
+    """Whether the op updates a parameter with its gradient."""
 
     FACTORS: ClassVar[str] = ""
     """
-    The sharding rule, if shapes and attributes alone decide it: the factors of each dimension
-    of operands and results, in the notation of `distir.sharding.factor_text`.
+    The sharding rule, for ops whose rule follows from shapes and attributes alone: the
+    factors of each dimension of operands and results, in the notation of
+    `distir.sharding.factor_text`. Empty if the op has no such rule.
     """

@@ -1,4 +1,6 @@
-"""Registries of facts and functions by names of ops, which fill themselves."""
+"""
+Registries that map op names to facts or functions, and import their entries themselves.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,10 @@ Entry = TypeVar("Entry")
 
 class Registry(Generic[Entry]):
     """
-    Maps names of ops to entries. A registry that is called with names is a decorator:
-    `@sharding_rule("toy.similarity")`. DistIR's own entries are in the modules of a
-    package, which is imported with the first look-up, as it imports the registry.
+    Maps op names to entries. Calling a registry with op names gives a decorator that
+    registers an entry: `@sharding_rule("toy.similarity")`. DistIR's own entries are in
+    the modules of `package`. That package imports the registry, so it is imported only
+    at the first look-up.
     """
 
     def __init__(self, package: str):
@@ -32,20 +35,21 @@ class Registry(Generic[Entry]):
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """Returns all entries by the names of their ops."""
+        """Returns all entries, by op name."""
         if not self._is_loaded:
             self._is_loaded = True
             import_module(self._package)
         return self._entries
 
     def get(self, name: str) -> Entry | None:
-        """Returns the entry of the ops with that name, if there is one."""
+        """Returns the entry of the ops called `name`, or None if there is none."""
         return self.entries.get(name)
 
 
 def import_families(package: str, path: Iterable[str]) -> list[ModuleType]:
     """
-    Imports every module and sub-package of a package, given its `__name__` and `__path__`,
-    in order of their names, so that a new file is found. Returns them.
+    Imports every module and sub-package of a package and returns them in order of their
+    names. New files are thus found without a list. `package` and `path` are the
+    package's `__name__` and `__path__`.
     """
     return [import_module(f"{package}.{found.name}") for found in iter_modules(path)]

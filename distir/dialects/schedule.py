@@ -1,10 +1,11 @@
 """
-The `schedule` dialect: how a program is to run, written by a user beside the program.
+The `schedule` dialect: how a program is to run, written by a user separately from the
+program.
 
-A schedule is the body of an `xdsl.dialects.transform` `named_sequence`, whose argument is a
-handle of the whole program. Its ops take and return handles: of modules of the model, of
-parameters, of groups of ops, and of values that a user may still choose (knobs).
-`apply-schedule` applies them.
+A schedule is the body of an `xdsl.dialects.transform` `named_sequence`. Its argument is
+a handle of the whole program. Its ops take and return handles: of modules of the model,
+of parameters, of groups of ops, and of values that a user may still choose (knobs). The
+pass `apply-schedule` applies a schedule.
 
 ```mlir
 transform.named_sequence @schedule(%model: !transform.any_op) {
@@ -16,7 +17,7 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
 }
 ```
 
-On any op `schedule.by` says for messages where the user wrote it.
+The attribute `schedule.by` of any op tells messages where the user wrote the op.
 """
 
 from __future__ import annotations
@@ -56,14 +57,15 @@ from distir.dialects.kernel import IMPLEMENTATION
 
 BY = "schedule.by"
 """
-The attribute of an op of a schedule that says where the user wrote it: a file and a line.
+The attribute of a schedule's op that tells where the user wrote the op: a file and a
+line.
 """
 
 BACKENDS = ("eager", "inductor")
-"""The ways in which a fused group can be run."""
+"""The backends that can run a fused group."""
 
 CUDA_GRAPH = "cuda_graph"
-"""The `dist.compiled` of functions that CUDA is to replay as one graph."""
+"""The value of `dist.compiled` for functions that CUDA replays as one graph."""
 
 _SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -71,18 +73,19 @@ KnobValue = IntegerAttr | FloatAttr | StringAttr
 
 OPTIONS = ("batch", "d", "t", "p", "k", "zero")
 """
-What a knob can stand for in a distribution: options of `distribute`, and the size of the
-batch.
+The meanings that a knob can have when a schedule is tuned: the options of `distribute`
+that it can stand for, and the batch size.
 """
 
 
 @irdl_op_definition
 class MatchOp(IRDLOperation):
     """
-    The modules whose path, below those of `root`, is `pattern`: parts are separated by
-    dots; `*` stands for any text in a part, `**` for any number of parts. With `count`
-    there must be that many modules. With `regex` the pattern is a regular expression that
-    must match a whole path.
+    Finds the modules whose path relative to `root` matches `pattern`.
+
+    The parts of a path are separated by dots. `*` matches any text within a part, and
+    `**` any number of parts. With `regex`, the pattern is a regular expression that
+    must match the whole path. With `count`, exactly that many modules must match.
     """
 
     name = "schedule.match"
@@ -99,8 +102,9 @@ class MatchOp(IRDLOperation):
 @irdl_op_definition
 class FirstOp(IRDLOperation):
     """
-    The first of some modules, in the order of the program: as many as `amount`, or the
-    knob, says if that is a whole number, or that fraction of them otherwise (rounded down).
+    The first of the given modules, in program order. `amount`, or the knob, gives their
+    number if it is a whole number, else the fraction of the modules to take (rounded
+    down).
     """
 
     name = "schedule.first"
@@ -122,11 +126,13 @@ class FirstOp(IRDLOperation):
 @irdl_op_definition
 class FindOp(IRDLOperation):
     """
-    The groups of ops in modules that compute what the pattern does, as a handle of its own
-    kind, which `fuse`, `replace`, `decompose` and `recompute` take. The pattern is a block
-    of `schedule.node`s and `schedule.constant`s; its arguments stand for any values, its
-    `schedule.found` for the value that a group computes. There must be a group, unless it
-    is `optional`.
+    Finds groups of ops in modules that compute the same as a pattern.
+
+    The result is a handle of groups, which `fuse`, `replace`, `decompose` and
+    `recompute` take. The pattern is a block of `schedule.node`s and
+    `schedule.constant`s. Its arguments stand for any values. Its `schedule.found`
+    stands for the value that a group computes. At least one group must be found, unless
+    the op is `optional`.
 
     ```mlir
     %groups = schedule.find in %layers {
@@ -178,9 +184,11 @@ class FindOp(IRDLOperation):
 @irdl_op_definition
 class NodeOp(IRDLOperation):
     """
-    An op of a pattern: its name, operands (the first ones, if the op of the program has
-    more), and attributes `with` which it must have, explicitly or as ONNX's defaults. For
-    an `onnx.Transpose`, `swaps = [-1, -2]` means that it exchanges these dimensions.
+    An op of a pattern, with a name, operands and attributes.
+
+    The program's op may have further operands after the given ones. It must have the
+    attributes `with`, explicitly or as ONNX's defaults. For an `onnx.Transpose`, `swaps
+    = [-1, -2]` means that it exchanges these two dimensions.
     """
 
     name = "schedule.node"
@@ -196,7 +204,10 @@ class NodeOp(IRDLOperation):
 
 @irdl_op_definition
 class ConstantOp(IRDLOperation):
-    """A constant of a pattern: all elements must be this number, whatever the shape."""
+    """
+    A constant of a pattern. It matches constants of any shape if all their elements
+    equal `value`.
+    """
 
     name = "schedule.constant"
 
@@ -208,7 +219,7 @@ class ConstantOp(IRDLOperation):
 
 @irdl_op_definition
 class FoundOp(IRDLOperation):
-    """Ends a pattern with the value that a group computes."""
+    """Ends a pattern and names the value that a group computes."""
 
     name = "schedule.found"
 
@@ -221,9 +232,9 @@ class FoundOp(IRDLOperation):
 @irdl_op_definition
 class FuseOp(IRDLOperation):
     """
-    Makes a function called `symbol` of each of these groups, which is run as one piece:
-    with `backend` "inductor", PyTorch's compiler makes one kernel of it; with "eager" its
-    ops run one by one.
+    Turns each group into a function called `symbol` that runs as one piece. With
+    `backend` "inductor", PyTorch's compiler makes one kernel of the function. With
+    "eager", its ops run one by one.
     """
 
     name = "schedule.fuse"
@@ -249,9 +260,9 @@ class FuseOp(IRDLOperation):
 @irdl_op_definition
 class ReplaceOp(IRDLOperation):
     """
-    Replaces each of these groups by an operator of ONNX, with the group's inputs, in the
-    order of the pattern's arguments, and these attributes (`with`). It is refused unless it
-    computes what the group does.
+    Replaces each group with the ONNX operator `op`. The operator's inputs are the
+    group's inputs, in the order of the pattern's arguments; its attributes are `with`.
+    The replacement is refused unless the operator computes the same as the group.
     """
 
     name = "schedule.replace"
@@ -266,9 +277,10 @@ class ReplaceOp(IRDLOperation):
 @irdl_op_definition
 class KernelOp(IRDLOperation):
     """
-    Replaces each of these groups by a user's kernel called `symbol`; the groups become its
-    references. `distir.dialects.kernel` explains the properties of the function
-    `implementation`. Without a `rule`, it follows from the group.
+    Replaces each group with a user's kernel called `symbol`; the group becomes the
+    kernel's reference. `implementation` names the kernel's function;
+    `distir.dialects.kernel` explains its properties. Without `rule`, the sharding rule
+    is derived from the group.
     """
 
     name = "schedule.kernel"
@@ -300,7 +312,10 @@ class KernelOp(IRDLOperation):
 
 @irdl_op_definition
 class DecomposeOp(IRDLOperation):
-    """Replaces ops of these groups or modules that have a decomposition by it."""
+    """
+    Replaces ops in the given groups or modules with their decompositions. Ops without
+    one stay.
+    """
 
     name = "schedule.decompose"
 
@@ -312,8 +327,8 @@ class DecomposeOp(IRDLOperation):
 @irdl_op_definition
 class ParametersOp(IRDLOperation):
     """
-    The parameters that modules use and whose name in their module is `pattern` (as in
-    `schedule.match`).
+    Finds the parameters that modules use and whose name within the module matches
+    `pattern`. Patterns are written as in `schedule.match`.
     """
 
     name = "schedule.parameters"
@@ -328,8 +343,8 @@ class ParametersOp(IRDLOperation):
 @irdl_op_definition
 class ShardOp(IRDLOperation):
     """
-    Requests that mesh axis `axis` splits dimension `dim` of parameters, in runs of `run`
-    elements if given.
+    Requests that mesh axis `axis` splits dimension `dim` of parameters. With `run`, the
+    axis deals out runs of `run` elements.
     """
 
     name = "schedule.shard"
@@ -350,7 +365,9 @@ class ShardOp(IRDLOperation):
 
 @irdl_op_definition
 class WholeOp(IRDLOperation):
-    """Requests that mesh axis `axis` does not split parameters; other axes may."""
+    """
+    Requests that mesh axis `axis` does not split parameters. Other axes may split them.
+    """
 
     name = "schedule.whole"
 
@@ -363,8 +380,9 @@ class WholeOp(IRDLOperation):
 @irdl_op_definition
 class PlaceOp(IRDLOperation):
     """
-    Requests what mesh axis `axis` does to a value that these modules compute: it splits
-    dimension `dim`, or nothing of it. `index` counts the values of a module that others use.
+    Requests how mesh axis `axis` places a value that the modules compute: split along
+    dimension `dim`, or not split if `dim` is absent. `index` is the value's position
+    among the values of a module that are used outside of it.
     """
 
     name = "schedule.place"
@@ -385,10 +403,10 @@ class PlaceOp(IRDLOperation):
 @irdl_op_definition
 class SplitLinearOp(IRDLOperation):
     """
-    Requests that mesh axis `axis` splits linear layers: each module has one matrix product
-    with a parameter. `by` says what of it is split: `columns`, the outputs, together with
-    those of biases, or `rows`, the inputs that the product sums over; biases then stay
-    whole.
+    Requests that mesh axis `axis` splits linear layers. Each module must have one
+    matrix product with a parameter. With `by = "columns"`, the axis splits the outputs
+    of the product and the biases. With `by = "rows"`, it splits the inputs that the
+    product sums over, and the biases stay whole.
     """
 
     name = "schedule.split_linear"
@@ -409,11 +427,14 @@ class SplitLinearOp(IRDLOperation):
 @irdl_op_definition
 class MergeOp(IRDLOperation):
     """
-    In each of these modules, merges linear layers that read the same value into one, called
-    `merged`: `layers` are their paths in the module. Their parameters become one argument,
-    which `dist.repacked` describes. With `groups` the outputs of each are cut into as many
-    pieces, and the first pieces of all come first: parts of layers of different sizes, such
-    as the heads of grouped-query attention, can be split alike.
+    Merges several linear layers of each module that read the same value into one layer.
+
+    `layers` are the paths of these layers in the module, and `merged` is the name of
+    the merged layer. Their parameters become one argument, which the attribute
+    `dist.repacked` describes. With `groups`, the outputs of each layer are cut into
+    that many pieces, and the merged layer begins with the first pieces of all layers.
+    Parts of layers of different sizes, such as the heads of grouped-query attention,
+    can then be split alike.
     """
 
     name = "schedule.merge"
@@ -436,7 +457,7 @@ class MergeOp(IRDLOperation):
 
 @irdl_op_definition
 class StageOp(IRDLOperation):
-    """Requests that a pipeline stage begins with each of these modules."""
+    """Requests that a pipeline stage begins at each of the given modules."""
 
     name = "schedule.stage"
 
@@ -448,10 +469,11 @@ class StageOp(IRDLOperation):
 @irdl_op_definition
 class RecomputeOp(IRDLOperation):
     """
-    Requests that the backward of modules recomputes what it needs of their forward, by a
-    policy of `activation-checkpoint`: `policy`, or the value of the knob. Modules must be
-    calls of functions (`outline-repeats`). Of groups that `find` returns, the intermediate
-    values are recomputed (`full`).
+    Requests that the backward of modules recomputes values of their forward.
+
+    `policy`, or the value of the knob, is a policy of `activation-checkpoint`. Modules
+    must be calls of functions (`outline-repeats`). For groups from `schedule.find`, the
+    intermediate values are recomputed (`full`).
     """
 
     name = "schedule.recompute"
@@ -472,7 +494,7 @@ class RecomputeOp(IRDLOperation):
 @irdl_op_definition
 class CudaGraphOp(IRDLOperation):
     """
-    Asks that packages capture each run of these modules as a CUDA graph, which GPUs replay
+    Asks packages to capture each run of the modules as a CUDA graph, which GPUs replay
     without the host. Modules must be calls of functions (`outline-repeats`).
     """
 
@@ -486,9 +508,9 @@ class CudaGraphOp(IRDLOperation):
 @irdl_op_definition
 class AutocastOp(IRDLOperation):
     """
-    Lets modules compute in an element type of 16 bits, `dtype`, as PyTorch's autocast does:
-    products of matrices, convolutions, attention and what passes their results on; norms,
-    softmax, sums and losses stay in f32, and so do parameters.
+    Lets modules compute in the 16-bit element type `dtype`, as PyTorch's autocast does.
+    This covers matrix products, convolutions, attention, and ops that pass their
+    results on. Norms, softmax, sums and losses stay in f32, and so do parameters.
     """
 
     name = "schedule.cast"
@@ -508,10 +530,12 @@ class AutocastOp(IRDLOperation):
 @irdl_op_definition
 class ExpectOp(IRDLOperation):
     """
-    Expects that the forward of each of these modules (or its `backward`) has exactly these
-    numbers of collectives by kind over mesh axis `axis`, and no others: `collectives =
-    {all_reduce = 2}`. What distributes the program checks it, per micro-batch, unless that
-    axis has size 1.
+    Expects exactly these numbers of collectives, by kind, over mesh axis `axis` in the
+    forward of each module: `collectives = {all_reduce = 2}`. No other collectives are
+    allowed.
+
+    With `backward`, the op checks the backward instead. The pass that distributes the
+    program checks the numbers, per micro-batch, unless the axis has size 1.
     """
 
     name = "schedule.expect"
@@ -535,12 +559,14 @@ class ExpectOp(IRDLOperation):
 class KnobOp(IRDLOperation):
     """
     A value that is chosen when the schedule is applied (`apply-schedule{set=}`), one of
-    `values`; if there is only one, it need not be chosen. For a knob that depends on
-    earlier ones, `values` has a list for each combination of theirs, in row-major order:
-    those of the last operand change the fastest, in the order of `all_values`.
+    `values`. A single value need not be chosen.
 
-    With `option`, one of `OPTIONS`, it is also that option of `distribute`, or the size of
-    the batch, when the schedule is tuned.
+    If the knob depends on earlier knobs, `values` has one list for each combination of
+    their values. Combinations are in row-major order: the last operand changes the
+    fastest, in the order of its `all_values`.
+
+    With `option`, tuning uses the knob's value for that option of `distribute`, or for
+    the batch size. `option` is one of `OPTIONS`.
 
     ```mlir
     %batch = schedule.knob "batch" {values = [96, 192], option = "batch"}
@@ -560,7 +586,9 @@ class KnobOp(IRDLOperation):
 
     @property
     def cases(self) -> list[list[KnobValue]]:
-        """Returns the values for each combination of the earlier knobs' values."""
+        """
+        Returns one list of values for each combination of the earlier knobs' values.
+        """
         cases = list(self.values) if self.earlier else [self.values]
         return [
             [value for value in case if isinstance(value, KnobValue)]
@@ -571,8 +599,7 @@ class KnobOp(IRDLOperation):
     @property
     def all_values(self) -> list[KnobValue]:
         """
-        Returns the values that occur in any of the cases, in the order in which they first
-        appear.
+        Returns the values of all combinations, each once, in order of first appearance.
         """
         return list(dict.fromkeys(value for case in self.cases for value in case))
 
@@ -599,8 +626,8 @@ class KnobOp(IRDLOperation):
 @irdl_op_definition
 class RequireOp(IRDLOperation):
     """
-    Requires that knobs have values that go together: for each combination, in the order of
-    `schedule.knob`, `holds` says whether they do.
+    Allows only some combinations of the knobs' values. `holds` has one entry per
+    combination, in the order of `schedule.knob`: true if the combination is allowed.
 
     ```mlir
     schedule.require %batch, %ratio {holds = [true, true, true, false]}
@@ -620,8 +647,8 @@ class RequireOp(IRDLOperation):
 
 def _check_cases(what: str, knobs: Sequence[SSAValue], count: int) -> None:
     """
-    Refuses a number of cases that is not the number of combinations of knobs. Raises
-    VerifyException.
+    Raises VerifyException unless `knobs` are knobs and `count` is the number of
+    combinations of their values.
     """
     owners = [knob.owner for knob in knobs]
     if not all(isinstance(owner, KnobOp) for owner in owners):

@@ -1,6 +1,6 @@
 """
-Shapes and element types of tensors. Shapes are those of types: global ones where types have
-layouts, with -1 for a size that is not known.
+Helpers for shapes and element types of tensors. Shapes are read from types: global
+shapes if types have layouts. A size of -1 is unknown.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ from xdsl.ir import Attribute, SSAValue
 @lru_cache(maxsize=1 << 14)
 def tensor_of(element_type: Attribute, shape: tuple[int, ...]) -> TensorType[Any]:
     """
-    Returns the type of tensors without a layout. Equal types are one object, as far as that
-    is cached: to make and verify one takes longer than most questions about it.
+    Returns the type of tensors with this element type and shape, without a layout.
+    Types are cached, because making one is slow. Equal types are therefore usually one
+    object.
     """
     return TensorType(element_type, shape)
 
 
 def rank_of(type_: Attribute) -> int:
-    """Returns the number of dimensions; 0 for anything that is not a ranked tensor."""
-    # Not `isinstance`, which is slow where the answer is no; the class is final.
+    """
+    Returns the number of dimensions of a type; 0 if it is not a ranked tensor type.
+    """
+    # Not `isinstance`, which is slow if it returns False; the class is final.
     return type_.get_num_dims() if type(type_) is TensorType else 0
 
 
 def shape_of(tensor: SSAValue | Attribute | None) -> tuple[int, ...]:
     """
-    Returns the shape of a type, or of a value of that type; () for anything that is not a
-    ranked tensor, and for an operand that is omitted.
+    Returns the shape of a type, or of a value's type. Returns () if the type is not a
+    ranked tensor type, and for None (an omitted operand).
     """
-    # `isinstance` is slow where the answer is no; the class of tensor types is final.
+    # `isinstance` is slow if it returns False; the class of tensor types is final.
     type_ = tensor
     if type(tensor) is not TensorType and isinstance(tensor, SSAValue):
         type_ = tensor.type
@@ -40,7 +43,10 @@ def shape_of(tensor: SSAValue | Attribute | None) -> tuple[int, ...]:
 
 
 def known_shape(value: SSAValue) -> tuple[int, ...] | None:
-    """Returns the shape of a value; None unless every dimension is known."""
+    """
+    Returns the shape of a value, or None if it is not a ranked tensor or a size is
+    unknown.
+    """
     type_ = value.type
     if not isinstance(type_, TensorType) or min(type_.get_shape(), default=0) < 0:
         return None
@@ -48,6 +54,6 @@ def known_shape(value: SSAValue) -> tuple[int, ...] | None:
 
 
 def element_type(value: SSAValue) -> Attribute:
-    """Returns the element type of a tensor."""
+    """Returns the element type of a value, which must be a tensor."""
     assert isinstance(value.type, TensorType)
     return value.type.element_type

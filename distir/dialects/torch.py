@@ -1,11 +1,11 @@
 """
-The `torch` dialect: what PyTorch computes in one call, and what Python holds in one value, in
-the program of one rank.
+The `torch` dialect: calls of PyTorch, and lists of values in Python, in the program of
+one rank.
 
-The steps of `lower` make these ops of `onnx`, `train` and `collective` ops, after `project`,
-and the target `torch` prints each as one expression. No op holds text of Python: what it
-prints follows from its name, its operands and checked properties, so that a file may contain
-any of them.
+After `project`, the steps of `lower` turn ops of `onnx`, `train` and `collective` into
+these ops. The target `torch` prints each of them as one expression. No op holds Python
+code: the expression follows from the op's name, operands and checked properties. It is
+therefore safe to print ops from any file.
 
 ```mlir
 %y = torch.linear %x, %w, %b {transposed} : (tensor<2x8xf32>, tensor<8x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
@@ -75,22 +75,24 @@ from distir.dialects.train_ops.optimizers import (
 )
 
 IN_PLACE = "torch.in_place"
-"""The attribute of an op whose result takes the memory of its first operand."""
+"""The attribute of an op whose result reuses the memory of its first operand."""
 
 PRINTABLE = "torch.printable"
-"""The attribute of a module of one rank that is to be printed as it is: no step is left."""
+"""
+The attribute of a rank's module that is ready to print: no step of `lower` is left.
+"""
 
 NO_GRAPH = "torch.no_graph"
 """
-The attribute of a function that was to be a CUDA graph and cannot be captured: the reason,
-as text.
+The attribute of a function that a CUDA graph was requested for but that cannot be
+captured. Its value is the reason, as text.
 """
 
 _PRINTED = "operands attr-dict `:` functional-type(operands, results)"
 
 
 class TorchOp(IRDLOperation, OpFacts):
-    """Base of the ops whose properties are printed with their attributes."""
+    """Base of this dialect's ops. Properties are printed together with attributes."""
 
     irdl_options = (ParsePropInAttrDict(),)
     assembly_format = _PRINTED
@@ -102,9 +104,9 @@ class TorchOp(IRDLOperation, OpFacts):
 @irdl_op_definition
 class LinearOp(TorchOp):
     """
-    `F.linear`: the product of `x` `[..., inputs]` with the matrix `weight`, plus the vector
-    `bias`. The matrix is `[outputs, inputs]`, as PyTorch has it, or `[inputs, outputs]` if it
-    is `transposed`.
+    `F.linear`: the product of `x` [..., inputs] and the matrix `weight`, plus the
+    vector `bias` [outputs], if given. The matrix is [inputs, outputs] if the op is
+    `transposed`, else [outputs, inputs] as in PyTorch.
     """
 
     name = "torch.linear"
@@ -172,8 +174,8 @@ class AddcmulOp(TorchOp):
 @irdl_op_definition
 class AddLookUpsOp(TorchOp):
     """
-    `base` `[rows, ...]` with each slice of `dy` added to the row that its index names; with
-    the attribute `torch.in_place`, in the memory of `base`.
+    Adds each slice of `dy` to the row of `base` [rows, ...] that its index names. With
+    the attribute `torch.in_place`, the result reuses the memory of `base`.
     """
 
     name = "torch.add_look_ups"
@@ -196,7 +198,7 @@ class AddLookUpsOp(TorchOp):
 
 @irdl_op_definition
 class AddIntoOp(TorchOp):
-    """Adds `y` to `x`, whose memory is that of the result."""
+    """Adds `y` to `x` in place: the result reuses the memory of `x`."""
 
     name = "torch.add_into"
 
@@ -214,7 +216,10 @@ class AddIntoOp(TorchOp):
 
 @irdl_op_definition
 class ConvGradsOp(ConvGradOp):
-    """An op with the results of `train.conv_grad_input` and `train.conv_grad_weight`."""
+    """
+    Both gradients of a convolution in one op: the results of `train.conv_grad_input`
+    and `train.conv_grad_weight`.
+    """
 
     name = "torch.conv_grad"
 
@@ -238,18 +243,22 @@ _MESSAGES: dict[str, type[CollectiveOp]] = {
     "reduce_scatter": ReduceScatterOp,
     "all_gather": AllGatherOp,
 }
-"""The collectives of which several can be one message, by the name of their kind."""
+"""
+The collectives of which several can be sent in one message, by the name of their kind.
+"""
 
 
 @irdl_op_definition
 class MessageOp(TorchOp):
     """
-    Several collectives of one `kind` over one group in one message: `all_reduce`,
-    `reduce_scatter` or `all_gather`, with `dist.asynchronous` as they are. `dims` and `runs` have a
-    number for each collective that works along a dimension, -1 where there is none; see the
-    properties of the same names of collectives for what they and `reduction` mean. With
-    `overwrites` the results are arguments of the program, which are the second half of the
-    operands.
+    Several collectives of one `kind` over one group, sent in one message.
+
+    `kind` is `all_reduce`, `reduce_scatter` or `all_gather`. The message has
+    `dist.asynchronous` if its collectives have it. `dims`, `runs` and `reduction` hold
+    the collectives' properties `dim`, `run` and `reduction`. `dims` and `runs` have one
+    number per collective, -1 where it has none; an `all_reduce` has neither. With
+    `overwrites`, the second half of the operands are arguments of the program, and the
+    results overwrite them.
     """
 
     name = "torch.message"
@@ -287,12 +296,17 @@ class MessageOp(TorchOp):
 
     @property
     def overwritten(self) -> dict[SSAValue, SSAValue]:
-        """The results that are arguments of the program, overwritten, and these."""
+        """
+        The results that overwrite arguments of the program, each with its argument.
+        """
         return _second_half(self, self.overwrites)
 
     @property
     def dims_and_runs(self) -> tuple[tuple[int | None, int | None], ...] | None:
-        """For each collective its dimension and run length; None for those without any."""
+        """
+        The dimension and the run length of each collective, each None if it is absent.
+        None in the place of all pairs for an `all_reduce`.
+        """
         if self.dims is None or self.runs is None:
             return None
         pairs = zip(self.dims.get_values(), self.runs.get_values(), strict=True)
@@ -323,8 +337,10 @@ class MessageOp(TorchOp):
 @irdl_op_definition
 class StateCopiesOp(TorchOp):
     """
-    Copies of several arguments of the program to the device, or with `stores` of values into
-    arguments, which are the second half of the operands then.
+    Copies several arguments of the program to the device.
+
+    With `stores`, the op copies values into arguments instead; these arguments are then
+    the second half of the operands.
     """
 
     name = "torch.state_copies"
@@ -345,7 +361,9 @@ class StateCopiesOp(TorchOp):
 
     @property
     def overwritten(self) -> dict[SSAValue, SSAValue]:
-        """The results that are arguments of the program, overwritten, and these."""
+        """
+        The results that overwrite arguments of the program, each with its argument.
+        """
         return _second_half(self, self.stores)
 
     def verify_(self) -> None:
@@ -362,7 +380,10 @@ def _second_half(
 
 
 def _verify_halves(op: MessageOp | StateCopiesOp, overwrites: UnitAttr | None) -> None:
-    """Raises VerifyException unless each result has an operand, and one to overwrite."""
+    """
+    Raises VerifyException unless each result has an operand and, if `overwrites` is
+    given, an argument of the same type to overwrite.
+    """
     expected = len(op.outputs) * (1 if overwrites is None else 2)
     if not op.outputs or len(op.inputs) != expected:
         raise VerifyException(
@@ -387,26 +408,32 @@ def _number(value: int | float) -> int | None:
 
 
 OVERWRITTEN, REUSED, KEPT = "overwritten", "reused", "kept"
-"""What becomes of the operands that updates replace."""
+"""
+What happens to the memory of operands that updates replace. `UpdatesOp` explains the
+three words.
+"""
 
 _UPDATES: dict[str, type[UpdateOp]] = {
     op.name.removeprefix("train."): op for op in (SgdOp, AdamOp, AdamWOp)
 }
-"""The updates that are calls, by the name of the function."""
+"""The updates that can be grouped in one call, by the name of their function."""
 
 
 @irdl_op_definition
 class UpdatesOp(TorchOp):
     """
-    Several updates that differ in their tensors alone, by one call of the `function` that is
-    named like the `train` op, with these `settings`. `in_place` says of each list of results
-    what becomes of the operands that it replaces: `overwritten` are arguments of the program,
-    `reused` is memory that nobody else needs, and `kept` is what must stay as it is.
+    Several parameter updates that differ only in their tensors, as one call.
 
-    Operands are `lists` lists of equally many tensors, one list behind the other:
-    parameters, gradients, then the optimizer's states; then the number of steps, if updates
-    need it, and the settings that are operands, which `given` names. Results are the lists
-    of new parameters and states; with `in_place` they are the operands that they replace.
+    `function` is the name of the updates' `train` op. `settings` are the
+    hyper-parameters. `in_place` has one word per list of results, for the operands that
+    it replaces: `overwritten` operands are arguments of the program, `reused` ones are
+    memory that no other op needs, and `kept` ones must stay unchanged.
+
+    The operands begin with `lists` lists of equal length, one after the other:
+    parameters, gradients, then the optimizer's states. The number of steps follows if
+    the updates need it, then the settings that are operands, whose names are in
+    `given`. The results are the lists of new parameters and new states. Results whose
+    list is `overwritten` or `reused` take the memory of the operands that they replace.
     """
 
     name = "torch.updates"
@@ -440,7 +467,7 @@ class UpdatesOp(TorchOp):
 
     @property
     def count(self) -> int:
-        """The number of parameters that are updated."""
+        """The number of parameters that the op updates."""
         return len(self.outputs) // (self.lists.value.data - 1)
 
     @property
@@ -454,7 +481,9 @@ class UpdatesOp(TorchOp):
 
     @property
     def overwritten(self) -> dict[SSAValue, SSAValue]:
-        """The results that are arguments of the program, overwritten, and these."""
+        """
+        The results that overwrite arguments of the program, each with its argument.
+        """
         kinds = [kind.data for kind in self.in_place.data]
         pairs = zip(self.outputs, self.replaced, strict=True)
         return {
@@ -489,7 +518,10 @@ class UpdatesOp(TorchOp):
         self._verify_lists(len(given) + issubclass(update, AdamFamilyOp))
 
     def _verify_lists(self, others: int) -> None:
-        """`others` is the number of operands behind the lists."""
+        """
+        Raises VerifyException unless the numbers and types of operands and results
+        agree. `others` is the number of operands after the lists.
+        """
         lists = self.lists.value.data
         whole = lists >= 2 and len(self.outputs) == self.count * (lists - 1)
         if (
@@ -510,15 +542,15 @@ class UpdatesOp(TorchOp):
 
 def shared_operands(op: UpdateOp) -> list[SSAValue]:
     """
-    Returns the operands that updates of several parameters share: the number of steps, and
-    settings.
+    Returns the operands that updates of several parameters have in common: the number
+    of steps, if the optimizer needs it, and the settings that are operands.
     """
     step = [op.step] if isinstance(op, AdamFamilyOp) else []
     return [*step, *op.step_settings]
 
 
 def settings_of(op: UpdateOp) -> DictionaryAttr:
-    """Returns the hyper-parameters of an update that are no operands, by name."""
+    """Returns the hyper-parameters of an update that are not operands, by name."""
     found: dict[str, Attribute] = {
         name: op.properties[name]
         for name in sorted(op.settings)
@@ -532,12 +564,12 @@ def settings_of(op: UpdateOp) -> DictionaryAttr:
 # Values of Python
 
 SAVED = "saved"
-"""The name of a list of tensors."""
+"""The name of the variables that hold the lists made by `torch.pack`."""
 
 
 @irdl_op_definition
 class PackOp(TorchOp):
-    """Packs several values into one, a Python list."""
+    """Packs several values into one Python list."""
 
     name = "torch.pack"
 
@@ -557,8 +589,8 @@ class PackOp(TorchOp):
 @irdl_op_definition
 class UnpackOp(TorchOp):
     """
-    Unpacks the values of a `torch.pack`. It `releases` the list if nobody looks into that
-    any more: it becomes empty.
+    Unpacks the list that a `torch.pack` made. With `releases`, the op also empties the
+    list, because no other op reads it later.
     """
 
     name = "torch.unpack"
@@ -579,12 +611,12 @@ class UnpackOp(TorchOp):
 
 
 def tuple_of(values: Sequence[SSAValue]) -> TupleType:
-    """Returns the type of a list of these values."""
+    """Returns the type of a list of `values`."""
     return TupleType(ArrayAttr([cast(TypeAttribute, v.type) for v in values]))
 
 
 Overwriting = MessageOp | StateCopiesOp | UpdatesOp
-"""Ops whose results may be arguments of the program that they overwrite."""
+"""Ops whose results may overwrite arguments of the program."""
 
 Torch = Dialect(
     "torch",

@@ -1,9 +1,10 @@
 """
-The `train` dialect: what a training step needs and ONNX lacks, at the granularity of real
-kernels: gradients of fused ops and optimizer updates.
+The `train` dialect: ops that a training step needs and ONNX lacks, such as gradients of
+fused ops and optimizer updates. Each op corresponds to one real kernel.
 
-Every op is defined in `dialects/train_ops/`, one file per family, whose list `OPS` this
-dialect contains; the op's docstring gives shapes and formulas.
+Every op is defined in `dialects/train_ops/`, with one file per family of ops. The
+dialect consists of the ops in the `OPS` lists of these files. Each op's docstring gives
+its shapes and formulas.
 """
 
 from xdsl.ir import Dialect

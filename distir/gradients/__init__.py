@@ -1,6 +1,7 @@
 """
-Reverse-mode differentiation: a rule for each op, what a backward keeps of its forward,
-losses and optimizers. `differentiate` is the pass.
+Reverse-mode differentiation: gradient rules of ops, residuals that a backward needs
+from its forward, losses and optimizers. The pass is `differentiate`.
 
-Rules build ops, so this package knows the dialects and type inference, but no pass.
+Rules build ops. This package therefore uses the dialects and type inference, but no
+pass.
 """

@@ -1,4 +1,7 @@
-"""Batch normalisation in training mode, written as statistics and what uses them."""
+"""
+Rewrites batch normalisation in training mode as ops that compute the statistics and ops
+that use them.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,8 @@ from distir.program import (
 @dataclass(frozen=True)
 class BatchParts:
     """
-    The parts of a batch that have statistics of their own: the samples of each of `devices`
-    data-parallel devices, in each of `micro_batches`.
+    The parts of a batch that have statistics of their own. A part holds the samples of
+    one of `devices` data-parallel devices in one of `micro_batches` micro-batches.
     """
 
     devices: int = 1
@@ -60,20 +63,20 @@ class BatchParts:
 @dataclass(frozen=True)
 class Update:
     """
-    The new value of a running statistic after a step: `left` times the old one plus
-    `moved`.
+    The change of a running statistic in a step: the new value is `left` times the old
+    one plus `moved`.
     """
 
     left: float
     moved: SSAValue
 
     def applied(self, before: SSAValue, build: GradientBuilder) -> SSAValue:
-        """Returns the statistic after the step."""
+        """Returns the statistic after the step, given its value `before`."""
         kept = build.onnx("Mul", before, build.scalar(self.left, before))
         return build.onnx("Add", kept, self.moved)
 
     def followed_by(self, later: Update, build: GradientBuilder) -> Update:
-        """Returns one update that does what this one and then the later one do."""
+        """Returns one update with the same effect as this one followed by `later`."""
         return Update(self.left * later.left, later.applied(self.moved, build))
 
 
@@ -83,11 +86,14 @@ def _builder_at(place: InsertPoint, scope: Attribute | None) -> GradientBuilder:
 
 def write_out(op: OnnxOp, parts: BatchParts) -> list[Update]:
     """
-    Replaces a batch normalisation in training mode by ops for the mean and variance of the
-    batch and a batch normalisation that takes them; for several parts, by
-    `train.ghost_batch_norm`. Returns the updates of the running statistics as PyTorch
-    computes them (it divides the sum of squares by one less than the number of values), but
-    none for those that the program uses itself. Raises DistIRError.
+    Replaces a batch normalisation in training mode by ops that compute the batch's mean
+    and variance and a batch normalisation that takes them. With several parts, the
+    replacement is `train.ghost_batch_norm`.
+
+    Returns the updates of the running statistics. As in PyTorch, their variance divides
+    by the number of values minus one. Returns none if the program itself uses the new
+    running statistics, which are then computed in the program. Raises DistIRError if
+    the batch does not divide into the parts, or if a channel has only one value.
     """
     sizes = shape(op.operands[0])
     own = any(result.uses for result in op.results[1:])
@@ -117,7 +123,8 @@ def write_out(op: OnnxOp, parts: BatchParts) -> list[Update]:
 
 def _of_batch(op: OnnxOp, count: int, build: GradientBuilder) -> list[Update]:
     """
-    Writes the normalisation with mean and variance of the whole batch; returns the updates.
+    Replaces a batch normalisation by one with the mean and variance of the whole batch,
+    and returns the updates of the running statistics.
     """
     x, scale, bias, *running = op.operands
     own = any(result.uses for result in op.results[1:])
@@ -148,9 +155,9 @@ def _of_parts(
     op: OnnxOp, count: int, parts: BatchParts, build: GradientBuilder
 ) -> list[Update]:
     """
-    Writes the normalisation with the statistics of each part. Returns the updates that
-    PyTorch's first device makes: each micro-batch moves the running statistics by the
-    momentum.
+    Replaces a batch normalisation by one with the statistics of each part. Returns the
+    updates of the running statistics on PyTorch's first device: each micro-batch moves
+    them by the momentum.
     """
     x, scale, bias, *running = op.operands
     epsilon, momentum = op.attribute("epsilon"), op.attribute("momentum")
@@ -181,22 +188,22 @@ def _of_parts(
 
 class RunningStatistics:
     """
-    Passes the updates of running statistics from functions to their callers, as further
-    results, up to the entry function, which updates its arguments with them.
+    Passes updates of running statistics from functions to their callers, as further
+    results, up to the entry function. The entry function applies them to its arguments.
     """
 
     def __init__(self, module: ModuleOp, parts: BatchParts):
         self.module, self.parts = module, parts
         self.updated: dict[str, dict[int, float]] = {}
         """
-        By the name of a function: the arguments that its last results update, and for each
-        the factor that remains of the old value.
+        For each function, by name: the indices of the arguments that its last results
+        update, each with the factor of the old value.
         """
 
     def write_out(self, function: FuncOp) -> None:
         """
-        Rewrites the batch normalisations of a function, after those of the functions it
-        calls.
+        Rewrites the batch normalisations of `function`. The functions that it calls
+        must have been rewritten before.
         """
         current: dict[SSAValue, Update] = {}
         for op in list(function.body.block.ops):
@@ -232,8 +239,8 @@ class RunningStatistics:
 
     def _of_call(self, call: CallOp) -> list[tuple[SSAValue, Update]]:
         """
-        Gives a call the further results of its function; returns the updates of its
-        operands.
+        Adds the further results of the called function to `call`. Returns the operands
+        that they update, with the updates.
         """
         name = call.callee.string_value()
         updated = self.updated.get(name)
@@ -272,7 +279,7 @@ class RunningStatistics:
 def _add_results(
     function: FuncOp, results: list[tuple[SSAValue, dict[str, Attribute]]]
 ) -> None:
-    """Adds results, with their attributes, to a function."""
+    """Adds results to a function, each with its attributes."""
     returned, attributes = return_op(function), result_attributes(function)
     values = [*returned.operands, *(value for value, _ in results)]
     set_results(function, values, [*attributes, *(own for _, own in results)])

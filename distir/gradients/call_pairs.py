@@ -1,6 +1,7 @@
 """
-Records in a differentiated program which function is whose backward, and what that takes of
-its forward, so that the calls of a forward and of its backward can be matched.
+Records in a differentiated program which forward each backward function belongs to, and
+which values of the forward it takes. Calls of a forward can then be matched with calls
+of its backward.
 """
 
 from __future__ import annotations
@@ -18,21 +19,25 @@ FORWARD = "train.forward"
 
 SAVED = "train.saved"
 """
-The attribute of a backward function that says which values of the forward its first
-arguments are, as `"argument 0"` or `"result 1"`; gradients of results follow.
+The attribute of a backward function that describes its first arguments: the values of
+the forward that they hold, as `"argument 0"` or `"result 1"`. The arguments after them
+are gradients of results.
 """
 
 
 @dataclass(frozen=True)
 class CallPair:
-    """A call of a forward function and the call of its backward."""
+    """A call of a forward function, and the call of its backward function."""
 
     forward: CallOp
     backward: CallOp
 
 
 def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
-    """Returns the origins of a backward function's first arguments, as (kind, index)."""
+    """
+    Returns the values of the forward that the first arguments of a backward function
+    hold, as pairs of a kind ("argument" or "result") and an index.
+    """
     attr = backward.attributes.get(SAVED)
     if not isinstance(attr, ArrayAttr):
         return []
@@ -43,7 +48,11 @@ def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
 def describe_backward(
     backward: FuncOp, forward: FuncOp, saved: Iterable[tuple[str, int]]
 ) -> None:
-    """Writes onto a function whose backward it is, and what `saved_values` reads."""
+    """
+    Records on `backward` that it is the backward of `forward`, and that its first
+    arguments hold the values `saved` of the forward. The function `saved_values` reads
+    this record.
+    """
     backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
     backward.attributes[SAVED] = ArrayAttr(
         [StringAttr(f"{kind} {index}") for kind, index in saved]
@@ -52,8 +61,8 @@ def describe_backward(
 
 def call_pairs(function: FuncOp, known: Mapping[str, FuncOp]) -> list[CallPair]:
     """
-    Returns the calls in a function that have a backward call, with that, in forward order.
-    `known` holds the functions of the module by name.
+    Returns the pairs of forward and backward calls in `function`, in the order of the
+    forward calls. `known` holds the functions of the module, by name.
     """
     found: dict[CallOp, CallOp] = {}
     for op in function.body.block.ops:
@@ -70,9 +79,10 @@ def _forward_of(
     call: CallOp, backward: FuncOp, taken: Container[CallOp]
 ) -> CallOp | None:
     """
-    Returns the forward call that a call of a backward function belongs to: the one whose
-    arguments and results it takes. Several are possible only if they compute the same; each
-    is taken once. None if the callee is no backward function.
+    Returns the forward call that `call`, a call of the function `backward`, belongs to.
+    It is the call whose arguments and results `call` takes. Several calls can match
+    only if they compute the same; each is used once (`taken`). Returns None if
+    `backward` is not a backward function.
     """
     name = backward.attributes.get(FORWARD)
     saved = list(zip(saved_values(backward), call.operands, strict=False))
@@ -101,8 +111,8 @@ def _forward_of(
 
 def renumber_saved(module: ModuleOp, name: str, kept: Sequence[int]) -> None:
     """
-    Adapts the backwards of a forward whose results were reduced to those with these
-    indices.
+    Adapts the backwards of the forward function `name` after its results were reduced
+    to those with the indices `kept`.
     """
     known = functions(module)
     for function in known.values():

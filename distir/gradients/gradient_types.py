@@ -1,4 +1,4 @@
-"""The types of gradients: those of their values, or f32 for parameters of 16 bits."""
+"""The types of gradients: the types of their values, or f32 for 16-bit parameters."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from distir.gradients.rule import GradientBuilder
 @dataclass(frozen=True)
 class GradientTypes:
     """
-    The types of gradients: a gradient has the type of its value. With `wide`, the gradient
-    of a 16-bit parameter, in the entry function or another, has elements of f32: every
-    contribution to it is cast where it is computed, and contributions are added up and
-    reduced in f32.
+    Decides the types of gradients. A gradient has the type of its value. With `wide`,
+    gradients of 16-bit parameters have f32 elements instead, in all functions. Each
+    contribution to such a gradient is cast to f32 where it is computed, and
+    contributions are added and reduced in f32.
     """
 
     wide: bool = False
 
     def of(self, value: SSAValue) -> Attribute:
-        """Returns the type of the gradient of a forward value."""
+        """Returns the type of the gradient of the forward value `value`."""
         type_ = value.type
         if not self.wide or not isinstance(type_, TensorType):
             return type_
@@ -39,7 +39,10 @@ class GradientTypes:
     def cast(
         self, gradient: SSAValue, value: SSAValue, build: GradientBuilder
     ) -> SSAValue:
-        """Returns a gradient of that value in the type of its gradients."""
+        """
+        Returns `gradient`, a gradient of `value`, cast to the type that gradients of
+        `value` have.
+        """
         type_ = self.of(value)
         if gradient.type == type_:
             return gradient
@@ -51,8 +54,8 @@ class GradientTypes:
 
     def zeros(self, value: SSAValue, build: GradientBuilder) -> SSAValue:
         """
-        Returns a zero gradient: broadcast from a scalar, so that it takes no space in the
-        text.
+        Returns a zero gradient of `value`. It is broadcast from a scalar, so that it
+        takes no space in the text of the program.
         """
         type_ = self.of(value)
         assert isinstance(type_, TensorType)

@@ -1,9 +1,10 @@
 """
 Gradients of users' kernels.
 
-By default a backward computes the reference again and differentiates it. With `autograd`,
-or a function of the user's, the gradient is a kernel of its own, whose reference is that
-backward: its rule is proved and its work counted like those of any other kernel.
+By default, a backward recomputes the kernel's reference and differentiates it. With
+`autograd`, or with a gradient function of the user, the gradient is a kernel of its
+own. The reference of the gradient kernel is the backward of the original reference. Its
+sharding rule is proved and its work is counted as for any other kernel.
 """
 
 from __future__ import annotations
@@ -27,20 +28,24 @@ from distir.sharding.kernel_parts import flops_of, proved
 from distir.sharding.kernel_rule import KernelRule, parse_rule
 
 Active = Callable[[Block, Sequence[SSAValue]], dict[SSAValue, None]]
-"""Returns the values of a body that depend differentiably on some of its arguments."""
+"""
+Returns the values of a body that depend differentiably on the given arguments, in
+program order.
+"""
 
 Backward = Callable[
     [Sequence[Operation], dict[SSAValue, None], dict[SSAValue, SSAValue], Block], None
 ]
 """
-Adds the backward of ops to a block, given the active values among their results; extends
-the gradients of values, which initially hold those of the results.
+Appends the backward of ops to a block, given the active values among their results.
+Extends the table of gradients, which holds those of the results at first.
 """
 
 
 class KernelGradients:
     """
-    The gradients of the kernels of one module; each is made once for the same operands.
+    The gradients of one module's kernels. A gradient kernel is made once for each
+    kernel and list of wanted operands.
     """
 
     def __init__(self, module: ModuleOp, active: Active, backward: Backward):
@@ -57,8 +62,9 @@ class KernelGradients:
         build: GradientBuilder,
     ) -> list[SSAValue | None]:
         """
-        Adds what computes the gradients of the `wanted` operands of a call, given the
-        gradient of its result. Returns one for each operand, None where nothing flows.
+        Adds the ops that compute the gradients of the operands of a call at the indices
+        `wanted`. `gradient` is the gradient of its result. Returns one gradient per
+        operand, or None if no gradient flows to it.
         """
         kernel = kernel_of(self._module, op)
         if kernel.gradient is None:
@@ -77,8 +83,9 @@ class KernelGradients:
 
     def kernel(self, kernel: KernelDefOp, wanted: Sequence[int]) -> KernelDefOp:
         """
-        Returns the kernel in the module that computes these gradients of a kernel that
-        comes with its own gradient function.
+        Returns the module's kernel that computes the gradients of the arguments
+        `wanted` of `kernel`, which has a gradient function of its own. The kernel is
+        added to the module if needed.
         """
         key = kernel.symbol, tuple(wanted)
         if key not in self._made:
@@ -96,8 +103,9 @@ class KernelGradients:
         self, kernel: KernelDefOp, wanted: Sequence[int]
     ) -> tuple[Block, list[int]]:
         """
-        Returns the backward of a reference, as a block of its arguments and the gradient of
-        its result, and the arguments whose gradients it gives.
+        Returns the backward of a kernel's reference, and the indices of the arguments
+        whose gradients it returns. The backward is a block whose arguments are those of
+        the reference and the gradient of its result.
         """
         block = kernel.reference.clone().detach_block(0)
         end = block.last_op
@@ -123,8 +131,9 @@ def gradient_kernel(
     kernel: KernelDefOp, block: Block, reached: Sequence[int]
 ) -> KernelDefOp:
     """
-    Returns the kernel that computes the gradients of some arguments of another: its
-    reference is that one's backward, its rule follows from that one's.
+    Returns the kernel that computes the gradients of the arguments `reached` of
+    `kernel`. Its reference is `block`, the backward of the reference of `kernel`, and
+    its rule is derived from the rule of `kernel`.
     """
     assert kernel.gradient is not None
     forward = parse_rule(kernel.rule.data)
@@ -154,7 +163,10 @@ def gradient_kernel(
 def _inlined(
     block: Block, operands: Sequence[SSAValue], build: GradientBuilder
 ) -> list[SSAValue]:
-    """Adds the ops of a block on these values; returns its results."""
+    """
+    Adds the ops of a block with `operands` in the place of its arguments, and returns
+    its results.
+    """
     values = dict[SSAValue, SSAValue](zip(block.args, operands, strict=True))
     end = block.last_op
     assert end is not None

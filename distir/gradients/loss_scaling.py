@@ -1,9 +1,10 @@
 """
-Loss scaling, so that gradients of 16 bits neither vanish nor overflow.
+Loss scaling, which keeps gradients of 16 bits from vanishing and overflowing.
 
-The backward differentiates the loss times a power of two, and the gradients are divided by
-that power. If a gradient is not finite, the step changes nothing but the power, which is
-halved; after many finite steps in a row the power doubles, as in `torch.amp.GradScaler`.
+The backward differentiates the loss times a power of two, and the gradients are then
+divided by this power. If a gradient is not finite, the step changes only the power,
+which is halved. After many finite steps in a row, the power is doubled, as in
+`torch.amp.GradScaler`.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from distir.gradients.training_step import TrainingStep
 
 EXPONENT = "optimizer.loss_scale"
 """
-The name of the state that holds the exponent of the power, less `FIRST`, so that it begins
-at 0.
+The name of the state that holds the exponent of the power minus `FIRST`. The state thus
+starts at 0.
 """
 
 STEPS = "optimizer.loss_scale_steps"
 """The name of the state that counts the finite steps since the power last changed."""
 
 FIRST, LAST = 16, 24
-"""The exponents of the first power and of the largest; the smallest is 0."""
+"""The initial and the largest exponent of the power. The smallest exponent is 0."""
 
 INTERVAL = 2000
-"""The number of finite steps after which the power doubles."""
+"""The number of finite steps in a row after which the power is doubled."""
 
 
 class LossScaling:
     """
-    The states of loss scaling in a training step; scales the loss and unscales the
-    gradients.
+    Loss scaling in a training step. It holds the states of the scaling, scales the
+    loss, and unscales the gradients.
     """
 
     def __init__(self, step: TrainingStep):
@@ -60,12 +61,13 @@ class LossScaling:
 
     def gradient_of(self, loss: SSAValue) -> SSAValue:
         """
-        Returns the gradient of the loss that the backward begins with: the power of two.
+        Returns the gradient of the loss with which the backward starts: the power of
+        two.
         """
         return self._build.cast(self._scale, loss)
 
     def unscaled(self, gradients: Sequence[Gradient]) -> list[Gradient]:
-        """Returns the gradients divided by the power, in 32 bits (f64 for f64)."""
+        """Returns the gradients divided by the power of two, in f32 (f64 for f64)."""
         found: list[Gradient] = []
         for parameter, gradient in gradients:
             wide, type_ = gradient, accumulation_type(gradient)
@@ -80,8 +82,9 @@ class LossScaling:
         self, gradients: Sequence[SSAValue], results: Sequence[Result]
     ) -> list[Result]:
         """
-        Returns the results of the step: those that update arguments keep the old value if a
-        gradient is not finite. The states of the scaling are added.
+        Returns the results of the step. If a gradient is not finite, the results that
+        update arguments keep the arguments' old values. The states of the scaling are
+        added as results.
         """
         build = self._build
         total = sum_of_squares(gradients, build)

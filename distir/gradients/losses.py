@@ -21,7 +21,10 @@ from distir.program.functions import erase_unreachable
 
 
 def prediction_of(step: TrainingStep, output: int) -> SSAValue:
-    """Returns the result of which the loss is taken. Raises DistIRError."""
+    """
+    Returns the result at index `output`, from which the loss is computed. Raises
+    DistIRError if there is none.
+    """
     returned = return_op(step.function)
     if not 0 <= output < len(returned.operands):
         raise DistIRError(
@@ -35,8 +38,9 @@ def leave_loss(
     module: ModuleOp, kind: str, output: int, ignore_index: int | None = None
 ) -> None:
     """
-    Makes a loss the only result of a forward program: that of result `output` and labels, a new
-    argument, or for the kind `none` that result itself. Raises DistIRError.
+    Makes a loss the only result of a forward program. The loss is computed from result
+    `output` and labels, which become a new argument. With the kind "none", the result
+    itself is the loss. Raises DistIRError if the loss does not fit the result.
     """
     step = TrainingStep(module)
     prediction = prediction_of(step, output)
@@ -47,7 +51,9 @@ def leave_loss(
 
 
 def described(output: int, value: SSAValue) -> str:
-    """Returns a result as messages name it, with the op that computes it."""
+    """
+    Returns the text that names a result in messages, with the op that computes it.
+    """
     text = f"result {output}"
     if isinstance(value.owner, Operation):
         text += f" of {describe(value.owner)}"
@@ -62,9 +68,11 @@ def add_loss(
     ignore_index: int | None = None,
 ) -> SSAValue:
     """
-    Adds a labels argument and the loss, in the scope "loss"; returns the loss. Labels
-    `ignore_index` do not count in a cross-entropy: the mean is over the others. Losses of
-    16-bit floats are computed in 32 bits. Raises DistIRError.
+    Adds an argument for labels and the loss, in the scope "loss", and returns the loss.
+    With the kind "none", returns the prediction. In a cross-entropy, labels that equal
+    `ignore_index` do not count, and the mean is over the other labels. Losses of 16-bit
+    floats are computed in 32 bits. Raises DistIRError if `ignore_index` or the
+    prediction does not fit the kind of loss.
     """
     if ignore_index is not None and kind != "cross_entropy":
         raise DistIRError(
@@ -100,7 +108,7 @@ def add_loss(
     if ignore_index is None:
         op = CrossEntropyOp(prediction, labels, divisor=prod(sizes[:-1]))
         return build.add(op).results[0]
-    # The divisor depends on the labels: two sums, which a split batch makes partial.
+    # The divisor depends on the labels: two sums, partial if the batch is split.
     op = CrossEntropyOp(prediction, labels, ignore_index=ignore_index)
     total = build.add(op).results[0]
     ignored = build.onnx("Equal", labels, build.constant(np.array(ignore_index)))

@@ -1,4 +1,4 @@
-"""The optimizers that `differentiate` appends to the gradients, and gradient clipping."""
+"""The optimizers that `differentiate` appends, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from distir.gradients.training_step import TrainingStep
 from distir.program import GRADIENT
 
 EPSILON = 1e-6
-"""PyTorch's constant: the factor for gradients of norm n is `max_norm / (n + EPSILON)`."""
+"""
+PyTorch's constant in gradient clipping: gradients of norm n are multiplied by `max_norm
+/ (n + EPSILON)`.
+"""
 
 
 def clipped(
     gradients: Sequence[SSAValue], max_norm: float, build: GradientBuilder
 ) -> list[SSAValue]:
     """
-    Returns the gradients times `min(1, max_norm / (norm + 1e-6))`, where `norm` is that of
-    all of them together. Squares are summed in f32 (f64 for f64 gradients).
+    Returns the gradients times `min(1, max_norm / (norm + 1e-6))`, where `norm` is the
+    norm of all gradients together. Squares are summed in f32 (f64 for f64 gradients).
     """
     if not gradients:
         return []
@@ -39,8 +42,8 @@ def clipped(
 
 def sum_of_squares(gradients: Sequence[SSAValue], build: GradientBuilder) -> SSAValue:
     """
-    Returns the sum of the squares of all elements of all gradients; there must be at least
-    one.
+    Returns the sum of the squares of all elements of all gradients. There must be at
+    least one gradient.
     """
     squares = [build.add(SquareSumOp(g)).results[0] for g in gradients]
     wide = [_as(s, squares[0], build) for s in squares]
@@ -48,7 +51,7 @@ def sum_of_squares(gradients: Sequence[SSAValue], build: GradientBuilder) -> SSA
 
 
 def _as(value: SSAValue, like: SSAValue, build: GradientBuilder) -> SSAValue:
-    """Returns the value with elements of the type of `like`."""
+    """Returns `value` cast to the element type of `like`."""
     target = element_type(like)
     if element_type(value) == target:
         return value
@@ -56,7 +59,7 @@ def _as(value: SSAValue, like: SSAValue, build: GradientBuilder) -> SSAValue:
 
 
 Result = tuple[SSAValue, dict[str, Attribute]]
-"""A result of the step, and the attributes that say what it is."""
+"""A result of the training step, and its attributes."""
 
 Gradient = tuple[SSAValue, SSAValue]
 """A parameter and its gradient."""
@@ -67,7 +70,10 @@ def add_updates(
     gradients: Sequence[Gradient],
     options: OptimizerOptions,
 ) -> list[Result]:
-    """Adds the update of each parameter; returns the step's further results."""
+    """
+    Adds the update of each parameter to the step, and returns the results that the step
+    gets. With the optimizer "none", these are the gradients.
+    """
     names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
     if options.optimizer == "none":
         found = [_gradient(value, names[parameter]) for parameter, value in gradients]
@@ -92,7 +98,10 @@ def add_updates(
 
 
 def _counted(step: TrainingStep, counter: SSAValue | None) -> list[Result]:
-    """Returns the counter of steps after this step, if there is one."""
+    """
+    Returns the updated step counter as a list of one result, or an empty list if there
+    is no counter.
+    """
     if not isinstance(counter, BlockArgument):
         return []
     build = GradientBuilder(step.insert, None)
@@ -106,7 +115,10 @@ def _gradient(value: SSAValue, parameter: str) -> Result:
 
 
 def updated(value: SSAValue, name: str) -> Result:
-    """Returns the result that replaces the argument of that name in the next step."""
+    """
+    Returns `value` as a result that replaces the argument called `name` in the next
+    step.
+    """
     return value, {NAME: NAME.attr(name), UPDATES: UPDATES.attr(name)}
 
 
@@ -119,8 +131,9 @@ def _one_update(
     options: OptimizerOptions,
 ) -> tuple[Result, list[Result]]:
     """
-    Adds the update of one parameter; returns the new parameter and the new states. Narrow
-    parameters get an f32 master copy, unless `master_weights` is off.
+    Adds the update of one parameter, and returns the new parameter and the new states.
+    A 16-bit parameter gets an f32 master copy, unless the option `master_weights` is
+    off.
     """
     assert isinstance(parameter.type, TensorType)
     build = GradientBuilder(step.insert, None)

@@ -1,6 +1,6 @@
 """
-The options of training steps, which the pass `differentiate` and several commands take. Little
-is imported here, so that commands know them before they load anything.
+The options of training steps, for the pass `differentiate` and several commands. The
+module imports little, so that commands can list the options without loading anything.
 """
 
 from __future__ import annotations
@@ -10,30 +10,37 @@ from dataclasses import dataclass
 from distir.options import option
 
 LOSSES = ("cross_entropy", "mse", "none")
-"""The losses that `differentiate` appends."""
+"""
+The losses that `differentiate` can append. With "none", the program's result is the
+loss.
+"""
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
-"""The optimizers; with `none` a step returns the gradients."""
+"""The optimizers. With "none", a step returns the gradients."""
 
 DROPOUT_MASKS = ("drawn", "stored")
-"""Whether the backward draws the masks of dropout again, or the forward keeps them."""
+"""
+The sources of dropout masks in the backward: "drawn" again by the backward, or "stored"
+by the forward.
+"""
 
 GRADIENT_DTYPES = ("parameter", "f32")
-"""The element types of gradients: that of their parameter, or f32."""
+"""The element types of gradients: that of the parameter, or f32."""
 
 LOSS_SCALINGS = ("none", "dynamic")
-"""Whether the loss is scaled, so that gradients in f16 do not underflow."""
+"""The kinds of loss scaling, which keeps f16 gradients from underflowing."""
 
 IGNORED_LABEL = -100
-"""The label of positions that do not count in PyTorch's cross-entropy, unless told otherwise."""
+"""The default label of positions that do not count in cross-entropy, as in PyTorch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerOptions:
     """
-    The optimizer and its settings; numbers are as in PyTorch. `optimizer`: with `none` the
-    step returns the gradients. `master_weights`: whether f16 and bf16 parameters have an f32
-    copy that the optimizer updates; else it updates them, and has its states, in their type.
+    The optimizer and its settings, which have PyTorch's meanings. With the optimizer
+    "none", the step returns the gradients. With `master_weights`, f16 and bf16
+    parameters have an f32 copy that the optimizer updates; else the optimizer updates
+    the parameters themselves, and its states have their type.
     """
 
     optimizer: str = option(
@@ -64,7 +71,7 @@ class OptimizerOptions:
 
     @property
     def decay(self) -> float:
-        """The weight decay; PyTorch's default of the optimizer if none is given."""
+        """The weight decay, by default that of PyTorch for the optimizer."""
         if self.weight_decay is not None:
             return self.weight_decay
         return 0.01 if self.optimizer == "adamw" else 0.0
@@ -72,7 +79,7 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class StepOptions(OptimizerOptions):
-    """The options that make a training step of a forward program."""
+    """The options for turning a forward program into a training step."""
 
     loss: str = option(
         "cross_entropy",

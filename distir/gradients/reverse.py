@@ -1,12 +1,13 @@
 """
-Reverse mode over functions.
+Reverse-mode differentiation of functions.
 
-A called function `@f` becomes a pair: `@f_forward` returns, after its results, the
-residuals that the backward needs; `@f_backward` takes them with the gradients of the
-results and returns the gradients of the arguments. Layers that are called many times stay
-one function each. Arguments of `@f` that the backward needs are passed to it again, and
-constants are repeated in it. `activation-checkpoint` can turn residuals into recomputation
-later, as the backward records what it takes (`call_pairs`).
+A called function `@f` becomes a pair of functions. `@f_forward` returns the results of
+`@f` and then the residuals that the backward needs. `@f_backward` takes the residuals
+and the gradients of the results, and returns the gradients of the arguments. A layer
+that is called many times stays one function. Arguments of `@f` that the backward needs
+are passed to it again. Constants are repeated in it. The backward records the values
+that it takes (`call_pairs`), so that `activation-checkpoint` can later turn residuals
+into recomputation.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ from distir.program.doubts import reason
 @dataclass
 class Saved:
     """
-    The values of a forward body that its backward uses: arguments by index, then others in
-    program order.
+    The values of a forward body that its backward uses: its arguments, each with its
+    index, then other values in program order.
     """
 
     arguments: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
@@ -72,7 +73,8 @@ class Saved:
 
 def _prepared(forward: FuncOp) -> set[Operation]:
     """
-    Returns the ops that only prepare parameters and constants (transposed, cast weights).
+    Returns the ops that depend only on parameters and constants, such as transposes and
+    casts of weights.
     """
     roles = argument_roles(forward)
     block = forward.body.block
@@ -96,9 +98,9 @@ def _first_uses(
     block: Block, body: Block, prepared: set[Operation]
 ) -> dict[SSAValue, Operation]:
     """
-    Returns the values of a forward `block` that its backward needs, directly or to compute
-    the results of `prepared` ops again, each with the op of the backward's `body` before
-    which it has to be there.
+    Returns the values of the forward `block` that its backward `body` needs, each with
+    the op of `body` before which it must be available. The backward needs values
+    directly, or to recompute the results of `prepared` ops.
     """
     place = {op: i for i, op in enumerate(body.ops)}
     found: dict[SSAValue, Operation] = {}
@@ -119,9 +121,10 @@ def _first_uses(
 
 def split_residuals(forward: FuncOp, body: Block) -> Saved:
     """
-    Replaces the backward's uses of forward values. Constants and prepared parameters are
-    computed again, each right before its first use; everything else becomes a block
-    argument of the backward, in front of the gradients. Returns these values.
+    Makes a backward `body` independent of the values of its forward, and returns the
+    values that it takes. Constants and prepared parameters are recomputed, each right
+    before its first use. All other values become arguments of the backward, before the
+    gradients.
     """
     block = forward.body.block
     saved = Saved()
@@ -164,9 +167,10 @@ def _block_of(value: SSAValue) -> Block | None:
 
 def recompute_marked(ops: Sequence[Operation], body: Block) -> None:
     """
-    Makes a backward, which still uses values of its forward, recompute the results of ops
-    that are marked `dist.recompute` (`ops` are the forward's). It then needs their operands
-    instead. The marks are removed.
+    Makes a backward `body`, which still uses values of its forward, recompute the
+    results of ops that have the attribute `dist.recompute`. `ops` are the forward's
+    ops. The backward then needs the operands of these ops instead. The attribute is
+    removed.
     """
     marked = {
         op for op in ops if RECOMPUTE in op.attributes and not isinstance(op, CallOp)
@@ -194,20 +198,20 @@ def recompute_marked(ops: Sequence[Operation], body: Block) -> None:
 
 STATISTIC = "train.statistic"
 """
-The attribute of a function's result that is kept for later steps and that no loss depends
-on.
+The attribute of a function's result that is kept for later steps and that no loss
+depends on, such as a running statistic.
 """
 
 
 @dataclass
 class Pair:
     """
-    The forward and backward of a function.
+    The forward and the backward of a function.
 
-    - `saved`: what the backward takes first: arguments and results of the forward, by
-      index; the residuals are the last results.
-    - `results`: the results whose gradients the backward takes next;
-    - `arguments`: the arguments whose gradients it returns.
+    - `saved`: the first arguments of the backward: arguments and results of the
+      forward, by index; the residuals are the forward's last results;
+    - `results`: the results whose gradients the backward takes next, by index;
+    - `arguments`: the arguments whose gradients the backward returns, by index.
     """
 
     forward: FuncOp
@@ -222,7 +226,10 @@ Key = tuple[str, tuple[int, ...]]
 
 
 class ReverseMode:
-    """Differentiates the functions of one module; each pair is made once."""
+    """
+    Differentiates the functions of one module. Each pair of forward and backward is
+    made once.
+    """
 
     def __init__(self, module: ModuleOp, types: GradientTypes):
         self.module = module
@@ -232,7 +239,11 @@ class ReverseMode:
         self.kernels = KernelGradients(module, self.active, self._through_reference)
 
     def pair(self, name: str, arguments: Sequence[int]) -> Pair:
-        """Returns the forward and backward of a function for these arguments."""
+        """
+        Returns the forward and backward of the function `name`, with gradients of the
+        arguments at the indices `arguments`. Raises DistIRError if there is no such
+        function.
+        """
         key = (name, tuple(arguments))
         if key not in self.pairs:
             if name not in self.functions:
@@ -242,7 +253,8 @@ class ReverseMode:
 
     def active(self, block: Block, sources: Sequence[SSAValue]) -> dict[SSAValue, None]:
         """
-        Returns the values of a body that depend differentiably on the sources, in order.
+        Returns the values of `block` that depend differentiably on `sources`, in
+        program order.
         """
         found: dict[SSAValue, None] = {v: None for v in sources if is_differentiable(v)}
         for op in block.ops:
@@ -261,8 +273,9 @@ class ReverseMode:
         return {
             r: None
             for i, r in enumerate(op.results)
-            # What holds tensors is active too: taking one out of it needs a rule, which
-            # is missed, instead of a gradient that ends there.
+            # Values that hold tensors (sequences) are active too. The op that takes a
+            # tensor out needs a rule; if it has none, an error is raised, instead of a
+            # gradient that silently ends there.
             if (is_differentiable(r) or not isinstance(r.type, TensorType))
             and i not in statistics
         }
@@ -271,9 +284,9 @@ class ReverseMode:
         self, block: Block, active: dict[SSAValue, None]
     ) -> dict[CallOp, Pair]:
         """
-        Makes a body keep what gradients need: replaces its active ops by their training
-        forms, and its active calls by calls of the forwards of their pairs. Extends
-        `active`; returns the pairs of the calls.
+        Makes a body keep the values that gradients need. Active ops are replaced by
+        their training forms, and active calls by calls of the forwards of their pairs.
+        Extends `active`, and returns the pair of each call.
         """
         take_training_forms(block, active)
         pairs: dict[CallOp, Pair] = {}
@@ -300,8 +313,10 @@ class ReverseMode:
         insert: Callable[[Operation], None],
     ) -> None:
         """
-        Builds the backward of forward ops, last one first. `gradients` holds the gradients
-        of the results and is extended to those of everything that is active.
+        Builds the backward of the forward `ops`, from the last op to the first.
+        `gradients` holds the gradients of the results, and is extended with those of
+        all active values. `pairs` holds the pair of each call. Raises DistIRError if an
+        op has no gradient.
         """
         for op in reversed(ops):
             if not any(r in gradients for r in op.results):
@@ -398,7 +413,7 @@ class ReverseMode:
                 )
             gradients[value] = gradient
         self.backward(ops, active, pairs, gradients, body.add_op)
-        # No gradient is not one of zeros: an optimizer leaves such parameters alone.
+        # A missing gradient is not a zero one: optimizers skip parameters without one.
         reached = [i for i in arguments if block.args[i] in gradients]
         body.add_op(ReturnOp(*(gradients[block.args[i]] for i in reached)))
         erase_dead(body)
@@ -446,5 +461,5 @@ class ReverseMode:
 
 
 def _statistics(function: FuncOp) -> set[int]:
-    """Returns the results of a function that no gradient flows back from, by index."""
+    """Returns the indices of a function's results that no gradient flows back from."""
     return {i for i, own in enumerate(result_attributes(function)) if STATISTIC in own}

@@ -1,9 +1,9 @@
 """
 The registry of gradient rules.
 
-A rule receives a forward op and the gradients of its results and builds the ops that
-compute the gradients of its operands. It may use the op's operands and results: those
-that it uses are what a layer's forward has to keep (its residuals).
+A rule receives a forward op and the gradients of its results, and builds ops that
+compute the gradients of the op's operands. A rule may use the forward op's operands and
+results. A layer's forward must then keep these values as residuals.
 
 ```python
 @onnx_gradient("Mul")
@@ -53,20 +53,20 @@ from distir.program import describe
 from distir.program.unknown_sizes import origin_of_unknown
 
 Gradients = Sequence[SSAValue | None]
-"""The gradient of each result or operand; None where nothing flows."""
+"""The gradient of each result or operand. None means that no gradient flows to it."""
 
 FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
 
 
 def is_differentiable(value: SSAValue) -> bool:
-    """Whether gradients can flow to a value: tensors of floats only."""
+    """Whether gradients can flow to `value`: only to tensors of floats."""
     return isinstance(value.type, TensorType) and isinstance(
         value.type.element_type, FLOATS
     )
 
 
 def shape(value: SSAValue) -> tuple[int, ...]:
-    """Returns the static shape of a value. Raises DistIRError if it is not static."""
+    """Returns the shape of `value`. Raises DistIRError if a size is unknown."""
     known = known_shape(value)
     if known is None:
         raise DistIRError(
@@ -83,33 +83,38 @@ def _named(value: SSAValue) -> str:
 
 
 class GradientBuilder:
-    """Appends ops in order; every op gets the scope of the forward op."""
+    """
+    Builds the ops of a backward: appends them in order. Ops without a scope get that of
+    the forward op.
+    """
 
     def __init__(self, insert: Callable[[Operation], None], scope: Attribute | None):
         self._insert = insert
         self._scope = scope
 
     def add(self, op: Operation) -> Operation:
-        """Appends an op of any dialect."""
+        """Appends an op of any dialect and returns it."""
         if self._scope is not None and SCOPE not in op.attributes:
             op.attributes[SCOPE] = self._scope
         self._insert(op)
         return op
 
     def result(self, op: Operation) -> SSAValue:
-        """Appends an op of any dialect; returns its first result."""
+        """Appends an op of any dialect and returns its first result."""
         return self.add(op).results[0]
 
     def onnx(
         self, name: str, *inputs: SSAValue | None, results: int = 1, **attributes: Any
     ) -> SSAValue:
-        """Appends an ONNX op; returns its first result. Result types are inferred."""
+        """
+        Appends an ONNX op and returns its first result. Result types are inferred.
+        """
         return self.onnx_results(name, *inputs, results=results, **attributes)[0]
 
     def onnx_results(
         self, name: str, *inputs: SSAValue | None, results: int = 1, **attributes: Any
     ) -> Sequence[SSAValue]:
-        """Appends an ONNX op; returns its results. Result types are inferred."""
+        """Appends an ONNX op and returns its results. Result types are inferred."""
         unknown = [UnrankedTensorType(f32)] * results
         op = operator(name).build_op(inputs, unknown, attributes)
         types = result_types(
@@ -122,7 +127,7 @@ class GradientBuilder:
         return self.add(op).results
 
     def constant(self, values: npt.ArrayLike) -> SSAValue:
-        """Appends an `onnx.Constant` and returns its value."""
+        """Appends an `onnx.Constant` and returns its result."""
         array = np.asarray(values)
         type_ = TensorType(element_type_of_dtype(array.dtype), array.shape)
         op = operator("Constant").build_op([], [type_], {"value": constant_attr(array)})
@@ -131,25 +136,28 @@ class GradientBuilder:
     def integers(self, values: Sequence[int]) -> SSAValue:
         """
         Appends a constant of 64-bit integers, such as a shape or axes, and returns its
-        value.
+        result.
         """
         return self.constant(np.array(values, dtype=np.int64))
 
     def scalar(self, value: float, like: SSAValue) -> SSAValue:
         """
-        Appends a scalar constant of the element type of `like`, and returns its value.
+        Appends a scalar constant with the element type of `like`, and returns its
+        result.
         """
         return self.array(value, like)
 
     def array(self, values: npt.ArrayLike, like: SSAValue) -> SSAValue:
-        """Appends a constant of the element type of `like`, and returns its value."""
+        """
+        Appends a constant with the element type of `like`, and returns its result.
+        """
         assert isinstance(like.type, TensorType)
         return self.constant(np.array(values, numpy_dtype(like.type.element_type)))
 
     def sum_to(self, gradient: SSAValue, target: SSAValue) -> SSAValue:
         """
-        Sums a gradient over the dimensions that broadcasting `target` added, and returns
-        the sum.
+        Returns a gradient of `target`'s shape: `gradient` summed over the dimensions
+        along which `target` was broadcast.
         """
         have, want = shape(gradient), shape(target)
         if have == want:
@@ -164,8 +172,9 @@ class GradientBuilder:
 
     def cast(self, value: SSAValue, like: SSAValue) -> SSAValue:
         """
-        Returns the value in the element type of another value, which is not an operand of
-        the cast (as it would be of CastLike) and so need not be kept.
+        Returns `value` in the element type of `like`. The op is a Cast. Unlike a
+        CastLike, it does not have `like` as an operand, which thus need not be kept for
+        the backward.
         """
         assert isinstance(value.type, TensorType) and isinstance(like.type, TensorType)
         if value.type.element_type == like.type.element_type:
@@ -174,11 +183,11 @@ class GradientBuilder:
         return self.onnx("Cast", value, to=to)
 
     def reshape_like(self, value: SSAValue, target: SSAValue) -> SSAValue:
-        """Returns the value in the shape of another."""
+        """Returns `value` in the shape of `target`."""
         return self.reshaped(value, shape(target))
 
     def reshaped(self, value: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
-        """Returns the value in that shape."""
+        """Returns `value` in the shape `sizes`."""
         if shape(value) == sizes:
             return value
         # Without allowzero, 0 would be the size of the operand's dimension.
@@ -190,10 +199,12 @@ GradientRule = Callable[[Any, Gradients, GradientBuilder], Gradients]
 
 gradient_rule = Registry[GradientRule]("distir.gradients.rules")
 """
-Registers the gradient rule of the ops with these names. It is called with the op, the
-gradients of its results (not all None) and a builder, and returns one gradient per operand
-(in the order of `op.operands`), each of the operand's own type, or None where nothing
-flows. Raises DistIRError for a form of the op that it cannot handle.
+Registers the gradient rule of the ops with the given names.
+
+A rule is called with the op, the gradients of its results (not all None) and a builder.
+It returns one gradient per operand, in the order of `op.operands`. Each gradient has
+its operand's type, or is None if no gradient flows to the operand. A rule raises
+DistIRError for a form of the op that it cannot handle.
 """
 
 
@@ -201,17 +212,20 @@ TrainingForm = Callable[[OnnxOp], Operation | None]
 
 training_form = Registry[TrainingForm]("distir.gradients.rules")
 """
-Registers the training form of the ONNX operators with these names, which computes the same
-and returns, as further results, what their gradient needs (the statistics of a norm): a
-function from the operator to a new op with the same first results; None for a form of the
-operator that has no such op.
+Registers the training form of the ONNX operators with the given names.
+
+A training form is an op with the same first results and, as further results, the values
+that the gradient needs, such as the statistics of a norm. The registered function takes
+an operator and returns the new op, or None for a form of the operator that has no such
+op.
 """
 
 
 def take_training_forms(block: Block, active: dict[SSAValue, None]) -> None:
     """
-    Replaces every operator of a body that gradients go through by its training form, if it
-    has one. `active` holds the values that gradients flow to, and is updated.
+    Replaces each operator of `block` that gradients flow through with its training
+    form, if it has one. `active` holds the values that gradients flow to. It is
+    updated.
     """
     for op in list(block.ops):
         if not isinstance(op, OnnxOp) or not any(r in active for r in op.results):
@@ -236,9 +250,9 @@ SingleRule = Callable[[OnnxOp, SSAValue, GradientBuilder], Gradients]
 
 def onnx_gradient(*names: str) -> Callable[[SingleRule], SingleRule]:
     """
-    Registers the gradient rule of ONNX operators (without `onnx.`) of which only the first
-    result has a gradient: it is called with that gradient, and may leave out Nones at the
-    end.
+    Registers the gradient rule of ONNX operators whose first result alone has a
+    gradient. Names are without `onnx.`. The rule is called with the gradient of the
+    first result, and may leave out Nones at the end of its list.
     """
 
     def register(function: SingleRule) -> SingleRule:
@@ -254,14 +268,17 @@ def onnx_gradient(*names: str) -> Callable[[SingleRule], SingleRule]:
 
 
 def registered_rules() -> frozenset[str]:
-    """Returns the names of the ops that have a gradient rule."""
+    """Returns the names of all ops that have a gradient rule."""
     return frozenset(gradient_rule.entries)
 
 
 def gradients_of(
     op: Operation, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Returns the gradients of an op's operands. Raises DistIRError if there is no rule."""
+    """
+    Returns the gradients of an op's operands. Raises DistIRError if the op has no rule,
+    or if the rule returns a gradient of a wrong type.
+    """
     rule = gradient_rule.get(op.name)
     if rule is None:
         raise DistIRError(

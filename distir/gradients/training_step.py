@@ -1,4 +1,4 @@
-"""The entry function on its way from a forward program to a training step."""
+"""The entry function while it is turned from a forward program into a training step."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from distir.program.repacking import repacked_arguments
 
 class TrainingStep:
     """
-    Adds arguments, ops and results to an entry function that is being turned from a forward
-    program into a training step.
+    Adds arguments, ops and results to an entry function that is being turned from a
+    forward program into a training step.
     """
 
     def __init__(self, module: ModuleOp):
@@ -52,9 +52,11 @@ class TrainingStep:
         position: int | None = None,
     ) -> SSAValue:
         """
-        Adds an argument, by default the last one, with further attributes. The function's
-        own description of its arguments is brought up to date in `finish` (or at once, if
-        the argument is not the last), as doing it for each of many arguments takes time.
+        Adds an argument and returns it. It has the given role, name and further
+        attributes, and is by default the last argument. The function's type and
+        argument attributes are updated later, in `finish`, because an update per
+        argument would be slow; if the argument is not the last, they are updated at
+        once. Raises DistIRError if the name is taken.
         """
         if name in self._taken:
             raise DistIRError(
@@ -78,30 +80,35 @@ class TrainingStep:
         self, result: tuple[SSAValue, Mapping[str, Attribute]]
     ) -> SSAValue | None:
         """
-        Returns the argument that a result replaces in the next step; None if it replaces
-        none.
+        Returns the argument that `result` replaces in the next step, or None if it
+        replaces none.
         """
         name = UPDATES.of(result[1])
         return None if name is None else self.block.args[self.names.index(name)]
 
     def counter(self) -> SSAValue | None:
-        """The argument that counts the steps done before, if there is one."""
+        """The argument that counts the steps done so far, or None if there is none."""
         for arg, attributes in zip(self.block.args, self.attributes, strict=True):
             if COUNTER in attributes:
                 return arg
         return None
 
     def add_counter(self) -> SSAValue:
-        """Adds an argument that counts the steps done before; the caller must update it."""
+        """
+        Adds an argument that counts the steps done so far. The caller must update it.
+        """
         return self.argument(TensorType(i64, []), "state", STEP, {COUNTER: UnitAttr()})
 
     def describe_arguments(self) -> None:
-        """Brings the function's own description of its arguments up to date."""
+        """Updates the function's type and the attributes of its arguments."""
         self.function.update_function_type()
         set_argument_attributes(self.function, self.attributes)
 
     def kept(self) -> list[tuple[SSAValue, dict[str, Attribute]]]:
-        """Returns the values that the forward program updates, such as running statistics."""
+        """
+        Returns the results of the forward program that update arguments, such as
+        running statistics, with their attributes.
+        """
         self.describe_arguments()
         values, attributes = (
             return_op(self.function).operands,
@@ -111,13 +118,13 @@ class TrainingStep:
 
     def finish(self, results: list[tuple[SSAValue, dict[str, Attribute]]]) -> None:
         """
-        Replaces what the function returns, and brings the description of its arguments up
-        to date.
+        Replaces the function's results by `results`, with their attributes, and updates
+        the description of its arguments.
         """
         self.describe_arguments()
         values = [value for value, _ in results]
         set_results(self.function, values, [attributes for _, attributes in results])
 
     def insert(self, op: Operation) -> None:
-        """Inserts an op before the return."""
+        """Inserts an op right before the return."""
         self.block.insert_op_before(op, return_op(self.function))

@@ -1,1 +1,3 @@
-"""The ops of the `collective` dialect: what they have in common, and one file per kind."""
+"""
+The ops of the `collective` dialect: their common base, and one file per kind of op.
+"""

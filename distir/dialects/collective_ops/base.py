@@ -1,6 +1,6 @@
 """
-The base of collectives: their two forms, traffic, buffers, the layouts of operands and
-results, and asynchronous results.
+The base of collectives: their distributed and per-rank forms, messages, buffers,
+layouts of operands and results, and asynchronous results.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ I64 = IntegerAttr.constr(i64)
 
 class _MeetsOthers(MemoryEffect):
     """
-    The effects of collectives. None in the distributed form, which is one program for all
-    devices; in the program of one rank a collective that nothing uses has to stay, as the
-    others of its group have it too.
+    The effects of collectives on other devices. In the distributed form, which is one
+    program for all devices, there are none. In the per-rank form, a collective must
+    stay even if its result is unused, because the other ranks of its group run it too.
     """
 
     @classmethod
@@ -62,37 +62,40 @@ _NOTHING = frozenset[EffectInstance]()
 
 REPEAT = "torch.repeat"
 """
-The attribute of a function that only makes the text of a program shorter: it may take what
-is in flight, and waits for it, as its callers would.
+The attribute of a function that exists only to make the text of a program shorter. Like
+the code around its calls, it may take tensors that are still in flight and wait for
+them.
 """
 
 
 class MayBeInFlight(OpTrait):
     """
-    The trait of ops of other dialects whose operands and results may be in flight, as they
-    stand for collectives or hold tensors that nobody looks at yet.
+    The trait of ops of other dialects whose operands and results may be in flight,
+    because they stand for collectives or hold tensors that are not read yet.
     """
 
 
 class Waits(OpTrait):
-    """The trait of the op that waits for a tensor in flight."""
+    """The trait of the op that waits for a tensor that is in flight."""
 
 
 class OfOneRank(OpTrait):
-    """The trait of ops that only the program of one rank has."""
+    """The trait of ops that occur only in the program of one rank."""
 
 
 @dataclass(frozen=True)
 class Traffic:
     """
-    The messages of a collective among the devices of a group, as the simulator prices them.
+    The messages of a collective among the devices of a group, as the simulator prices
+    them.
 
-    - `pattern`: `exchange`, every device sends each of the others its share of a tensor;
-      `shift`, each sends its operand to the next one; `chain`, the whole operand goes along
-      all devices, from or to the root; `parts`, the root sends each its part, or gets it;
-    - `kind`: of an exchange, the collective whose time it takes;
-    - `of_result`: whether an exchange shares out the result, and not the operand;
-    - `rounds`: the number of times that an exchange does so.
+    - `pattern`: `exchange`: every device sends its share of a tensor to each other
+      device; `shift`: each device sends its operand to the next; `chain`: the whole
+      operand passes along all devices, from or to the root; `parts`: the root sends
+      each device its part, or receives it;
+    - `kind`: the collective that an exchange is timed as; "" for other patterns;
+    - `of_result`: whether an exchange divides up the result instead of the operand;
+    - `rounds`: the number of such exchanges.
     """
 
     pattern: Literal["exchange", "shift", "chain", "parts"]
@@ -104,15 +107,15 @@ class Traffic:
 @dataclass(frozen=True)
 class Buffers:
     """
-    The tensors that lie in memory a second time while the collectives of a message are at
-    work.
+    The tensors that take memory a second time while the collectives of a message run.
 
-    - `operands`: all operands of the message;
-    - `results`: `all` of its results, or those of the `others` than the first;
-    - `if_copied`: none where a single tensor lies in memory as it travels: one that is split
-      or gathered along its first dimension;
-    - `last`: whether they are there until the last collective of the message, and not from
-      the first one on.
+    - `operands`: whether all operands of the message take memory twice;
+    - `results`: the results that take memory twice: `all`, the `others` (all but the
+      first), or `none`;
+    - `if_copied`: whether a single tensor needs no buffer if it travels as it lies in
+      memory, that is, if it is split or gathered along its first dimension;
+    - `last`: whether the buffers live until the last collective of the message, instead
+      of from the first one on.
     """
 
     operands: bool = False
@@ -123,24 +126,24 @@ class Buffers:
 
 class CollectiveOp(IRDLOperation):
     """
-    Base of all collectives over mesh axes. A new one states its facts in the attributes
-    below, and has a function in a module of `distir/runtime`.
+    Base of all collectives over mesh axes. A new collective states its facts in the
+    class attributes below, and has a function in a module of `distir/runtime`.
 
     - `axes`: the mesh axes, major to minor.
     - the unit attribute `dist.asynchronous`: devices go on while this op runs on their
-      communication streams, and wait where they use the result. A function may return such
-      a result while it is in flight; then its caller waits. In per-rank form the result may
-      only be waited for (`collective.wait`) or returned. Not every collective can be
-      asynchronous.
-    - the integer `dist.bucket`: collectives of a function with the same number are one
-      *bucket*, and travel in one message. They are next to each other, of the same kind,
-      over the same axes of the same mesh, of the same element type and monoid, all
-      asynchronous or none. Those that are left when a pass deletes some are still a bucket.
-      Results are the same without the attribute; not every collective can be in one.
+      communication streams, and wait at the first use of the result. A function may
+      return such a result while it is in flight; then its caller waits. In per-rank
+      form, the result may only be waited for (`collective.wait`) or returned. Not every
+      collective can be asynchronous.
+    - the integer `dist.bucket`: collectives of a function with the same integer form
+      one *bucket*, and travel in one message. They are next to each other, have the
+      same kind, mesh, axes, element type and monoid, and all are asynchronous or none
+      is. If a pass deletes some of them, the others still form a bucket. The attribute
+      does not change results. Not every collective can be in a bucket.
     - per-rank form only: `group` (global ranks in order), `dim` (the dimension that is
-      gathered, scattered or sliced; for `all_to_all` the one that is gathered), `split_dim`
-      (`all_to_all`: the dimension that is split), `run` / `split_run` (run lengths on these
-      dimensions; absent for contiguous splits), `reduction` (monoid).
+      gathered, scattered or sliced; for `all_to_all` the one that is gathered),
+      `split_dim` (`all_to_all`: the dimension that is split), `run` / `split_run` (run
+      lengths on these dimensions; absent for contiguous splits), `reduction` (monoid).
     """
 
     source = operand_def(TensorType)
@@ -160,41 +163,46 @@ class CollectiveOp(IRDLOperation):
     )
 
     NEEDED: ClassVar[tuple[str, ...]] = ()
-    """Properties that the per-rank form of this op must have."""
+    """Properties that this op must have in the per-rank form."""
 
     PER_RANK: ClassVar[tuple[str, ...]] = (
         *("group", "reduction", "dim", "run", "split_dim", "split_run", "root"),
     )
     """
-    Properties of the per-rank form alone; in the distributed form layouts determine them.
+    Properties that only the per-rank form has. In the distributed form, layouts
+    determine them.
     """
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = False
-    """Whether devices can go on while this op runs."""
+    """Whether devices can go on with other work while this op runs."""
 
     CAN_JOIN: ClassVar[bool] = False
-    """Whether several of these can travel in one message."""
+    """Whether several ops of this kind can travel in one message."""
 
     REDUCES: ClassVar[bool] = False
-    """Whether terms are reduced by a monoid, which the per-rank form names."""
+    """
+    Whether the op reduces terms by a monoid. The per-rank form names it in `reduction`.
+    """
 
     KEEPS_VALUE: ClassVar[bool] = True
-    """Whether the global value of the result is that of the operand."""
+    """Whether the result has the same global value as the operand."""
 
     IN_PLACE: ClassVar[bool] = False
-    """Whether it works in its result, so that it needs its operand no longer."""
+    """Whether the op works in its result's memory, so that the operand can be freed."""
 
     TRAFFIC: ClassVar[Traffic | None] = None
-    """The messages among the devices; None if there are none."""
+    """The messages among the devices, or None if the op sends none."""
 
     BUFFERS: ClassVar[Buffers] = Buffers()
-    """The memory that it needs beside its operand and its result."""
+    """The memory that the op needs besides its operand and its result."""
 
     TORCH_MODULE: ClassVar[str] = "collectives"
-    """The module of `distir/runtime` with the function that does it on a rank."""
+    """The module of `distir/runtime` that implements the op on a rank."""
 
     TORCH_FUNCTION: ClassVar[str] = ""
-    """The name of that function; "" if it is the name of the op."""
+    """
+    The function in `TORCH_MODULE` that implements the op; "" if it has the op's name.
+    """
 
     def __init__(
         self,
@@ -232,7 +240,7 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def axis_names(self) -> tuple[str, ...]:
-        """The mesh axes that this op runs over, major to minor."""
+        """The mesh axes that the op runs over, major to minor."""
         return tuple(a.data for a in self.axes.data)
 
     @property
@@ -250,27 +258,30 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def share(self) -> float:
-        """The share of the tensors that travels, from 0 to 1."""
+        """The fraction of the tensors that travels, from 0 to 1."""
         return 1.0
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
         """
         Returns the result layouts that this op can produce from an operand with layout
-        `before`, for a tensor of that rank (distributed form). Raises VerifyException if
-        the operand's layout does not allow the op at all.
+        `before` and `rank` dimensions (distributed form). Raises VerifyException if the
+        op cannot take an operand with this layout.
         """
         raise NotImplementedError
 
     @property
     def is_asynchronous(self) -> bool:
         """
-        Whether devices compute while this op communicates; the users of its result wait.
+        Whether devices go on while this op communicates. They wait where its result is
+        used.
         """
         return ASYNCHRONOUS in self.attributes
 
     @property
     def is_joined(self) -> bool:
-        """Whether this op travels in one message with the collective before it."""
+        """
+        Whether this op travels in one message with the collective right before it.
+        """
         bucket = self.attributes.get(BUCKET)
         if bucket is None:
             return False
@@ -281,7 +292,7 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def message(self) -> tuple[Attribute | str | bool | None, ...]:
-        """A key that is equal for two collectives that can travel in one message."""
+        """A key that is equal for collectives that can travel in one message."""
         layout = layout_of(self.source)
         source = self.source.type
         return (
@@ -295,7 +306,7 @@ class CollectiveOp(IRDLOperation):
         )
 
     def _monoid(self, layout: Layout | None) -> str | None:
-        """Returns the monoid of the reduction, if there is one."""
+        """Returns the monoid of the reduction, or None if the op does not reduce."""
         if layout is None:
             return None if self.reduction is None else self.reduction.data
         return dict(layout.partial).get(self.axis_names[0])
@@ -353,8 +364,8 @@ class CollectiveOp(IRDLOperation):
 
     def check_bucket(self) -> None:
         """
-        Raises VerifyException if this op cannot travel in one message with the collective
-        of the same bucket before it.
+        Raises VerifyException if this op must not have `dist.bucket`, or cannot travel
+        in one message with the previous collective of its bucket.
         """
         if not self.CAN_JOIN:
             raise VerifyException(
@@ -379,8 +390,8 @@ class CollectiveOp(IRDLOperation):
 
     def _require_partial(self, before: Layout) -> str:
         """
-        Returns the one monoid with which the operand is partial over all of the axes.
-        Raises VerifyException if there is none.
+        Returns the monoid with which the operand is partial over every axis of this op.
+        Raises VerifyException unless there is exactly one.
         """
         monoids = {dict(before.partial).get(axis) for axis in self.axis_names}
         if len(monoids) != 1 or None in monoids:
@@ -393,7 +404,10 @@ class CollectiveOp(IRDLOperation):
         return monoid
 
     def _ending_dims(self, before: Layout, rank: int) -> list[int]:
-        """Returns the dimensions whose minor axes are exactly the axes of this op."""
+        """
+        Returns the dimensions whose innermost axes are exactly the axes of this op.
+        Raises VerifyException if there are none.
+        """
         n = len(self.axis_names)
         dims = [
             i
@@ -409,7 +423,8 @@ class CollectiveOp(IRDLOperation):
 
     def _require_free(self, before: Layout) -> None:
         """
-        Raises VerifyException unless the operand is replicated over the axes of this op.
+        Raises VerifyException unless the operand is replicated over the axes of this
+        op.
         """
         used = {*before.split_axes, *before.partial_axes} & set(self.axis_names)
         if used:
@@ -420,8 +435,8 @@ class CollectiveOp(IRDLOperation):
 
     def _splits(self, layout: Layout, rank: int) -> list[Layout]:
         """
-        Returns, for each dimension, `layout` with the axes of this op appended to that
-        dimension; the run lengths are those of the declared result.
+        Returns one layout per dimension: `layout` with the axes of this op appended to
+        that dimension. Run lengths are taken from the declared result.
         """
         after = layout_of(self.result)
         if after is None:
@@ -438,8 +453,8 @@ class CollectiveOp(IRDLOperation):
 
 def bucket_of(op: CollectiveOp) -> list[CollectiveOp]:
     """
-    Returns the collectives that travel in one message with this one, itself included, in
-    order.
+    Returns the collectives that travel in one message with `op`, including `op`, in
+    program order.
     """
     first = op
     while first.is_joined and isinstance(first.prev_op, CollectiveOp):
@@ -465,8 +480,9 @@ def is_per_rank(op: Operation) -> bool:
 
 def require_waits(arriving: SSAValue) -> None:
     """
-    Raises VerifyException if anything but a wait or a return uses a tensor that is in
-    flight, here or in a function that is a part of its callers (`torch.repeat`).
+    Raises VerifyException unless the tensor `arriving`, which is in flight, is only
+    waited for or returned. Calls of functions with the attribute `torch.repeat` may
+    take the tensor; the same rule then holds for its uses inside of these functions.
     """
     for use in arriving.uses:
         callee = _repeat(use.operation)
@@ -489,7 +505,10 @@ def require_waits(arriving: SSAValue) -> None:
 
 
 def _repeat(op: Operation) -> FuncOp | None:
-    """Returns the function that an op calls if that is a part of its callers."""
+    """
+    Returns the function that an op calls if it has the attribute `torch.repeat`, else
+    None.
+    """
     if not isinstance(op, CallOp):
         return None
     callee = SymbolTable.lookup_symbol(op, op.callee)

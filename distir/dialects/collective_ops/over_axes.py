@@ -1,4 +1,4 @@
-"""Collectives among the devices along some axes of a mesh, which all do the same."""
+"""Collectives over mesh axes in which all devices have the same part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from distir.dialects.tensors import shape_of
 
 @irdl_op_definition
 class AllReduceOp(CollectiveOp):
-    """Reduces partial values over the axes; every device gets the whole result."""
+    """Reduces partial values over the axes. Every device gets the whole result."""
 
     name = "collective.all_reduce"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
@@ -48,7 +48,9 @@ class AllReduceOp(CollectiveOp):
 
 @irdl_op_definition
 class AllGatherOp(CollectiveOp):
-    """Collects the shards of one dimension; every device gets all of them."""
+    """
+    Collects the shards of a tensor along one dimension. Every device gets all of them.
+    """
 
     name = "collective.all_gather"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
@@ -69,7 +71,10 @@ class AllGatherOp(CollectiveOp):
 
 @irdl_op_definition
 class ReduceScatterOp(CollectiveOp):
-    """Reduces partial values; each device keeps its shard of one dimension."""
+    """
+    Reduces partial values. Each device keeps only its shard of the result along one
+    dimension.
+    """
 
     name = "collective.reduce_scatter"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
@@ -87,7 +92,10 @@ class ReduceScatterOp(CollectiveOp):
 
 
 class _Exchange(CollectiveOp):
-    """Base of what moves the split from one dimension (gathered) to another (split)."""
+    """
+    Base of collectives that move the split of a tensor to another dimension: one
+    dimension is gathered, and the other is split.
+    """
 
     NEEDED: ClassVar[tuple[str, ...]] = ("dim", "split_dim")
     TRAFFIC: ClassVar[Traffic | None] = Traffic("exchange", "all_to_all")
@@ -107,7 +115,10 @@ class _Exchange(CollectiveOp):
 
 @irdl_op_definition
 class AllToAllOp(_Exchange):
-    """Moves the split from one dimension (gathered) to another (split)."""
+    """
+    Exchanges parts of shards so that the devices split a tensor along another
+    dimension: one dimension is gathered, and the other is split.
+    """
 
     name = "collective.all_to_all"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
@@ -117,15 +128,16 @@ class AllToAllOp(_Exchange):
 @irdl_op_definition
 class RaggedAllToAllOp(_Exchange):
     """
-    Does what `collective.all_to_all` does with a tensor of rows of experts, `[shards, groups,
-    places, width]`, of which only rows that are not empty travel; empty ones become zero.
-    How many there are is known when the program runs; `source` and `result` have the sizes
-    that suffice in any case.
+    An all-to-all that leaves out empty rows. Its tensors hold the rows of experts,
+    [shards, groups, places, width]. Empty rows of the result are zero. The number of
+    rows that travel is known only when the program runs; `source` and `result` have
+    sizes that always suffice.
 
-    - `rows`, `arriving`: which of its shard's experts each row of the operand and of the
-      result belongs to, -1 for an empty one (see `train.expert_places`), split as these are;
-    - `taken`: how many rows of a group, in all shards, are not empty. It says how much is
-      sent where every device gets the same; results do not depend on it.
+    - `rows`, `arriving`: for each row of the operand and of the result, the number of
+      its expert within its shard, or -1 if the row is empty (see
+      `train.expert_places`). They are split like the operand and the result;
+    - `taken`: the number of rows of a group, over all shards, that are not empty. It
+      gives the amount of data if tokens are spread evenly. Results do not depend on it.
     """
 
     name = "collective.ragged_all_to_all"
@@ -147,7 +159,8 @@ class RaggedAllToAllOp(_Exchange):
         exchange: AllToAllOp, rows: Sequence[SSAValue], taken: IntegerAttr
     ) -> RaggedAllToAllOp:
         """
-        Returns the op that does what an all-to-all does, with rows that are not empty.
+        Returns the op that replaces the all-to-all `exchange` and leaves out empty
+        rows.
         """
         op = RaggedAllToAllOp(
             exchange.source, exchange.axis_names, exchange.result.type
@@ -160,8 +173,8 @@ class RaggedAllToAllOp(_Exchange):
     @property
     def share(self) -> float:
         """
-        The share of the rows that are taken, where tokens are dealt evenly. Where they are
-        not, all devices wait for the one that gets the most.
+        The fraction of the rows that are not empty, if tokens are spread evenly. If
+        they are not, all devices wait for the one with the most rows.
         """
         shards, _, places = shape_of(self.source)[:3]
         return min(1.0, self.taken.value.data / (shards * places))
@@ -184,7 +197,7 @@ class RaggedAllToAllOp(_Exchange):
 @irdl_op_definition
 class SliceOp(CollectiveOp):
     """
-    Each device keeps its shard of a value that it holds whole. There is no communication.
+    Each device keeps its shard of a value that it holds whole. Nothing is communicated.
     """
 
     name = "collective.slice"
@@ -199,8 +212,9 @@ class SliceOp(CollectiveOp):
 @irdl_op_definition
 class PermuteOp(CollectiveOp):
     """
-    Ring shift: each device passes its shard to the next one along the axis, `shift`
-    positions further. The layout stays; the global value is rolled by whole shards.
+    Ring shift: each device passes its shard to the device `shift` positions further
+    along the axis. The layout stays the same; the global value is rolled by whole
+    shards.
     """
 
     name = "collective.permute"

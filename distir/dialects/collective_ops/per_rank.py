@@ -1,4 +1,6 @@
-"""Ops that the program of one rank has beside its collectives: sends and what waits."""
+"""
+Ops of the program of one rank besides collectives: send, receive, wait, coordinates.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ from distir.dialects.dist_attributes import ASYNCHRONOUS
 @irdl_op_definition
 class CoordinateOp(IRDLOperation):
     """
-    In the per-rank form, this rank's position along the axes (the first axis major), as a
-    scalar. `index` is its value on this rank.
+    This rank's position along the axes (the first axis is major), as a scalar. It
+    belongs to the per-rank form. `index` is the position.
     """
 
     name = "collective.coordinate"
@@ -94,8 +96,9 @@ class _Transfer(IRDLOperation):
 @irdl_op_definition
 class SendToRankOp(_Transfer):
     """
-    In the per-rank form, sends a local tensor to the global rank `peer`, and waits until
-    that rank has it; with the unit attribute `dist.asynchronous` this rank goes on at once.
+    Sends a local tensor to the global rank `peer` and waits until it has arrived
+    (per-rank form). With the unit attribute `dist.asynchronous`, this rank goes on at
+    once.
     """
 
     name = "collective.send"
@@ -111,9 +114,9 @@ class SendToRankOp(_Transfer):
 @irdl_op_definition
 class RecvFromRankOp(_Transfer):
     """
-    In the per-rank form, receives a local tensor from the global rank `peer`. With the unit
-    attribute `dist.asynchronous` this rank goes on before the tensor has arrived: only
-    `collective.wait` may take the result.
+    Receives a local tensor from the global rank `peer` (per-rank form). With the unit
+    attribute `dist.asynchronous`, this rank goes on before the tensor has arrived; then
+    only `collective.wait` may use the result.
     """
 
     name = "collective.recv"
@@ -136,8 +139,9 @@ class RecvFromRankOp(_Transfer):
 @irdl_op_definition
 class WaitOp(_Transfer):
     """
-    In the per-rank form, waits until a tensor has arrived that is being received, or that
-    an asynchronous collective gives, or that a function returned in flight.
+    Waits until a tensor has arrived (per-rank form). The tensor is the result of an
+    asynchronous receive or collective, or a function returned it while it was in
+    flight.
     """
 
     name = "collective.wait"

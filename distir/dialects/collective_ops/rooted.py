@@ -1,4 +1,6 @@
-"""Collectives of which one device, the root, has or gets the whole."""
+"""
+Collectives with a root: one device that has the whole operand or gets the whole result.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,19 @@ from distir.dialects.dist import Layout, layout_of
 
 class RootedOp(CollectiveOp):
     """
-    Base of the collectives with a root: the root is a mesh without axes (one device),
-    the other side a mesh that contains it. In per-rank form `root` is its global rank
-    (absent: the first of the group); the operand of other ranks than the root of a
-    broadcast or scatter, and their result of a reduce or gather, mean nothing.
+    Base of the collectives with a root.
+
+    The root is a mesh without axes (one device), and the other side is a mesh that
+    contains it. In per-rank form, `root` is the root's global rank; if it is absent,
+    the root is the first rank of the group. Ranks other than the root ignore the
+    operand of a broadcast or scatter, and must not use the result of a reduce or
+    gather.
     """
 
     root = opt_prop_def(I64)
 
     FROM_ROOT: ClassVar[bool] = False
-    """Whether the root has the operand, and not the result."""
+    """Whether the root holds the operand; else it gets the result."""
 
 
 @irdl_op_definition
@@ -63,7 +68,7 @@ class ScatterOp(RootedOp):
 
 @irdl_op_definition
 class ReduceOp(RootedOp):
-    """Reduces partial values of a mesh onto one device."""
+    """Reduces the partial values of a mesh's devices onto one device."""
 
     name = "collective.reduce"
     REDUCES: ClassVar[bool] = True
@@ -78,7 +83,10 @@ class ReduceOp(RootedOp):
 
 @irdl_op_definition
 class GatherOp(RootedOp):
-    """Collects the shards of one dimension of a mesh on one device."""
+    """
+    Collects on one device the shards of a tensor that a mesh splits along one
+    dimension.
+    """
 
     name = "collective.gather"
     TRAFFIC: ClassVar[Traffic | None] = Traffic("parts")

@@ -1,3 +1,4 @@
 """
-The ops of the `onnx` dialect: one class of op, its schema, types, sizes and facts.
+The parts of the `onnx` dialect: the class of its ops, types, checks of shapes, and
+facts about operators.
 """

@@ -1,6 +1,6 @@
 """
-Attributes of ONNX operators: conversions between Python data and xDSL attributes, and the
-checks of their values.
+Attributes of ONNX operators: conversions between Python values and xDSL attributes, and
+checks of the values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _AttrType = OpSchema.AttrType
 
 
 def decoded(value: Any) -> Any:
-    """Returns the value of an ONNX attribute with text instead of bytes."""
+    """
+    Returns the value of an ONNX attribute with bytes decoded to text, also in lists.
+    """
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, list | tuple):
@@ -37,7 +39,10 @@ def decoded(value: Any) -> Any:
 
 
 def attribute_from_python(schema: OpSchema.Attribute, value: Any) -> Attribute:
-    """Returns the xDSL attribute for the Python value of an ONNX attribute."""
+    """
+    Returns the Python value of an ONNX attribute as an xDSL attribute. Raises
+    ValueError for types of attributes that are not supported.
+    """
     match schema.type:
         case _AttrType.INT:
             return IntegerAttr(int(value), i64)
@@ -58,7 +63,10 @@ def attribute_from_python(schema: OpSchema.Attribute, value: Any) -> Attribute:
 
 
 def attribute_to_python(attr: Attribute) -> Any:
-    """Returns Python data for the xDSL attribute of an ONNX attribute."""
+    """
+    Returns the value of an ONNX attribute, given as an xDSL attribute, as a Python
+    value. A type is returned as it is, and a tensor as a NumPy array.
+    """
     match attr:
         case IntegerAttr() | FloatAttr():
             return attr.value.data
@@ -180,15 +188,15 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "TensorScatter.mode": ("linear", "circular"),
 }
 """
-The allowed values of text attributes, by attribute, or by operator and attribute where
-operators differ.
+The allowed values of text attributes. Keys are attribute names, or `operator.attribute`
+where operators differ.
 """
 
 
 def verify_attribute(owner: str, schema: OpSchema.Attribute, attr: Attribute) -> None:
     """
-    Raises VerifyException unless an attribute of the operator `owner` has the kind and the
-    range that the standard demands.
+    Raises VerifyException unless the attribute `attr` of the operator `owner` has the
+    kind of value and the range that the ONNX standard requires.
     """
     if schema.type not in _EXPECTED:
         return
@@ -207,7 +215,10 @@ def verify_attribute(owner: str, schema: OpSchema.Attribute, attr: Attribute) ->
 
 
 def _out_of_range(owner: str, name: str, attr: Attribute) -> str | None:
-    """Says what an attribute should be, for an error; None if it is that."""
+    """
+    Returns a description of an attribute's allowed values if its value is not allowed,
+    else None.
+    """
     operator = owner.removeprefix("onnx.")
     if isinstance(attr, StringAttr):
         choices = _CHOICES.get(name) or _CHOICES.get(f"{operator}.{name}")

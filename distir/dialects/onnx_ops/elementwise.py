@@ -1,6 +1,7 @@
 """
-The elementwise operators of ONNX: one row for each, from which the layers above take its sharding
-rule, its gradient, its call of PyTorch, how the simulator fuses it, and what passes take it for.
+The elementwise operators of ONNX, one row for each. The layers above read from a row
+the operator's sharding rule, its gradient, its PyTorch expression and whether the
+simulator can fuse it.
 """
 
 from __future__ import annotations
@@ -13,35 +14,41 @@ from typing import Literal
 @dataclass(frozen=True)
 class Elementwise:
     """
-    An operator that computes each element of its result from those of its operands at the same
-    place. Where a text is empty, the layer that reads it has a function for the operator, or does
-    without.
+    An operator that computes each result element from the operand elements at the same
+    position. If a text is empty, the layer that reads it uses its own function for the
+    operator, or none.
     """
 
     torch: str = ""
-    """PyTorch's expression: a template of `distir.lowering.emitter.Call.write`."""
+    """
+    The operator's PyTorch expression: a template of
+    `distir.lowering.emitter.Call.write`.
+    """
 
     gradient: str = ""
     """
-    The gradient of the only operand `x`, of the result `y`, its gradient `dy` and attributes by
-    name, in the notation of `distir.gradients.rules.elementwise`; "0" for an operator of any
-    number of operands that is constant almost everywhere.
+    The operator's gradient in the notation of `distir.gradients.rules.elementwise`. It
+    may use the only operand `x`, the result `y`, its gradient `dy`, and attributes by
+    name. "0" means that the operator, of any number of operands, is constant almost
+    everywhere.
     """
 
     of_several: bool = False
-    """Whether it has several operands, which broadcast."""
+    """Whether the operator has several operands, which broadcast."""
 
     linear: Literal["", "all", "each", "own"] = ""
     """
-    The operands through which partial sums pass: all of them together, each by itself, or as a
-    sharding rule of the operator's own says; else every operand must be whole.
+    The operands that may be partial sums: "all" of them together, "each" by itself, or
+    "own" if the operator has a sharding rule of its own. If empty, no operand may be
+    partial.
     """
 
     unsigned: Literal["checked", "wraps", "bits"] = "checked"
     """
-    How `torch` treats unsigned integers of more than 8 bits, which PyTorch hardly computes with.
-    They are computed as 64-bit integers: "checked" to fit, or not where the operator `wraps`
-    around as these do. "bits": the expression only moves them.
+    How the target `torch` handles unsigned integers of more than 8 bits, which PyTorch
+    barely supports. They are computed as 64-bit integers. "checked": results must fit
+    the unsigned type; "wraps": results wrap around as in the unsigned type; "bits": the
+    expression only moves elements.
     """
 
 
@@ -133,4 +140,4 @@ OPERATORS: dict[str, Elementwise] = {
     ),
     "Xor": Elementwise("torch.logical_xor({0}, {1})", "0", of_several=True),
 }
-"""The rows, by the operators' names."""
+"""The row of each elementwise operator, by the operator's name."""

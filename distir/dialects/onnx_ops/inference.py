@@ -1,9 +1,10 @@
 """
-Infers the types of an ONNX operator's results by ONNX's own inference, and checks an op's
-declared types against them.
+Infers the types of an ONNX operator's results with ONNX's own inference, and checks an
+op's declared types against them.
 
-Rules, kernels, gradients and costs may rely on this check: an op that passed it has
-operands that its schema allows, of shapes that fit each other and its attributes.
+Rules, kernels, gradients and costs may rely on this check. The operands of an op that
+passed it are allowed by its schema, and their shapes fit each other and the op's
+attributes.
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ from distir.dialects.onnx_ops.values import (
 from distir.dialects.onnx_ops.versions import OPSET_IMPORTS
 
 KNOWN_SIZE = 1024
-"""Constants with at most that many elements take part in shape inference."""
+"""The largest number of elements of a constant that shape inference uses."""
 
 _STAND_INS = (
     (TensorProto.DOUBLE, TensorProto.FLOAT),
     (TensorProto.BFLOAT16, TensorProto.FLOAT16),
 )
 """
-The standard leaves f64 and bf16 out here and there (RotaryEmbedding, sequences); DistIR does
-not. Beside each is the type whose inference serves for it.
+Pairs of element types: one that ONNX does not allow for some operators (f64, bf16) but
+DistIR does, and the type that is used in its place for inference.
 """
 
 ONNX_ERRORS = (
@@ -76,7 +77,7 @@ ONNX_ERRORS = (
     TypeError,
     RuntimeError,
 )
-"""The errors that the onnx package raises for invalid ops and models."""
+"""The exceptions that the onnx package raises for invalid ops and models."""
 
 _TERM = rb"[A-Za-z\s]*(\.\.\.)?[A-Za-z\s]*"
 _EQUATION = re.compile(_TERM + rb"(," + _TERM + rb")*(->" + _TERM + rb")?")
@@ -91,12 +92,12 @@ def infer_node(
     imports: Sequence[OperatorSetIdProto] = OPSET_IMPORTS,
 ) -> dict[str, TypeProto]:
     """
-    Returns the types of a node's results by name, as far as ONNX infers them from those of
-    its operands, and from the operands' values where these are known. The operator is one of
-    the opsets `imports`. Raises `ONNX_ERRORS`.
+    Returns the types of a node's results, by name, as far as ONNX can infer them from
+    the operands' `types` and from the operands' values in `known`. `imports` are the
+    opsets of the operator. Raises one of `ONNX_ERRORS` if the node is invalid.
     """
     for attribute in node.attribute:
-        # With either of these ONNX ends the process, or never returns.
+        # ONNX crashes or never returns if one of these attributes is invalid.
         if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
             raise ValueError(f"{attribute.s.decode()!r} is no equation of sums")
         if attribute.name == "num_outputs" and attribute.i != len(node.output):
@@ -115,7 +116,10 @@ def infer_node(
 
 
 def _left_out(schema: OpSchema, types: Iterable[TypeProto]) -> list[tuple[int, int]]:
-    """Returns the types of floats among `types` that a schema leaves out, with others."""
+    """
+    Returns the pairs of `_STAND_INS` that are needed: the first type occurs in `types`
+    but the schema does not allow it.
+    """
     found = {_tensor(t).elem_type for t in types}
     return [
         (wide, taken)
@@ -126,7 +130,7 @@ def _left_out(schema: OpSchema, types: Iterable[TypeProto]) -> list[tuple[int, i
 
 @cache
 def _takes(schema: OpSchema, wide: int, taken: int) -> bool:
-    """Whether an operator takes floats of one type wherever it takes another."""
+    """Whether an operator allows the float type `wide` wherever it allows `taken`."""
     wide_name, taken_name = _type_name(wide), _type_name(taken)
     return all(
         kind.replace(taken_name, wide_name) in formal.types
@@ -137,19 +141,25 @@ def _takes(schema: OpSchema, wide: int, taken: int) -> bool:
 
 
 def _type_name(element: int) -> str:
-    """Returns a type of tensors as schemas write it."""
+    """Returns the name that schemas use for tensors with the element type `element`."""
     return f"tensor({TensorProto.DataType.Name(element).lower()})"
 
 
 def _tensor(type_: TypeProto) -> TypeProto.Tensor:
-    """Returns the type of a tensor, or of the tensors in a sequence or an option."""
+    """
+    Returns the tensor type within a type: itself, or that of the tensors in a sequence
+    or optional.
+    """
     while (kind := type_.WhichOneof("value")) in ("sequence_type", "optional_type"):
         type_ = getattr(type_, kind).elem_type
     return type_.tensor_type
 
 
 def _with_element(type_: TypeProto, old: int, new: int) -> TypeProto:
-    """Returns the type with elements of the type `new` if they were `old`."""
+    """
+    Returns the type with element type `new` if its element type is `old`, else
+    unchanged.
+    """
     if _tensor(type_).elem_type != old:
         return type_
     changed = TypeProto()
@@ -164,9 +174,9 @@ def inferred_types(
     known: Sequence[npt.NDArray[Any] | None],
 ) -> list[Attribute | None]:
     """
-    Returns the types of an op's results, inferred from those of its operands and from the
-    values of operands that are known; None where ONNX does not say. Raises VerifyException
-    if the op cannot take such operands.
+    Returns the types of an op's results, inferred from its operands' types and from the
+    operand values in `known`; None for a type that ONNX does not infer. Raises
+    VerifyException if the op cannot take such operands.
     """
     check_shapes(op, operand_types)
     operands = iter(range(len(op.operands)))
@@ -199,9 +209,12 @@ def inferred_types(
 
 
 def node_of(op: OnnxOp, inputs: Sequence[str], outputs: Sequence[str]) -> NodeProto:
-    """Returns the op as a node of an ONNX graph, with these names of values."""
+    """
+    Returns the op as a node of an ONNX graph. `inputs` and `outputs` are the names of
+    its values.
+    """
     node = helper.make_node(op.SCHEMA.name, inputs, outputs, domain=op.SCHEMA.domain)
-    # With its type, which an empty list (a scalar's permutation) does not show.
+    # The type is given, as an empty list (a scalar's permutation) does not show it.
     node.attribute.extend(
         helper.make_attribute(
             name,
@@ -222,12 +235,14 @@ def _attribute(value: Any) -> Any:
 
 
 def _shown(types: Sequence[Attribute]) -> str:
-    """Returns the types as ONNX sees them, without layouts, as text."""
+    """Returns the types as text, without layouts."""
     return ", ".join(str(bare_type(t)) for t in types)
 
 
 def contradicts(declared: Attribute, inferred: Attribute) -> bool:
-    """Whether no value can have both types. Unknown sizes and ranks fit everything."""
+    """
+    Whether no value can have both types. Unknown sizes and ranks agree with any other.
+    """
     if isinstance(declared, UnrankedTensorType | TensorType) and isinstance(
         inferred, UnrankedTensorType | TensorType
     ):
@@ -249,14 +264,16 @@ def contradicts(declared: Attribute, inferred: Attribute) -> bool:
 
 _MAX_REMEMBERED = 1 << 16
 _right: set[tuple[object, ...]] = set()
-"""Signatures of ops that passed the check, as layers repeat their ops."""
+"""
+The signatures of ops that passed the check. Layers repeat their ops, so most lookups
+succeed.
+"""
 
 
 def check_types(op: OnnxOp) -> None:
     """
-    Raises VerifyException unless the op can take operands of these types, with its
-    attributes and the values of the operands that are constants, and its results have
-    the types that follow.
+    Raises VerifyException unless the op's types are valid: its operand types fit its
+    attributes and its constant operands, and its result types are the inferred ones.
     """
     operands = [v.type for v in op.operands]
     results = [r.type for r in op.results]
@@ -296,9 +313,10 @@ def _reliable(
     op: OnnxOp, operands: Sequence[Attribute], known: Sequence[npt.NDArray[Any] | None]
 ) -> list[Attribute | None]:
     """
-    Does what `inferred_types` does, as far as ONNX is right. An Einsum may broadcast, which
-    ONNX refuses or takes for the smaller size (`check_shapes` knows better); and ONNX
-    miscounts what a Slice with negative steps leaves of a dimension.
+    Returns the types of an op's results like `inferred_types`, except where ONNX's
+    inference is wrong. For an Einsum, whose broadcasts ONNX refuses or infers wrongly,
+    all types are None; `check_shapes` checks it instead. For a Slice, whose sizes ONNX
+    miscounts with negative steps, all sizes are unknown.
     """
     if op.SCHEMA.name == "Einsum":
         check_shapes(op, operands)
@@ -312,8 +330,8 @@ def _reliable(
 
 def _small_constant(value: SSAValue) -> Attribute | None:
     """
-    Returns the constant that defines an operand, if it is small enough to be used for
-    shapes.
+    Returns the constant that defines an operand. Returns None if the operand is no
+    constant, or has more than `KNOWN_SIZE` elements.
     """
     owner, type_ = value.owner, value.type
     if not isinstance(owner, Operation) or owner.name != "onnx.Constant":
@@ -324,7 +342,7 @@ def _small_constant(value: SSAValue) -> Attribute | None:
 
 
 def _constant_type(attr: Attribute) -> Attribute:
-    """Returns the type of a constant, without decoding its elements."""
+    """Returns the type of a constant's value, without decoding its elements."""
     if isinstance(attr, DenseIntOrFPElementsAttr):
         return attr.type
     if not isinstance(attr, TensorAttr):
@@ -367,21 +385,26 @@ def _check_schema_types(op: OnnxOp) -> None:
 
 
 def _stand_ins(kind: str) -> list[str]:
-    """Returns the types that stand for one which a schema leaves out."""
+    """
+    Returns the types that stand in for the type `kind` if a schema does not allow it.
+    """
     pairs = [(_type_name(wide), _type_name(taken)) for wide, taken in _STAND_INS]
     return [kind.replace(wide, taken) for wide, taken in pairs if wide in kind]
 
 
 def _variables(schema: OpSchema) -> frozenset[str]:
     """
-    Returns the type variables of a schema, that is, the names that stand for one type
-    wherever they occur.
+    Returns the names of a schema's type variables. Each stands for one type wherever it
+    occurs.
     """
     return frozenset(c.type_param_str for c in schema.type_constraints)
 
 
 def _kind(op: OnnxOp, type_: Attribute) -> str:
-    """Returns a type as schemas write it, without its shape. Raises VerifyException."""
+    """
+    Returns the name that schemas use for a type, without its shape. Raises
+    VerifyException if ONNX has no such type.
+    """
     try:
         if isinstance(type_, TensorType | UnrankedTensorType):
             number = onnx_element_type(type_.element_type)

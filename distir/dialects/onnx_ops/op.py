@@ -1,6 +1,6 @@
 """
-An operator of ONNX as an operation: its inputs, some of which may be omitted, its
-attributes, and its textual form.
+The base class of ONNX operators as operations: inputs that may be omitted, attributes,
+and the textual form.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ OMITTED = "omitted_inputs"
 
 class OnnxOp(IRDLOperation):
     """
-    An operator as its schema describes it: `SCHEMA` is its `onnx.defs.OpSchema`; inputs,
-    attributes and results are those of the schema, in its order. This class verifies their
-    number, and the kinds of attributes; `onnx.StandardOp` verifies the types.
+    An ONNX operator as its schema `SCHEMA` (an `onnx.defs.OpSchema`) describes it.
+    Inputs, attributes and results are those of the schema, in its order. This class
+    verifies the numbers of inputs and results and the kinds of attributes;
+    `onnx.StandardOp` verifies the types.
     """
 
     SCHEMA: ClassVar[OpSchema]
@@ -54,9 +55,9 @@ class OnnxOp(IRDLOperation):
         discardable: Mapping[str, Attribute] | None = None,
     ) -> Self:
         """
-        Returns a new operation. `inputs` may hold None for omitted optional inputs;
-        `attributes` are Python values or xDSL attributes by their ONNX names; those that
-        are None are left out.
+        Returns a new operation. `inputs` may hold None for omitted optional inputs.
+        `attributes` maps ONNX names to Python values or xDSL attributes; entries that
+        are None are left out. `discardable` holds the attributes that are not ONNX's.
         """
         trimmed = list(inputs)
         while trimmed and trimmed[-1] is None:
@@ -80,7 +81,7 @@ class OnnxOp(IRDLOperation):
 
     @property
     def input_values(self) -> list[SSAValue | None]:
-        """The inputs by their position in the schema; None for omitted ones."""
+        """The inputs in schema order, with None for omitted ones."""
         if OMITTED not in self.properties:
             return list(self.operands)
         absent = set(self.omitted)
@@ -90,19 +91,22 @@ class OnnxOp(IRDLOperation):
 
     @property
     def omitted(self) -> tuple[int, ...]:
-        """Positions of the omitted optional inputs."""
+        """The schema positions of omitted optional inputs."""
         attr = self.properties.get(OMITTED)
         if not isinstance(attr, DenseArrayBase):
             return ()
         return tuple(int(i) for i in attr.get_values())
 
     def input(self, index: int) -> SSAValue | None:
-        """Returns the input at that position of the schema, or None."""
+        """Returns the input at schema position `index`, or None if it is omitted."""
         values = self.input_values
         return values[index] if index < len(values) else None
 
     def operand_position(self, operand_index: int) -> int:
-        """Returns the schema position of the operand with that index."""
+        """
+        Returns the schema position of the operand at `operand_index`, which does not
+        count omitted inputs.
+        """
         if OMITTED not in self.properties:
             return operand_index
         present = [i for i, v in enumerate(self.input_values) if v is not None]
@@ -110,7 +114,8 @@ class OnnxOp(IRDLOperation):
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """
-        Returns the value of an ONNX attribute as Python data, or its schema's default.
+        Returns the value of the ONNX attribute `name` as Python data. If it is not set,
+        returns its default in the schema, or `default` if the schema has none.
         """
         attr = self.properties.get(name)
         if attr is not None:
@@ -121,7 +126,7 @@ class OnnxOp(IRDLOperation):
         return default
 
     def onnx_attributes(self) -> dict[str, Any]:
-        """The ONNX attributes that are set, as Python data."""
+        """The ONNX attributes that are set, by name, as Python data."""
         return {
             name: attribute_to_python(attr)
             for name, attr in self.properties.items()

@@ -1,6 +1,6 @@
 """
-Checks of shapes that names of dimensions (`shapes.SHAPES`) cannot express and ONNX's
-inference does not make: axes in range, divisibility, as many values as dimensions.
+Checks of shapes that neither the names of dimensions (`shapes.SHAPES`) nor ONNX's
+inference cover: axes in range, divisibility, one value per dimension.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from distir.dialects.registries import Registry
 Check = Callable[[Shapes], None]
 
 shape_check = Registry[Check](__name__)
-"""Registers the check of the operators with these names, in addition to `SHAPES`."""
+"""
+Registers the check of the operators with the given names, in addition to `SHAPES`.
+"""
 
 
 def check_shapes(op: OnnxOp, operand_types: Sequence[Attribute]) -> None:
-    """Raises VerifyException for shapes that do not fit each other or the attributes."""
+    """
+    Raises VerifyException if the op's shapes do not fit each other or its attributes.
+    """
     name = op.SCHEMA.name
     check = shape_check.get(name)
     if op.SCHEMA.domain or (name not in SHAPES and check is None):
@@ -100,8 +104,8 @@ def _scatter_nd(shapes: Shapes) -> None:
 
 def _window(shapes: Shapes, kernel: Shape | None, groups: int = 1) -> None:
     """
-    Checks that each attribute of windows has as many values as there are dimensions of
-    space.
+    Checks that each window attribute (such as `strides` and `pads`) has the right
+    number of values for the spatial dimensions.
     """
     source, op = shapes[0], shapes.op
     if source is None:
@@ -141,7 +145,9 @@ def _convolution(shapes: Shapes) -> None:
 
 
 def _fits(shapes: Shapes, space: Shape, kernel: Shape) -> None:
-    """Checks that the padded input of a convolution is as large as the kernel."""
+    """
+    Checks that the padded input of a convolution is at least as large as the kernel.
+    """
     op, rank = shapes.op, len(space)
     if op.attribute("auto_pad", "NOTSET").startswith("SAME"):
         return
@@ -225,7 +231,7 @@ def _quantization(shapes: Shapes) -> None:
     data, scale = shapes[0], shapes[1]
     if data is None or scale is None:
         return
-    # One zero point may be written with a dimension or without, whichever the scale has.
+    # A single zero point may be [] or [1], and so may a single scale.
     zero = shapes[2]
     if zero is not None and (scale, zero) not in (((), (1,)), ((1,), ())):
         shapes.require(agree(scale, zero), "scale and zero point differ")
@@ -263,8 +269,8 @@ def _one_hot(shapes: Shapes) -> None:
 @shape_check("Einsum")
 def _einsum(shapes: Shapes) -> None:
     """
-    Checks that equal letters of an equation stand for equal sizes, or one; the result
-    included.
+    Checks that equal letters of the equation stand for equal sizes, or for size 1, in
+    operands and result.
     """
     equation = shapes.op.attribute("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")
@@ -377,7 +383,7 @@ def _attention(shapes: Shapes) -> None:
     if past is not None:
         keys = keys + length if keys >= 0 and length >= 0 else -1
     mask, scores = shapes[3], (batch, heads, queries, keys)
-    # A mask may have fewer columns than there are keys: the others are left out.
+    # A mask may have fewer columns than there are keys; other keys are left out.
     if mask is not None and not (
         1 <= len(mask) <= 4
         and all(
@@ -389,7 +395,12 @@ def _attention(shapes: Shapes) -> None:
 
 
 def _with_heads(shapes: Shapes, position: int, heads: str) -> Shape:
-    """Returns batch, heads, length and size of queries, keys or values."""
+    """
+    Returns the batch size, the number of heads, the length and the head size of the
+    queries, keys or values at `position`. `heads` is the attribute with the number of
+    heads, which is needed for three dimensions. Raises VerifyException if the shape
+    does not fit.
+    """
     shape, first = shapes[position], shapes[0]
     if shape is None or first is None or len(shape) != len(first):
         shapes.fail("expected as many dimensions of queries, keys and values")

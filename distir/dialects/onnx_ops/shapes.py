@@ -1,9 +1,9 @@
 """
-Checks of the dimensions of an op's operands and results that ONNX's inference leaves
-out.
+Checks of an op's dimensions that ONNX's inference leaves out.
 
-`SHAPES` says, per operand and result, a list of names, equal names being equal sizes;
-`*S` is any number of dimensions, a number a size. `shape_checks` has what names cannot say.
+`SHAPES` lists the names of dimensions for each operand and result. Equal names are
+equal sizes, `*S` stands for any number of dimensions, and a number is a size.
+`shape_checks` has the checks that names cannot express.
 """
 
 from __future__ import annotations
@@ -55,13 +55,15 @@ SHAPES: dict[str, str] = {
     "Unsqueeze": "*D, R",
 }
 """
-By operator: the dimensions of operands, `->`, those of results; missing and empty ones may
-have any shape.
+The dimensions of each operand, `->`, those of each result, by operator. Operands and
+results that are missing or empty here may have any shape.
 """
 
 
 def agree(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether shapes are equal as far as they are known; -1 stands for an unknown size."""
+    """
+    Whether two shapes have equal known sizes and equal ranks. A size of -1 is unknown.
+    """
     return len(a) == len(b) and all(
         m < 0 or n < 0 or m == n for m, n in zip(a, b, strict=True)
     )
@@ -77,8 +79,8 @@ def _patterns(text: str) -> tuple[list[list[str]], list[list[str]]]:
 
 class Shapes:
     """
-    The shapes of an op's operands and results; None for a value that is omitted or has no known
-    rank.
+    The shapes of an op's operands and results. A shape is None if the value is omitted
+    or its rank is unknown.
     """
 
     def __init__(self, op: OnnxOp, operand_types: Sequence[Attribute]):
@@ -91,21 +93,27 @@ class Shapes:
         self.results = [_shape(v.type) for v in op.results]
 
     def __getitem__(self, position: int) -> Shape | None:
-        """Returns the shape of the operand at that position of the schema."""
+        """
+        Returns the shape of the operand at schema position `position`, or None if it is
+        absent or its rank is unknown.
+        """
         return self.operands[position] if position < len(self.operands) else None
 
     def fail(self, text: str) -> NoReturn:
-        """Raises VerifyException."""
+        """Raises VerifyException. The message gives the operand types, then `text`."""
         shown = ", ".join(str(bare_type(type_)) for type_ in self.types)
         raise VerifyException(f"cannot take operands of types ({shown}): {text}")
 
     def require(self, holds: bool, text: str) -> None:
-        """Raises VerifyException unless `holds` is true."""
+        """Raises VerifyException with `text` unless `holds` is true."""
         if not holds:
             self.fail(text)
 
     def axis(self, rank: int, name: str = "axis") -> int:
-        """Returns the index of the axis that an attribute names. Raises VerifyException."""
+        """
+        Returns the axis in the attribute `name`, counted from 0, for a tensor of `rank`
+        dimensions. Raises VerifyException if it is out of range.
+        """
         axis = self.op.attribute(name)
         self.require(
             -rank <= axis < rank, f"{name} {axis} is outside of {rank} dimensions"
@@ -113,12 +121,18 @@ class Shapes:
         return axis % rank
 
     def divides(self, divisor: int, size: int, text: str) -> None:
-        """Raises VerifyException unless a size is unknown or a multiple."""
+        """
+        Raises VerifyException with `text` unless `size` is unknown or a multiple of
+        `divisor`.
+        """
         holds = divisor > 0 and (size < 0 or size % divisor == 0)
         self.require(holds, f"{size} {text} {divisor}")
 
     def fits(self, position: int, expected: Sequence[int]) -> None:
-        """Raises VerifyException if an operand is given and does not have that shape."""
+        """
+        Raises VerifyException if the operand at schema position `position` has a known
+        shape that differs from `expected`.
+        """
         shape = self[position]
         if shape is not None and not agree(shape, expected):
             formals = self.op.SCHEMA.inputs
@@ -128,11 +142,16 @@ class Shapes:
             )
 
     def equal(self, a: int, b: int, text: str) -> None:
-        """Raises VerifyException unless sizes are equal or unknown."""
+        """
+        Raises VerifyException with `text` unless sizes `a` and `b` are equal, or one is
+        unknown.
+        """
         self.require(a < 0 or b < 0 or a == b, f"{text}, got {a} and {b}")
 
     def match(self, text: str) -> None:
-        """Raises VerifyException unless the shapes agree as a line of `SHAPES` says."""
+        """
+        Raises VerifyException unless the shapes agree with `text`, a line of `SHAPES`.
+        """
         sizes: dict[str, int] = {}
         runs: dict[str, Shape] = {}
         schema = self.op.SCHEMA
@@ -152,7 +171,7 @@ def _shown(shape: Sequence[int]) -> str:
 
 
 def bare_type(type_: Attribute) -> Attribute:
-    """Returns a type as ONNX sees it, without its layout."""
+    """Returns a type without its layout, as ONNX sees it."""
     if not isinstance(type_, TensorType):
         return type_
     return tensor_type(type_.get_shape(), type_.element_type)

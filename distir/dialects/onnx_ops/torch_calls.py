@@ -1,8 +1,8 @@
 """
-PyTorch's expressions for ONNX operators that are not elementwise, where one template says it: as
-`TORCH` does of the op classes of other dialects. Fields are those of
-`distir.lowering.emitter.Call.write`. Operators that need more than a template have an emitter
-(`distir/lowering/emitters`).
+PyTorch expressions for ONNX operators that are not elementwise and need no more than a
+template. Op classes of other dialects state theirs in `TORCH`.
+`distir.lowering.emitter.Call.write` defines the fields of templates. Operators that
+need more than a template have an emitter in `distir/lowering/emitters`.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ CALLS: dict[str, dict[str, str]] = {
     },
 }
 """
-The templates by operator, by the module of `distir/runtime` whose function they call; without a
-module they are PyTorch's own.
+The templates by operator, grouped by the module of `distir/runtime` whose function they
+call. The group "" needs PyTorch only.
 """
 
 REDUCTIONS: dict[str, str] = {
@@ -92,4 +92,7 @@ REDUCTIONS: dict[str, str] = {
     "ReduceLogSumExp": "torch.logsumexp({0}, {axes}, keepdim={keepdims:flag})",
     "ReduceLogSum": "{0}.sum({axes}, keepdim={keepdims:flag}).log()",
 }
-"""PyTorch's own reductions over `axes` that are known, where it has one."""
+"""
+The templates of reductions over known `axes`, for the operators that PyTorch has a
+function for.
+"""

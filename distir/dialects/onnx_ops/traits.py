@@ -1,6 +1,7 @@
 """
-Facts of ONNX operators that several parts of DistIR ask for, one table per fact, by the names
-of ops. Ops of other dialects state theirs on their classes (`OpFacts`): a `Fact` is of both.
+Facts about ONNX operators that several parts of DistIR need: one table per fact, by op
+name. Ops of other dialects state such facts on their classes (`OpFacts`). A `Fact`
+covers both kinds of ops.
 """
 
 from __future__ import annotations
@@ -21,47 +22,59 @@ def _named(names: str) -> frozenset[str]:
 @dataclass(frozen=True)
 class Fact:
     """
-    A fact of the ONNX operators with these names, and of the ops of other dialects
-    whose classes state it: `stated` is an attribute of `OpFacts`.
+    A fact that holds for the ONNX operators in `names`, and for ops of other dialects
+    whose classes state it. `stated` is the name of the attribute of `OpFacts`.
     """
 
     names: Set[str]
     stated: str
 
     def of(self, op: Operation) -> bool:
-        """Whether it holds of an op."""
+        """Whether the fact holds for `op`."""
         return op.name in self.names or (
             isinstance(op, OpFacts) and bool(getattr(op, self.stated))
         )
 
     def __or__(self, names: Set[str]) -> Fact:
-        """Returns the fact that holds of ops with these names, too."""
+        """Returns the fact that holds for the ops in `names`, too."""
         return Fact(self.names | names, self.stated)
 
 
 RESHAPES = _named("Flatten Reshape Squeeze Unsqueeze")
-"""The elements of the first operand in their order, under another shape."""
+"""
+Operators that keep the elements of the first operand in order and change its shape.
+"""
 
 PERMUTATIONS = RESHAPES | _named("Identity Transpose")
-"""Every element of the first operand once, in another order or under another shape."""
+"""
+Operators that keep every element of the first operand exactly once, in another order or
+shape.
+"""
 
 VIEWS = Fact(RESHAPES | _named("Identity"), "IS_VIEW")
-"""The memory of the first operand, or a part of it, under another shape."""
+"""
+Ops whose result is the memory of the first operand, or a part of it, in another shape.
+"""
 
 REARRANGEMENTS = PERMUTATIONS | _named("Concat Split")
-"""Every element of the operands once, at other positions."""
+"""
+Operators that keep every element of the operands exactly once, at other positions.
+"""
 
 REPETITIONS = _named("Expand Tile")
-"""Every element of the first operand, several times."""
+"""Operators that repeat the elements of the first operand."""
 
 SAME_VALUES = REARRANGEMENTS | REPETITIONS | _named("Cast")
-"""Exactly the values of the operands that are no shapes, at other positions or in another type."""
+"""
+Operators whose results hold exactly the values of the operands, at other positions or
+in another type. Operands that are shapes do not count.
+"""
 
 SELECTIONS = _named("Clip Gather Max Min Mod Pad Slice")
-"""Some elements of the first operand, beside others that stand in their place."""
+"""Operators that keep some elements of the first operand and replace the others."""
 
 COPIES = Fact(frozenset(), "IS_COPY")
-"""The values of the operand, in another form or place."""
+"""Ops whose result holds the values of the operand, in another form or place."""
 
 FRESH = Fact(
     _named(
@@ -69,13 +82,16 @@ FRESH = Fact(
     ),
     "IS_FRESH",
 )
-"""In PyTorch, results in memory of their own."""
+"""Ops whose results have memory of their own in PyTorch."""
 
 PRODUCTS = _named("MatMul Gemm")
-"""Products of two matrices, or of batches of them."""
+"""Operators that multiply two matrices, or batches of matrices."""
 
 SUMS = _named("Add Gemm Sub Sum")
-"""Zero where each of their terms is zero (the product of a Gemm is one)."""
+"""
+Operators whose result is zero where all their terms are zero. The product of a Gemm
+counts as one term.
+"""
 
 ZEROS_OF_FIRST = Fact(
     PERMUTATIONS
@@ -84,18 +100,24 @@ ZEROS_OF_FIRST = Fact(
     ),
     "KEEPS_ZEROS",
 )
-"""Zero where the first operand is zero, and sums of such."""
+"""
+Ops that keep zeros of their first operand. A result element is zero if it comes from
+zeros of the first operand only: from one zero, or from a sum of zeros.
+"""
 
 ZEROS_OF_ANY = _named("MatMul Mul")
-"""Zero where one of the operands is zero, and sums of such."""
+"""
+Operators that keep zeros of any operand. A result element is zero if it comes from
+zeros of that operand only: from one zero, or from a sum of products with zeros.
+"""
 
 ARITHMETIC = _named("Add Sub Mul Div")
-"""The four operations."""
+"""Addition, subtraction, multiplication and division."""
 
 COMMUTATIVE = _named(
     "Add Mul Max Min Sum Mean Equal And Or Xor BitwiseAnd BitwiseOr BitwiseXor"
 )
-"""The same result with two operands exchanged."""
+"""Operators whose result stays the same if two operands are exchanged."""
 
 SIGNLESS = _named(
     """
@@ -104,8 +126,9 @@ SIGNLESS = _named(
     """
 )
 """
-The same bits for unsigned integers as for signed ones: elements are moved, added or multiplied.
-Rows of elementwise operators say it as `unsigned`.
+Operators that give the same bits for unsigned and for signed integers, because they
+move, add or multiply elements. For elementwise operators, the field `unsigned` of their
+rows states this.
 """
 
 LOOK_UPS = _named(
@@ -113,20 +136,26 @@ LOOK_UPS = _named(
     Gather GatherElements NegativeLogLikelihoodLoss ScatterElements SoftmaxCrossEntropyLoss
     """
 )
-"""Integers in the second operand index a dimension of the first: `axis`, of losses the second."""
+"""
+Operators whose second operand holds integers that index a dimension of the first
+operand. For losses this is the second dimension, for others the attribute `axis` names
+it.
+"""
 
 OPTIMIZERS = Fact(frozenset(), "IS_UPDATE")
-"""Updates of a parameter by its gradient."""
+"""Ops that update a parameter with its gradient."""
 
 ELEMENTWISE = Fact(frozenset(f"onnx.{name}" for name in OPERATORS), "IS_ELEMENTWISE")
-"""Each element from those of the operands at its place."""
+"""
+Ops that compute each result element from the operand elements at the same position.
+"""
 
 WITHOUT_GRADIENT = frozenset(
     f"onnx.{name}" for name, row in OPERATORS.items() if row.gradient == "0"
 ) | _named("ArgMax ArgMin NonZero Shape Size Constant ConstantOfShape EyeLike")
 """
-Constant almost everywhere, as steps and truth values are, or of positions, shapes and
-constants alone.
+Operators without a gradient. Their results are constant almost everywhere, such as
+steps and truth values, or depend only on positions, shapes and constants.
 """
 
 SIZE_OPERANDS: dict[str, tuple[int, ...]] = {
@@ -145,7 +174,9 @@ SIZE_OPERANDS: dict[str, tuple[int, ...]] = {
     "onnx.TopK": (1,),
     "onnx.Unsqueeze": (1,),
 }
-"""The positions of operands whose values decide the shape of the result."""
+"""
+The positions of the operands whose values determine the result's shape, by op name.
+"""
 
 WEIGHT_OPERANDS: dict[str, tuple[int, ...]] = {
     "onnx.BatchNormalization": (1, 2),
@@ -163,19 +194,24 @@ WEIGHT_OPERANDS: dict[str, tuple[int, ...]] = {
     "onnx.RMSNormalization": (1,),
     "onnx.RNN": (1, 2, 3),
 }
-"""The positions of operands that are weights where a model's file does not say what they are."""
+"""
+The positions of the operands that are taken for weights if a model's file does not mark
+its weights, by op name.
+"""
 
 RECURRENT: dict[str, tuple[str, ...]] = {
     "onnx.RNN": ("tanh",),
     "onnx.GRU": ("sigmoid", "tanh"),
     "onnx.LSTM": ("sigmoid", "tanh", "tanh"),
 }
-"""Recurrent layers, with the activations that they have by default and in PyTorch."""
+"""The recurrent layers, with their default activations, which are also PyTorch's."""
 
 LOW_PRECISION = _named(
     "Attention Conv ConvTranspose Einsum GRU Gemm LSTM MatMul PRelu RNN"
 )
-"""The operators for functions in PyTorch's list of those that autocast runs in 16 bits."""
+"""
+The operators that correspond to functions that PyTorch's autocast runs in 16 bits.
+"""
 
 FULL_PRECISION = _named(
     """
@@ -185,7 +221,9 @@ FULL_PRECISION = _named(
     SoftmaxCrossEntropyLoss Softmax Softplus Tan
     """
 )
-"""The operators for functions in PyTorch's list of those that autocast runs in 32 bits."""
+"""
+The operators that correspond to functions that PyTorch's autocast runs in 32 bits.
+"""
 
 FOLLOWS_PRECISION = _named(
     """
@@ -195,8 +233,8 @@ FOLLOWS_PRECISION = _named(
     """
 )
 """
-The operators in neither list that stand between matrix products, and compute in 16 bits where their
-operands have 16 bits.
+The operators that autocast does not list and that occur between matrix products. They
+compute in 16 bits if their operands have 16 bits.
 """
 
 _ALONG_AXIS = "[*a@axis, k, *b] -> [*a, k, *b] keep k"
@@ -223,6 +261,6 @@ FACTORS: dict[str, str] = {
     "onnx.Softmax": _ALONG_AXIS,
 }
 """
-The sharding rules of operators of which shapes and attributes alone say it, in the notation of
-`distir.sharding.factor_text`.
+The sharding rules of operators whose rules follow from shapes and attributes alone, in
+the notation of `distir.sharding.factor_text`.
 """

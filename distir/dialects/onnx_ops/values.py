@@ -1,8 +1,8 @@
 """
-Conversions between ONNX, NumPy and xDSL notions of element types and constants.
+Conversions of element types and constants between ONNX, NumPy and xDSL.
 
-Elements that xDSL has no builtin type for (strings, 8-bit floats and the like) are
-`!onnx.element<"string">`; constants of such elements are kept as serialized tensors.
+Element types that xDSL does not have (strings, 8-bit floats and the like) are written
+`!onnx.element<"string">`. Constants with such elements are kept as serialized tensors.
 """
 
 from __future__ import annotations
@@ -126,13 +126,13 @@ LOW_PRECISION_FLOATS: dict[str, BFloat16Type | Float16Type] = {
     "bf16": BFloat16Type(),
     "f16": Float16Type(),
 }
-"""The floating-point element types of 16 bits that models compute in, by name."""
+"""The 16-bit floating-point types that models compute in, by name."""
 
 FLOAT_TYPES: dict[str, BFloat16Type | Float16Type | Float32Type] = {
     **LOW_PRECISION_FLOATS,
     "f32": Float32Type(),
 }
-"""The floating-point element types that models compute in, by name."""
+"""The floating-point types that models compute in, by name."""
 
 
 def element_type(onnx_type: int) -> TypeAttribute:
@@ -143,7 +143,10 @@ def element_type(onnx_type: int) -> TypeAttribute:
 
 
 def onnx_element_type(type_: Attribute) -> int:
-    """Returns the `TensorProto.DataType` of an xDSL element type. Raises ValueError."""
+    """
+    Returns the `TensorProto.DataType` of an xDSL element type. Raises ValueError if
+    ONNX has none.
+    """
     if type_ in _FROM_BUILTIN:
         return _FROM_BUILTIN[type_]
     if isinstance(type_, ElementType):
@@ -153,8 +156,8 @@ def onnx_element_type(type_: Attribute) -> int:
 
 def numpy_dtype(type_: Attribute) -> np.dtype[Any]:
     """
-    Returns the NumPy dtype of an xDSL element type (from ml_dtypes if NumPy has none),
-    wherever the element is.
+    Returns the NumPy dtype of an xDSL element type, from ml_dtypes if NumPy has none.
+    For elements in the host's memory, returns the dtype of the element itself.
     """
     if isinstance(type_, HostType):
         return numpy_dtype(type_.element)
@@ -172,8 +175,8 @@ def element_type_of_dtype(dtype: npt.DTypeLike) -> TypeAttribute:
 @lru_cache(maxsize=256)
 def bytes_per_element(type_: Attribute) -> float:
     """
-    Returns the bytes that one element is stored in on its device; sub-byte types give
-    fractions, values in the host's memory zero.
+    Returns the number of bytes that one element takes on its device. Types of less than
+    a byte give fractions. Elements in the host's memory give zero.
     """
     if isinstance(type_, HostType):
         return 0.0
@@ -192,7 +195,10 @@ def bytes_per_element(type_: Attribute) -> float:
 def tensor_type(
     shape: Sequence[int], element: Attribute, encoding: Attribute | None = None
 ) -> TensorType[Any]:
-    """Returns a ranked tensor type; `DYNAMIC_INDEX` is a dynamic dimension."""
+    """
+    Returns a ranked tensor type. `DYNAMIC_INDEX` in `shape` stands for a dynamic
+    dimension.
+    """
     if encoding is None:
         return tensor_of(element, tuple(shape))
     return TensorType(element, shape, encoding)
@@ -200,7 +206,8 @@ def tensor_type(
 
 def constant_attr(array: npt.NDArray[Any]) -> DenseIntOrFPElementsAttr | TensorAttr:
     """
-    Returns the attribute that holds a constant: `dense` where the builtin types allow it.
+    Returns the attribute that holds a constant: `dense` if xDSL can hold and read the
+    elements, else a `TensorAttr`.
     """
     array = np.asarray(array)
     element = element_type_of_dtype(array.dtype)
@@ -218,7 +225,10 @@ def constant_attr(array: npt.NDArray[Any]) -> DenseIntOrFPElementsAttr | TensorA
 
 
 def constant_value(attr: Attribute) -> npt.NDArray[Any]:
-    """Returns the NumPy array that a constant attribute holds."""
+    """
+    Returns the NumPy array that a constant attribute holds. Raises ValueError for other
+    attributes.
+    """
     if isinstance(attr, TensorAttr):
         return numpy_helper.to_array(TensorProto.FromString(attr.data))
     if not isinstance(attr, DenseIntOrFPElementsAttr):
@@ -230,7 +240,10 @@ def constant_value(attr: Attribute) -> npt.NDArray[Any]:
 
 
 def type_from_proto(proto: onnx.TypeProto) -> TypeAttribute:
-    """Returns an xDSL type for an `onnx.TypeProto`; unknown dimensions are dynamic."""
+    """
+    Returns the xDSL type of an `onnx.TypeProto`. Unknown dimensions become dynamic.
+    Raises ValueError for kinds of values that are not supported.
+    """
     from xdsl.dialects.builtin import UnrankedTensorType
 
     kind = proto.WhichOneof("value")
@@ -253,7 +266,10 @@ def type_from_proto(proto: onnx.TypeProto) -> TypeAttribute:
 
 
 def type_to_proto(type_: Attribute) -> onnx.TypeProto:
-    """Returns the `onnx.TypeProto` of an xDSL type."""
+    """
+    Returns the `onnx.TypeProto` of an xDSL type. Raises ValueError if ONNX has no such
+    type.
+    """
     from xdsl.dialects.builtin import UnrankedTensorType
 
     if isinstance(type_, TensorType):

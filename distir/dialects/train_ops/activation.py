@@ -1,6 +1,6 @@
 """
-Gradients of activation functions that are one op in ONNX, softmax and its logarithm among
-them.
+Gradients of activation functions that are one op in ONNX, including softmax and
+log-softmax.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from distir.dialects.train_ops.checks import checked_axis
 
 
 class ActivationGradOp(FormulaOp):
-    """Base of the gradients of functions of one number; all values are of one type."""
+    """
+    Base of the gradients of activation functions that work element by element. All
+    values have the same type.
+    """
 
     IS_ELEMENTWISE: ClassVar[bool] = True
 
@@ -33,12 +36,12 @@ class ActivationGradOp(FormulaOp):
 @irdl_op_definition
 class GeluGradOp(ActivationGradOp):
     """
-    The gradient of y = x * P(x). With `approximate = "none"`, P is the normal distribution
-    function and
+    The gradient of GELU, y = x * P(x). With `approximate = "none"`, P is the
+    distribution function of the standard normal distribution, and
 
         dx = dy * (P(x) + x * exp(-x * x / 2) / sqrt(2 * pi))
 
-    With "tanh", P(x) = (1 + tanh(u)) / 2, u = sqrt(2 / pi) * (x + 0.044715 * x^3) and
+    With "tanh", P(x) = (1 + tanh(u)) / 2, u = sqrt(2 / pi) * (x + 0.044715 * x^3), and
 
         dx = dy * (P(x) + x / 2 * (1 - tanh(u)^2) * sqrt(2 / pi) * (1 + 0.134145 * x^2))
     """
@@ -72,7 +75,10 @@ class GeluGradOp(ActivationGradOp):
 
 @irdl_op_definition
 class ReluGradOp(ActivationGradOp):
-    """The gradient of y = max(x, 0): dx = dy where x > 0, else 0; y may stand for x."""
+    """
+    The gradient of y = max(x, 0): dx = dy where x > 0, else 0. The operand `x` may be y
+    instead, which is positive at the same elements.
+    """
 
     name = "train.relu_grad"
     GRADIENT_OF: ClassVar[str] = "Relu"
@@ -87,7 +93,7 @@ class ReluGradOp(ActivationGradOp):
 @irdl_op_definition
 class SwishGradOp(ActivationGradOp):
     """
-    The gradient of y = x * s, s = sigmoid(alpha * x); SiLU for alpha = 1:
+    The gradient of y = x * s with s = sigmoid(alpha * x), which is SiLU for alpha = 1:
 
         dx = dy * s * (1 + alpha * x * (1 - s))
     """
@@ -99,7 +105,7 @@ class SwishGradOp(ActivationGradOp):
 
     @staticmethod
     def formula(dy: Expr, x: Expr, *, alpha: float) -> Expr:
-        # The hyperbolic tangent does not overflow, an exponential would.
+        # The hyperbolic tangent does not overflow; an exponential would.
         sigmoid = (1 + tanh(alpha * x / 2)) / 2
         return dy * sigmoid * (1 + alpha * x * (1 - sigmoid))
 
@@ -107,8 +113,8 @@ class SwishGradOp(ActivationGradOp):
 @irdl_op_definition
 class ShrinkGradOp(ActivationGradOp):
     """
-    The gradient of y = shrink(x), which is 0 between -lambd and lambd and x plus or minus a
-    number elsewhere:
+    The gradient of y = shrink(x), which is 0 between -lambd and lambd, and x plus or
+    minus a constant elsewhere:
 
         dx = dy where |x| > lambd, else 0
     """
@@ -126,9 +132,9 @@ class ShrinkGradOp(ActivationGradOp):
 
 class SoftmaxFamilyGradOp(FormulaOp):
     """
-    Base of the gradients of ops that normalise along `axis`. `dy` and `y` are the
-    gradient of the result and the result itself, `dx` the gradient of the input; all
-    of one shape and element type.
+    Base of the gradients of ops that normalise along `axis`. `y` is the op's result,
+    `dy` the gradient of the result, and `dx` the gradient of the input. All have the
+    same shape and element type.
     """
 
     COST_CLASS: ClassVar[str] = "normalization"
@@ -143,7 +149,7 @@ class SoftmaxFamilyGradOp(FormulaOp):
 
     @property
     def dimension(self) -> int:
-        """The index of the normalised dimension."""
+        """The index of the normalised dimension, counted from 0."""
         return checked_axis(self, self.axis.value.data, len(shape_of(self.y)))
 
 

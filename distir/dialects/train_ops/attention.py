@@ -1,6 +1,7 @@
 """
-Fused attention that keeps what its gradient needs, and that gradient; causal attention of
-tokens in any order, and the op that merges attention over different keys.
+Fused attention. The module has attention that keeps the values its gradient needs,
+causal attention of tokens in any order, their gradients, and an op that merges
+attention over different keys.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from distir.dialects.train_ops.checks import (
 
 @dataclass(frozen=True)
 class AttentionSizes:
-    """`query_heads` is a multiple of `key_heads`; the other sizes are of one head."""
+    """
+    The sizes of attention. `query_heads` is a multiple of `key_heads`. `head` and
+    `value_head` are the numbers of features of one head.
+    """
 
     batch: int
     query_heads: int
@@ -44,13 +48,14 @@ class AttentionSizes:
 
     @property
     def scores(self) -> tuple[int, int, int, int]:
-        """The shape of the scores, `[batch, heads, queries, keys]`."""
+        """The shape of the scores: [batch, query heads, queries, keys]."""
         return self.batch, self.query_heads, self.queries, self.keys
 
 
 class FusedAttentionOp(TrainOp):
     """
-    Base of y = P v, P = softmax(cap(scale * q k') + mask), and of its gradient, over
+    Base of fused attention and of its gradient: y = P v with P = softmax(cap(scale * q
+    k') + mask). The shapes are
 
         q: [batch, query heads, queries, head size]
         k: [batch, key heads, keys, head size]
@@ -58,14 +63,16 @@ class FusedAttentionOp(TrainOp):
         y: [batch, query heads, queries, value size]
 
     or, with `q_num_heads` and `kv_num_heads`, `[batch, length, heads * size]`. Each key
-    head serves as many query heads in a row. `scale` is the inverse root of the head size
-    unless given; with `softcap` c, cap(s) is c * tanh(s / c), else s. `mask` broadcasts to
-    [batch, query heads, queries, keys]; booleans say which keys a query sees, floats are
-    added. With `is_causal`, query i sees keys up to i. A query that sees no key has P = 0.
+    head serves the same number of consecutive query heads. `scale` is by default 1 /
+    sqrt(head size). With `softcap` c, cap(s) is c * tanh(s / c), else s. `mask`
+    broadcasts to [batch, query heads, queries, keys]. A boolean mask tells which keys a
+    query sees; a mask of floats is added to the scores. With `is_causal`, query i sees
+    the keys up to i. P is 0 for a query that sees no key.
 
-    With `blocks`, queries and keys are cut into that many equal blocks, and a query sees keys
-    of the block with its own number alone; there is no mask then. A block is a run of
-    neighbours, or, with `run`, every `blocks`-th run of so many neighbours.
+    With `blocks`, queries and keys are cut into `blocks` equal blocks. A query then
+    sees only the keys of the block with the same number, and there is no mask. Blocks
+    are contiguous, unless `run` is given. With `run`, positions are dealt out to the
+    blocks in turn, `run` at a time.
     """
 
     COST_CLASS: ClassVar[str] = "attention"
@@ -84,13 +91,13 @@ class FusedAttentionOp(TrainOp):
 
     @property
     def block_count(self) -> int:
-        """The number of blocks; 1 without `blocks`."""
+        """The number of blocks; 1 without the property `blocks`."""
         return 1 if self.blocks is None else self.blocks.value.data
 
     @property
     def run_length(self) -> int | None:
         """
-        The number of contiguous neighbours in a block; None if the whole block is
+        The number of positions in a run, if blocks consist of runs; None if blocks are
         contiguous.
         """
         return None if self.run is None else self.run.value.data
@@ -102,7 +109,7 @@ class FusedAttentionOp(TrainOp):
 
     @property
     def sizes(self) -> AttentionSizes:
-        """The (global) sizes of batch, heads, sequences and features."""
+        """The global sizes of batch, heads, sequences and features."""
         q, k, v = shape_of(self.q), shape_of(self.k), shape_of(self.v)
         if self.q_num_heads is None or self.kv_num_heads is None:
             return AttentionSizes(q[0], q[1], k[1], q[2], k[2], q[3], v[3])
@@ -119,14 +126,14 @@ class FusedAttentionOp(TrainOp):
 
     @property
     def factor(self) -> float:
-        """The factor of the scores."""
+        """The number by which attention scores are multiplied."""
         return (
             1 / sqrt(self.sizes.head) if self.scale is None else self.scale.value.data
         )
 
     @property
     def cap(self) -> float | None:
-        """The bound of the soft cap; None without one."""
+        """The bound c of the soft cap c * tanh(s / c), or None without a cap."""
         return None if self.softcap is None else self.softcap.value.data
 
     def verify_(self) -> None:
@@ -203,13 +210,19 @@ class FusedAttentionOp(TrainOp):
         check_shape(self, name, value, expected)
 
     def check_result(self, name: str, y: SSAValue) -> None:
-        """Raises VerifyException unless a tensor has the shape and elements of `y`."""
+        """
+        Raises VerifyException unless `y` has the shape and element type of the
+        attention's result. `name` is its name in the message.
+        """
         sizes = self.sizes
         check_element_type(self, name, y, element_type(self.q))
         self._check(name, y, sizes.query_heads, sizes.queries, sizes.value_head)
 
     def check_logsumexp(self, value: SSAValue) -> None:
-        """Raises VerifyException unless a tensor has a number for each row of scores."""
+        """
+        Raises VerifyException unless `value` has one number per row of scores, in the
+        accumulation type.
+        """
         expected = TensorType(accumulation_type(self.q), self.sizes.scores[:3])
         check_type(self, "logsumexp", value, expected)
 
@@ -217,9 +230,9 @@ class FusedAttentionOp(TrainOp):
 @irdl_op_definition
 class AttentionOp(FusedAttentionOp):
     """
-    y = P v, P = softmax(cap(scale * q k') + mask); `FusedAttentionOp` gives the shapes. It
-    computes what `onnx.Attention` does, and keeps what its gradient needs to compute P
-    again without another softmax:
+    Fused attention: y = P v with P = softmax(cap(scale * q k') + mask). It computes the
+    same as `onnx.Attention`. `FusedAttentionOp` gives the shapes. The second result
+    lets the gradient recompute P without another softmax:
 
         logsumexp: log(sum(exp(cap(scale * q k') + mask)) along keys), 0 for a query that
         sees no key: [batch, query heads, queries], f64 for f64 and f32 for others.
@@ -239,7 +252,8 @@ class AttentionOp(FusedAttentionOp):
         **settings: Any,
     ):
         """
-        Makes the op from its operands and from its properties by name; result types follow.
+        Makes the op from its operands and, by name, its properties. Result types are
+        derived.
         """
         y, logsumexp = self.types_of(q, v, **settings)
         super().__init__(*(q, k, v, mask), y=y, logsumexp=logsumexp, **settings)
@@ -253,7 +267,8 @@ class AttentionOp(FusedAttentionOp):
         **_: Any,
     ) -> tuple[TensorType, TensorType]:
         """
-        Returns the types of the results of attention with these operands and properties.
+        Returns the types of the results, `y` and `logsumexp`, of attention with these
+        operands and properties.
         """
         queries, values = shape_of(q), shape_of(v)
         if q_num_heads is None or kv_num_heads is None:
@@ -274,8 +289,8 @@ class AttentionOp(FusedAttentionOp):
 
 class FusedAttentionGradOp(FusedAttentionOp):
     """
-    Base of the gradients of fused attention: `dy` is the gradient of the result `y`, and
-    `logsumexp` the other result.
+    Base of the gradients of fused attention. `dy` is the gradient of the result `y`,
+    and `logsumexp` is the attention's second result.
     """
 
     COST_CLASS: ClassVar[str] = "attention_gradient"
@@ -299,8 +314,8 @@ class FusedAttentionGradOp(FusedAttentionOp):
 @irdl_op_definition
 class AttentionGradOp(FusedAttentionGradOp):
     """
-    The gradient of `train.attention`, from its results `y` and `logsumexp`. `dy` is like
-    `y`; floats of a mask get no gradient here. Without `cap`,
+    The gradient of `train.attention`, from its results `y` and `logsumexp`. `dy` has
+    the type of `y`. A mask of floats gets no gradient here. Without a soft cap,
 
         P = exp(scale * q k' + mask - logsumexp)
         dv = P' dy, dP = dy v', dS = P * (dP - sum(dy * y) along features)
@@ -314,17 +329,19 @@ class AttentionGradOp(FusedAttentionGradOp):
 
 class CausalAttentionOp(FusedAttentionOp):
     """
-    Base of causal attention that is told where in their sequence queries and keys are, and
-    of its gradient, so that a device can have any part of a sequence:
+    Base of causal attention, and of its gradient, with explicit positions of queries
+    and keys in their sequence. A device can thus hold any part of a sequence.
 
         query_positions: [queries], key_positions: [keys], i64
 
-    A query sees the keys whose position is not behind its own; `FusedAttentionOp` says the
-    rest. `is_causal`, which counts positions from 0, does not go with it.
+    A query sees the keys whose positions are not greater than its own.
+    `FusedAttentionOp` describes everything else. `is_causal`, which counts positions
+    from 0, is not allowed.
 
-    - `step`: of `blocks` that go around a ring, how many devices the keys have come from the
-      one whose queries have the same positions. Positions decide the results; this tells
-      the amount of work before they are known.
+    - `step`: if `blocks` blocks of keys travel around a ring, the number of devices
+      that the keys have moved since they were with the queries of the same positions.
+      It gives the amount of work before positions are known. Positions alone decide the
+      results.
     """
 
     query_positions = operand_def(TensorType)
@@ -352,8 +369,9 @@ class CausalAttentionOp(FusedAttentionOp):
 @irdl_op_definition
 class PlacedAttentionOp(CausalAttentionOp):
     """
-    y = P v, P = softmax(cap(scale * q k') + mask) over the keys that a query sees;
-    `CausalAttentionOp` says which.
+    Causal attention by positions: y = P v with P = softmax(cap(scale * q k') + mask)
+    over the keys that a query sees, as `CausalAttentionOp` defines them. The second
+    result is
 
         logsumexp: log(sum(exp(cap(scale * q k') + mask)) along these keys), -infinity for a
         query that sees none: [batch, query heads, queries], f64 for f64 and f32 for others.
@@ -374,7 +392,10 @@ class PlacedAttentionOp(CausalAttentionOp):
         mask: SSAValue | None = None,
         **settings: Any,
     ):
-        """Makes the op of its operands and of its properties by name; types follow."""
+        """
+        Makes the op from its operands and, by name, its properties. Result types are
+        derived.
+        """
         y, logsumexp = AttentionOp.types_of(q, v, **settings)
         TrainOp.__init__(
             self,
@@ -393,9 +414,9 @@ class PlacedAttentionOp(CausalAttentionOp):
 @irdl_op_definition
 class PlacedAttentionGradOp(FusedAttentionGradOp, CausalAttentionOp):
     """
-    The gradient of `train.placed_attention`, as `train.attention_grad` is that of
-    `train.attention`. `y` and `logsumexp` may be those over more keys than these: then `dq` is
-    these keys' term of the sum over all.
+    The gradient of `train.placed_attention`; its formulas are those of
+    `train.attention_grad`. `y` and `logsumexp` may come from attention over more keys
+    than the op's own. Then `dq` is the term of these keys in the sum over all keys.
     """
 
     name = "train.placed_attention_grad"
@@ -404,15 +425,14 @@ class PlacedAttentionGradOp(FusedAttentionGradOp, CausalAttentionOp):
 @irdl_op_definition
 class MergeAttentionOp(TrainOp):
     """
-    Attention over all keys from that over some of them and that over the others (online
-    softmax):
+    Merges attention over some keys with attention over other keys (online softmax):
 
         logsumexp = log(exp(logsumexp_a) + exp(logsumexp_b))
         y = exp(logsumexp_a - logsumexp) y_a + exp(logsumexp_b - logsumexp) y_b
 
-    where `y` is [batch, query heads, queries, value size] or [batch, queries, query heads *
-    value size], and `logsumexp` [batch, query heads, queries]. A query that neither saw a key
-    has -infinity and 0.
+    `y` is [batch, query heads, queries, value size] or [batch, queries, query heads *
+    value size]. `logsumexp` is [batch, query heads, queries]. For a query that sees no
+    key on either side, `logsumexp` is -infinity and `y` is 0.
     """
 
     name = "train.merge_attention"

@@ -45,12 +45,18 @@ I64 = IntegerAttr.constr(i64)
 F32 = base(FloatAttr[Float32Type])
 F64 = base(FloatAttr[Float64Type])
 INTEGERS = DenseArrayBase.constr(i64)
-"""The constraints of properties: a number of that type, or a list of 64-bit integers."""
+"""
+The constraints of properties: an integer (`I64`), a 32-bit float (`F32`), a 64-bit
+float (`F64`), a list of integers (`INTEGERS`).
+"""
 
 
 @dataclass(frozen=True)
 class Derived:
-    """The type of a value that follows from another value of the op, `source`."""
+    """
+    A rule for the type of a value: `type_of` derives it from `source`, another value of
+    the op.
+    """
 
     source: str
     type_of: Callable[[SSAValue], TensorType]
@@ -58,13 +64,17 @@ class Derived:
 
 def like(source: str) -> Derived:
     """
-    Returns the shape and the element type of `source`; layouts follow from sharding rules.
+    Returns the rule that a value has the shape and element type of `source`. Layouts
+    follow from sharding rules instead.
     """
     return Derived(source, _plain)
 
 
 def _plain(value: SSAValue) -> TensorType:
-    """Returns the type of a value without its layout: the same object if it has none."""
+    """
+    Returns the type of a value without its layout. A type without a layout is returned
+    as the same object.
+    """
     type_ = value.type
     if isinstance(type_, TensorType) and isinstance(type_.encoding, NoneAttr):
         return type_
@@ -72,23 +82,29 @@ def _plain(value: SSAValue) -> TensorType:
 
 
 def total_of(source: str) -> Derived:
-    """Returns a scalar of the type in which sums of the elements of `source` are kept."""
+    """
+    Returns the rule that a value is a scalar, of the type in which sums of elements of
+    `source` are accumulated.
+    """
     return Derived(source, lambda value: tensor_of(accumulation_type(value), ()))
 
 
 Types = Mapping[str, Derived]
-"""The values of an op by name, with the rules that give their types."""
+"""The rules that give the types of an op's values, by the values' names."""
 
 Operands = Mapping[str, SSAValue | Sequence[SSAValue] | None]
-"""The operands of an op by name: None or an empty list for those that are left out."""
+"""
+The operands of an op by name. None or an empty list stands for an omitted operand.
+"""
 
 Properties = Mapping[str, Attribute | None]
 
 
 class TrainOp(IRDLOperation, OpFacts):
     """
-    Base of the ops of a training step: without side effects, printed as operands,
-    attributes and the types of operands and results, unless an op defines otherwise.
+    Base of the ops of a training step. Unless an op defines otherwise, it has no side
+    effects, and is printed as operands, attributes, and the types of operands and
+    results.
     """
 
     irdl_options = (ParsePropInAttrDict(),)
@@ -98,16 +114,18 @@ class TrainOp(IRDLOperation, OpFacts):
 
     TYPES: ClassVar[Types] = {}
     """
-    Operands and results whose types follow from others: they are verified, and results are
-    made with them.
+    The operands and results whose types are derived from other values. The verifier
+    checks them, and the constructor creates results with these types.
     """
 
     def __init__(self, *operands: SSAValue | Sequence[SSAValue] | None, **named: Any):
         """
-        Makes an op from its operands in order (optional ones and lists may be left out at
-        the end), and from properties by name, as attributes or as Python values: None and
-        False stand for absent ones. The name of a result gives its type if that does not
-        follow from operands, or None to leave out an optional one.
+        Makes an op from its operands in order and from properties by name.
+
+        Optional operands and lists may be left out at the end. Properties are
+        attributes or Python values; None and False stand for absent properties. Types
+        of results are given under the results' names. They may be left out if they are
+        derived from operands. None leaves out an optional result.
         """
         definition = self.get_irdl_definition()
         names = [name for name, _ in definition.operands]
@@ -132,7 +150,8 @@ class TrainOp(IRDLOperation, OpFacts):
         cls, operands: Operands, properties: Properties
     ) -> Mapping[str, Attribute]:
         """
-        Returns the types of results that follow from operands and properties, by name.
+        Returns the types of the results that are derived from operands and properties,
+        by name.
         """
         found: dict[str, Attribute] = {}
         for name, rule in cls.TYPES.items():
@@ -150,48 +169,55 @@ class TrainOp(IRDLOperation, OpFacts):
 
 class FormulaOp(TrainOp):
     """
-    Base of ops whose meaning is a formula: a static method from operands, as expressions,
-    and properties, as Python values, by their names, to the expression of each result.
-    It takes those that it needs; operands and properties that an op does not have keep their
-    defaults. Optional results are the last.
+    Base of ops whose meaning is a formula.
 
-    The types of results, the values on arrays and the sharding rule follow from it. What an
-    op needs of its operands' types is checked by its class.
+    The formula is a static method. It takes operands as expressions and properties as
+    Python values, by name, and returns the expression of each result. It names only the
+    arguments that it needs. Parameters for operands and properties that an op does not
+    have keep their defaults. Optional results come last.
+
+    The types of results, the values on arrays and the sharding rule follow from the
+    formula. Requirements on operand types are checked by each op's class.
     """
 
     GRADIENT_OF: ClassVar[str] = ""
     """
-    The ONNX operator of one operand whose gradient the op is, from the gradient of its result
-    and its operand. Attributes have the names of the op's properties.
+    The ONNX operator of one operand whose gradient the op computes, from the gradient
+    of its result and its operand. The operator's attributes have the names of the op's
+    properties. Empty if there is none.
     """
 
     FROM_RESULT: ClassVar[bool] = False
-    """Whether the gradient takes the result of the operator instead of its operand."""
+    """Whether the op takes the operator's result instead of its operand."""
 
     PARTIAL_OPERANDS: ClassVar[Sequence[str] | None] = None
     """
-    The operands that may be partial sums, if the formula is linear in them; None for all.
-    Others are added first: results are rounded as in the sequential program then.
+    The operands that may be partial sums if the formula is linear in them; None for
+    all. The sums of other operands are completed first, so that results are rounded as
+    in the sequential program.
     """
 
     DECOMPOSES: ClassVar[bool] = False
-    """Whether the op has a decomposition for factors that it cannot split itself."""
+    """Whether the op can be decomposed to split factors that it cannot split itself."""
 
     @staticmethod
     @abstractmethod
     def formula(*args: Any, **kwargs: Any) -> Expr | tuple[Expr, ...]:
-        """Returns the results of the op."""
+        """Returns the expressions of the op's results."""
 
     @classmethod
     def arguments(
         cls, operands: dict[str, Any], properties: dict[str, Any]
     ) -> dict[str, Any]:
-        """Returns what the formula may take, by name."""
+        """Returns the arguments that the formula may take, by name."""
         return operands | properties
 
     @property
     def record(self) -> Formula:
-        """The formula for the operands and properties of this op. Raises FormulaError."""
+        """
+        The formula applied to the types of this op's operands and to its properties.
+        Raises FormulaError if the shapes do not fit.
+        """
         names, lists = _operand_names(type(self))
         if len(lists) > 1:
             given = {name: getattr(self, name) for name in names}
@@ -228,7 +254,8 @@ class FormulaOp(TrainOp):
 @cache
 def _operand_names(op: type[FormulaOp]) -> tuple[list[str], list[int]]:
     """
-    Returns the names of an op's operands, and the places of those that are lists or optional.
+    Returns the names of an op's operands, and the positions of those that are lists or
+    optional.
     """
     operands = op.get_irdl_definition().operands
     lists = [i for i, (_, k) in enumerate(operands) if isinstance(k, VarOperandDef)]
@@ -236,7 +263,9 @@ def _operand_names(op: type[FormulaOp]) -> tuple[list[str], list[int]]:
 
 
 _Types = tuple[tuple[tuple[Shape, Attribute], ...], ...]
-"""The shapes and element types of each operand: one, none or several."""
+"""
+For each operand, the shapes and element types of its tensors: one, none or several.
+"""
 
 
 def _types(operands: Operands) -> _Types:
@@ -285,7 +314,8 @@ def _python_value(value: Attribute) -> Any:
 
 def _attribute(value: Any, constraint: object) -> Attribute | None:
     """
-    Returns a Python value as the attribute that a property with this constraint holds.
+    Returns the attribute for a property with this constraint, from a Python value or an
+    attribute. Returns None for None and False.
     """
     match value:
         case None | False:
@@ -309,7 +339,7 @@ def _attribute(value: Any, constraint: object) -> Attribute | None:
 @cache
 def _number(value: float, is_double: bool) -> Attribute:
     """
-    Returns one attribute object for all ops with that number, as comparing numbers takes
-    time.
+    Returns the attribute for a number. It is one object for all ops, so that comparing
+    is fast.
     """
     return FloatAttr(value, f64 if is_double else f32)

@@ -1,10 +1,11 @@
 """
 The statistics and gradients of batch normalisation.
 
-With n = (x - mean) * r and r = 1 / sqrt(variance + epsilon), it is y = n * scale + bias,
-over x of shape [batch, channels, *space]. Everything but `x` and its gradients has one
-number per channel. Sums over batch and space and the computation per element are
-two ops, so that a split batch needs only the sums of its parts to be added up.
+Batch normalisation is y = n * scale + bias, with n = (x - mean) * r and r = 1 /
+sqrt(variance + epsilon), over x of shape `[batch, channels, *space]`. All values but
+`x`, `y` and their gradients have one number per channel. The sums over batch and space
+are one op, and the computation per element is another. If the batch is split, only the
+sums need to be added up.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from distir.dialects.train_ops.checks import check_shape, check_type
 
 
 def _per_channel(value: Expr, x: Expr) -> Expr:
-    """Returns one number per channel, aligned with the dimensions of `x`."""
+    """
+    Returns `value`, one number per channel, expanded to align with the dimensions of
+    `x`.
+    """
     return value.expanded(*range(1, len(x.shape) - 1))
 
 
 def _over(x: Expr) -> tuple[int, ...]:
-    """Returns the dimensions of batch and space."""
+    """Returns the dimensions of batch and space of `x` [batch, channels, *space]."""
     return 0, *range(2, len(x.shape))
 
 
@@ -38,7 +42,7 @@ def _inverse_root(variance: Expr, x: Expr, epsilon: float) -> Expr:
 
 
 class BatchNormOp(FormulaOp):
-    """Base of the ops of batch normalisation."""
+    """Base of the ops of batch normalisation, which verifies their operands."""
 
     TORCH_MODULE: ClassVar[str] = "batch_norm_gradients"
 
@@ -58,8 +62,8 @@ class BatchNormOp(FormulaOp):
 @irdl_op_definition
 class BatchNormVarianceOp(BatchNormOp):
     """
-    The variance of each channel about a given mean, over `count` elements each, in the type
-    of `mean`: variance = sum((x - mean)^2) / count.
+    The variance of each channel about a given mean, in the type of `mean`: variance =
+    sum((x - mean)^2) / count. `count` is the number of elements per channel.
     """
 
     name = "train.batch_norm_variance"
@@ -82,7 +86,8 @@ class BatchNormVarianceOp(BatchNormOp):
 @irdl_op_definition
 class BatchNormSumsOp(BatchNormOp):
     """
-    The gradients of scale and bias, sums over batch and space, in the type of `mean`:
+    The gradients of scale and bias, as sums over batch and space, in the type of
+    `mean`, where n = (x - mean) / sqrt(variance + epsilon):
 
         dscale = sum(dy * n), dbias = sum(dy)
     """
@@ -115,8 +120,10 @@ class BatchNormSumsOp(BatchNormOp):
 @irdl_op_definition
 class BatchNormGradOp(BatchNormOp):
     """
-    The gradients if mean and variance are given, and are not those of `x`: that of the
-    input, and those of scale and bias, sums over batch and space in the type of `mean`:
+    The gradients of batch normalisation with given statistics, which do not depend on
+    `x`. With r = 1 / sqrt(variance + epsilon) and n = (x - mean) * r, these are the
+    gradient of the input, and those of scale and bias, as sums over batch and space, in
+    the type of `mean`:
 
         dx = scale * r * dy, dscale = sum(dy * n), dbias = sum(dy)
     """
@@ -154,8 +161,9 @@ class BatchNormGradOp(BatchNormOp):
 @irdl_op_definition
 class BatchNormInputGradOp(BatchNormOp):
     """
-    The gradient of the input if mean and variance are those of `x` itself, from the whole
-    sums over `count` elements per channel:
+    The gradient of the input if mean and variance are those of `x` itself. `dscale` and
+    `dbias` are complete sums, and `count` is the number of elements per channel. With r
+    = 1 / sqrt(variance + epsilon) and n = (x - mean) * r,
 
         dx = scale * r * (dy - dbias / count - n * dscale / count)
     """
@@ -206,9 +214,10 @@ class BatchNormInputGradOp(BatchNormOp):
 
 class GhostNormOp(FormulaOp):
     """
-    Base of ghost batch normalisation ("Train longer, generalize better", 2017), which uses
-    the statistics of parts of the batch, and of its gradient. The samples of `x` are
-    `groups` parts of equal sizes, one after the other; a statistic is [groups, channels].
+    Base of ghost batch normalisation ("Train longer, generalize better", 2017) and its
+    gradient. It normalises each part of the batch with the part's own statistics. The
+    samples of `x` form `groups` parts of equal size, one after the other. Each
+    statistic is [groups, channels].
     """
 
     TORCH_MODULE: ClassVar[str] = "batch_norm_gradients"
@@ -220,7 +229,8 @@ class GhostNormOp(FormulaOp):
 
     def check_statistic(self, name: str, value: SSAValue) -> None:
         """
-        Raises VerifyException unless a tensor has one number for each part and channel.
+        Raises VerifyException unless `value`, called `name` in the message, has one
+        number per part and channel and the element type of `scale`.
         """
         shape = [self.groups.value.data, *shape_of(self.scale)]
         check_type(self, name, value, TensorType(element_type(self.scale), shape))
@@ -241,21 +251,28 @@ class GhostNormOp(FormulaOp):
 
 
 def _over_part(parts: Expr) -> tuple[int, ...]:
-    """Returns the dimensions of samples and space of [groups, samples, channels, *space]."""
+    """
+    Returns the dimensions of samples and space of `parts` [groups, samples, channels,
+    *space].
+    """
     return 1, *range(3, len(parts.shape))
 
 
 def _of_parts(value: Expr, parts: Expr) -> Expr:
-    """Returns one number per channel of each part, aligned with the dimensions of parts."""
+    """
+    Returns `value` [groups, channels], expanded to align with the dimensions of
+    `parts`.
+    """
     return value.expanded(1, *range(3, len(parts.shape)))
 
 
 @irdl_op_definition
 class GhostBatchNormOp(GhostNormOp):
     """
-    y = n * scale + bias, with `mean` and `inverse` = 1 / sqrt(var(x) + epsilon) of each
-    channel in each part of the batch. What micro-batches and devices have in PyTorch, where
-    each works with the statistics of its own samples.
+    Ghost batch normalisation: y = n * scale + bias, with n = (x - mean) * inverse.
+    `mean` and `inverse` = 1 / sqrt(var(x) + epsilon) are statistics of each channel in
+    each part of the batch. PyTorch computes the same where each micro-batch and device
+    uses the statistics of its own samples.
     """
 
     name = "train.ghost_batch_norm"
@@ -287,10 +304,11 @@ class GhostBatchNormOp(GhostNormOp):
 @irdl_op_definition
 class GhostBatchNormGradOp(GhostNormOp):
     """
-    The gradients of `train.ghost_batch_norm`, from the statistics that it gives:
+    The gradients of `train.ghost_batch_norm`, from its statistics. With n = (x - mean)
+    * inverse,
 
         dscale = sum(dy * n), dbias = sum(dy), over all parts of the batch,
-        dx = scale * inverse * (dy - mean(dy) - n * mean(dy * n)), with the means of its part
+        dx = scale * inverse * (dy - mean(dy) - n * mean(dy * n)), means over each part
     """
 
     name = "train.ghost_batch_norm_grad"

@@ -1,6 +1,6 @@
 """
-Checks that the verifiers of train ops share. Layouts are not compared: sharding rules do
-that.
+Checks that the verifiers of train ops share. They do not compare layouts, which
+sharding rules check.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def check_shape(
     op: Operation, name: str, value: SSAValue, expected: Sequence[int]
 ) -> None:
     """
-    Raises VerifyException unless a tensor has that shape; -1 stands for an unknown size.
+    Raises VerifyException unless `value` has shape `expected`. A size of -1 is unknown.
+    `name` is the value's name in the message.
     """
     shape = shape_of(value)
     if len(shape) != len(expected) or any(
@@ -41,13 +42,19 @@ def check_shape(
 
 
 def check_type(op: Operation, name: str, value: SSAValue, expected: TensorType) -> None:
-    """Raises VerifyException unless a tensor has that shape and element type."""
+    """
+    Raises VerifyException unless `value` has the shape and element type of `expected`.
+    `name` is the value's name in the message.
+    """
     check_shape(op, name, value, expected.get_shape())
     check_element_type(op, name, value, expected.element_type)
 
 
 def checked_axis(op: Operation, axis: int, rank: int) -> int:
-    """Returns the index of an axis that may be negative. Raises VerifyException."""
+    """
+    Returns the index of `axis`, which may be negative, counted from 0. Raises
+    VerifyException if it is outside of `rank` dimensions.
+    """
     if not -rank <= axis < rank:
         raise VerifyException(
             f"{op.name}: axis {axis} is outside of a tensor with {rank} dimensions"
@@ -57,7 +64,8 @@ def checked_axis(op: Operation, axis: int, rank: int) -> int:
 
 def accumulation_type(value: SSAValue) -> Float32Type | Float64Type:
     """
-    Returns the type in which sums of a tensor's elements are kept: f64 for f64, else f32.
+    Returns the type in which sums of a tensor's elements are accumulated: f64 for f64,
+    else f32.
     """
     return f64 if element_type(value) == f64 else f32
 
@@ -65,7 +73,10 @@ def accumulation_type(value: SSAValue) -> Float32Type | Float64Type:
 def check_element_type(
     op: Operation, name: str, value: SSAValue, expected: Attribute
 ) -> None:
-    """Raises VerifyException unless a tensor has elements of that type."""
+    """
+    Raises VerifyException unless `value` has the element type `expected`. `name` is the
+    value's name in the message.
+    """
     if element_type(value) != expected:
         raise VerifyException(
             f"{op.name}: {name} has elements of type {element_type(value)}, expected "
@@ -74,7 +85,9 @@ def check_element_type(
 
 
 def check_float(op: Operation, name: str, value: SSAValue) -> None:
-    """Raises VerifyException unless a tensor holds floats."""
+    """
+    Raises VerifyException unless `value`, called `name` in the message, holds floats.
+    """
     if not isinstance(element_type(value), FLOATS):
         raise VerifyException(
             f"{op.name}: {name} has elements of type {element_type(value)}, expected "
@@ -83,7 +96,10 @@ def check_float(op: Operation, name: str, value: SSAValue) -> None:
 
 
 def check_integers(op: Operation, name: str, value: SSAValue) -> None:
-    """Raises VerifyException unless a tensor holds 32 or 64-bit integers."""
+    """
+    Raises VerifyException unless `value`, called `name` in the message, holds 32-bit or
+    64-bit integers.
+    """
     element = element_type(value)
     if not isinstance(element, IntegerType) or element.width.data not in (32, 64):
         raise VerifyException(

@@ -1,8 +1,8 @@
 """
-Gradients of convolutions and pooling over any number of dimensions of space.
+Gradients of convolutions and pooling over any number of spatial dimensions.
 
-Windows are given in full: `pads` lists the padding before each dimension and then the
-padding after each, as in ONNX.
+Windows are given in full. As in ONNX, `pads` lists the padding before each dimension
+and then the padding after each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _numbers(attribute: DenseArrayBase[IntegerType]) -> tuple[int, ...]:
 
 
 class WindowsOp(TrainOp):
-    """Base of the gradients of ops that move a window over the dimensions of space."""
+    """Base of the gradients of ops that move a window over the spatial dimensions."""
 
     strides = prop_def(INTEGERS)
     dilations = prop_def(INTEGERS)
@@ -43,17 +43,17 @@ class WindowsOp(TrainOp):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The strides."""
+        """The stride along each spatial dimension."""
         return _numbers(self.strides)
 
     @property
     def spacing(self) -> tuple[int, ...]:
-        """The dilations."""
+        """The dilation along each spatial dimension."""
         return _numbers(self.dilations)
 
     @property
     def margins(self) -> tuple[tuple[int, int], ...]:
-        """The padding before and after each dimension of space."""
+        """The padding before and after each spatial dimension."""
         flat = _numbers(self.pads)
         half = len(flat) // 2
         return tuple(zip(flat[:half], flat[half:], strict=True))
@@ -67,8 +67,9 @@ class WindowsOp(TrainOp):
         ceil: bool = False,
     ) -> None:
         """
-        Checks the attributes, and the sizes of space before the window (`source`) and after
-        it.
+        Raises VerifyException unless the attributes of the window are valid and the
+        spatial sizes fit: those of `source`, which the window moves over, and of
+        `windowed`, the result. With `ceil`, the number of windows may be rounded up.
         """
         before, after = shape_of(source), shape_of(windowed)
         rank = len(kernel)
@@ -102,7 +103,7 @@ class WindowsOp(TrainOp):
 
 
 class ConvGradOp(WindowsOp):
-    """Base of the gradients of a convolution; `group` is as in ONNX."""
+    """Base of the gradients of a convolution. `group` is as in ONNX."""
 
     COST_CLASS: ClassVar[str] = "convolution"
 
@@ -134,8 +135,8 @@ class ConvGradOp(WindowsOp):
 @irdl_op_definition
 class ConvGradInputOp(ConvGradOp):
     """
-    The gradient of `onnx.Conv` with respect to its input: from `dy` `[N, M, ...]` and
-    `weight` `[M, C / group, ...]` to `dx` `[N, C, ...]`.
+    The gradient of `onnx.Conv` with respect to its input. It takes `dy` `[N, M, ...]`
+    and `weight` `[M, C / group, ...]`, and returns `dx` `[N, C, ...]`.
     """
 
     name = "train.conv_grad_input"
@@ -155,8 +156,9 @@ class ConvGradInputOp(ConvGradOp):
 @irdl_op_definition
 class ConvGradWeightOp(ConvGradOp):
     """
-    The gradient of `onnx.Conv` with respect to its weights: from `x` `[N, C, ...]` and
-    `dy` `[N, M, ...]` to `dweight` `[M, C / group, ...]`, a sum over the batch.
+    The gradient of `onnx.Conv` with respect to its weights, summed over the batch. It
+    takes `x` `[N, C, ...]` and `dy` `[N, M, ...]`, and returns `dweight` `[M, C /
+    group, ...]`.
     """
 
     name = "train.conv_grad_weight"
@@ -176,20 +178,19 @@ class ConvGradWeightOp(ConvGradOp):
 class PoolGradOp(WindowsOp):
     """
     Base of the gradients of pooling. Windows may reach beyond the padding at the end
-    (`ceil_mode`); what they cover there never counts.
+    (`ceil_mode`). Positions beyond it never count.
     """
 
     kernel_shape = prop_def(INTEGERS)
 
     @property
     def kernel(self) -> tuple[int, ...]:
-        """The size of the window."""
+        """The size of the window in each spatial dimension."""
         return _numbers(self.kernel_shape)
 
     def _verify(self, x: SSAValue, dy: SSAValue) -> None:
         """
-        Checks `dy` against the input `x`, or against the input's gradient, which is like
-        it.
+        Raises VerifyException unless `dy` fits `x`, which is the input or its gradient.
         """
         check_float(self, "dy", dy)
         self._verify_windows(x, dy, self.kernel, ceil=True)
@@ -201,8 +202,8 @@ class PoolGradOp(WindowsOp):
 @irdl_op_definition
 class MaxPoolGradOp(PoolGradOp):
     """
-    The gradient of `onnx.MaxPool`: each element of `dy` is added where the maximum of
-    its window in `x` is, the first one in row-major order among equals.
+    The gradient of `onnx.MaxPool`. Each element of `dy` is added at the position of its
+    window's maximum in `x`; among equal elements, at the first in row-major order.
     """
 
     name = "train.max_pool_grad"
@@ -221,9 +222,9 @@ class MaxPoolGradOp(PoolGradOp):
 @irdl_op_definition
 class AveragePoolGradOp(PoolGradOp):
     """
-    The gradient of `onnx.AveragePool`: each element of `dy`, divided by the number of
-    elements of its window, is added to all of them. Padding counts as elements with
-    `count_include_pad`.
+    The gradient of `onnx.AveragePool`. Each element of `dy` is divided by the number of
+    elements of its window and added to all of them. With `count_include_pad`, padding
+    counts as elements.
     """
 
     name = "train.average_pool_grad"
@@ -238,8 +239,8 @@ class AveragePoolGradOp(PoolGradOp):
 
     def counts(self) -> list[list[int]]:
         """
-        The number of elements that count, for each dimension of space and each window; the
-        product over the dimensions is what the window's sum is divided by.
+        The number of elements of each window that count, along each spatial dimension.
+        The product over the dimensions is the divisor of the window's sum.
         """
         sizes, windows = shape_of(self.dx)[2:], shape_of(self.dy)[2:]
         padded = self.count_include_pad is not None

@@ -1,4 +1,4 @@
-"""The gradient of running products."""
+"""The gradient of cumulative products."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from distir.dialects.train_ops.checks import check_float, checked_axis
 @irdl_op_definition
 class CumProdGradOp(TrainOp):
     """
-    The gradient of `onnx.CumProd` along `axis`: y_j = x_0 x_1 ... x_j gives
+    The gradient of `onnx.CumProd` along `axis`. From y_j = x_0 x_1 ... x_j follows
 
         dx_i = sum over j >= i of dy_j times the product of the x_k, k <= j, other than x_i
 
-    without a division by zero. With `exclusive`, y_j ends before x_j; with `reverse`, products
-    begin at the end. All values have one shape.
+    It is computed without a division by zero. With `exclusive`, y_j leaves out x_j.
+    With `reverse`, products begin at the end. All values have the same shape.
     """
 
     name = "train.cumprod_grad"
@@ -49,7 +49,7 @@ class CumProdGradOp(TrainOp):
 
     @property
     def dimension(self) -> int:
-        """The index of the axis."""
+        """The index of the axis, counted from 0."""
         return checked_axis(self, self.axis.value.data, len(shape_of(self.x)))
 
     def verify_(self) -> None:

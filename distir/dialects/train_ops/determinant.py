@@ -1,4 +1,4 @@
-"""Logarithms of determinants, and their gradient."""
+"""The sign and logarithm of determinants, and their gradient."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from distir.dialects.train_ops.checks import check_float
 
 
 def _of_matrices(value: SSAValue) -> TensorType:
-    """Returns a tensor with a number for each matrix of a value."""
+    """Returns the type of a tensor with one number for each matrix of `value`."""
     return tensor_of(element_type(value), shape_of(value)[:-2])
 
 
 def _check_matrices(op: TrainOp, x: SSAValue) -> None:
-    """Raises VerifyException unless a value holds square matrices of floats."""
+    """Raises VerifyException unless `x` holds square matrices of floats."""
     check_float(op, "x", x)
     shape = shape_of(x)
     if len(shape) < 2 or shape[-1] != shape[-2]:
@@ -32,8 +32,9 @@ def _check_matrices(op: TrainOp, x: SSAValue) -> None:
 @irdl_op_definition
 class SlogdetOp(TrainOp):
     """
-    The signs of the determinants of matrices `x` [..., n, n] and the logarithms of their
-    absolute values, both [...]. A singular matrix has 0 and minus infinity.
+    The signs of the determinants of the matrices `x` [..., n, n], and the logarithms of
+    their absolute values, both [...]. For a singular matrix these are 0 and minus
+    infinity.
     """
 
     name = "train.slogdet"
@@ -59,7 +60,7 @@ class SlogdetOp(TrainOp):
 @irdl_op_definition
 class SlogdetGradOp(TrainOp):
     """
-    The gradient of the logarithms of absolute determinants: for each matrix of x
+    The gradient of the logarithms of absolute determinants. For each matrix of `x`:
 
         dx = dlogarithm * transpose(inverse(x))
     """

@@ -1,6 +1,6 @@
 """
-Dropout whose random numbers depend on nothing but the position of an element in the whole
-tensor; alone, and of the probabilities of fused attention.
+Dropout whose random numbers depend only on an element's position in the whole tensor:
+dropout of a tensor, and of the probabilities of fused attention.
 """
 
 from __future__ import annotations
@@ -60,25 +60,28 @@ from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 
 class DrawingOp(TrainOp):
     """
-    Base of ops that drop elements of a tensor, `drawn_shape`, by random numbers. An element
-    is kept, times `1 / (1 - ratio)`, if its random number is not less than `ratio * 2^32`,
-    rounded. With threefry(key, counter) being Threefry-2x32-20 and every pair (lower,
-    upper) 32 bits of a 64-bit number,
+    Base of ops that drop elements of a tensor of shape `drawn_shape` by random numbers.
+
+    An element is kept if its random number is at least `ratio * 2^32`, rounded. Kept
+    elements are multiplied by `1 / (1 - ratio)`. The random numbers are
 
         key = threefry((seed, stream), counter)
         random number = threefry(key, position)[0]
 
-    where the position of an element is its row-major index in the whole tensor. So every
-    distribution draws the same numbers. They can be drawn again at any time.
+    where threefry(key, counter) is Threefry-2x32-20. Each pair (lower, upper) holds the
+    two 32-bit halves of a 64-bit number. An element's position is its row-major index
+    in the whole tensor. A program thus draws the same numbers however it is
+    distributed, and numbers can be drawn again at any time.
 
-    - `counter`: an i64 scalar that differs for each training step and each call of the
-      function that the op is in;
-    - `stream`: differs for each op; `seed`: that of the whole program; 32 bits each.
+    - `counter`: an i64 scalar that differs for each training step and for each call of
+      the function that contains the op;
+    - `stream`: 32 bits that differ for each op; `seed`: the 32-bit seed of the whole
+      program.
 
-    On one device's part of a tensor, in the per-rank form, the op also takes the device's
-    coordinate along each axis that splits the tensor. Then `global_shape` is the shape of
-    the whole tensor and `splits` has for each coordinate `[dimension, parts, run]`, the
-    axes of one dimension major to minor.
+    In the per-rank form, on one device's part of a tensor, the op also takes the
+    device's coordinate along each axis that splits the tensor. `global_shape` is then
+    the shape of the whole tensor. `splits` has one entry `[dimension, parts, run]` per
+    coordinate, with the axes of one dimension major to minor.
     """
 
     counter = operand_def(TensorType)
@@ -92,29 +95,32 @@ class DrawingOp(TrainOp):
     @property
     @abstractmethod
     def drawn_shape(self) -> tuple[int, ...]:
-        """The shape of the tensor, or of this part of it, for which numbers are drawn."""
+        """
+        The shape of the tensor, or of this device's part of it, for which random
+        numbers are drawn.
+        """
 
     @property
     def drawing(self) -> dict[str, Any]:
-        """The properties that determine the numbers, by name."""
+        """The properties that determine the random numbers, by name."""
         names = ("ratio", "seed", "stream", "global_shape", "splits")
         return {name: self.properties.get(name) for name in names}
 
     @property
     def threshold(self) -> int:
-        """The least 32-bit random number of an element that is kept."""
+        """The smallest 32-bit random number with which an element is kept."""
         return round(self.ratio.value.data * 2**32)
 
     @property
     def kept_factor(self) -> float:
-        """The factor of elements that are kept."""
+        """The number by which kept elements are multiplied."""
         return 1 / (1 - self.ratio.value.data)
 
     @property
     def parts(self) -> tuple[Split, ...]:
         """
-        For each operand among `coordinates`, the split of a dimension in which it is the
-        position.
+        The splits of the tensor, one for each operand of `coordinates`. The operand is
+        this device's position in the split.
         """
         return splits_of(self.splits)
 
@@ -167,13 +173,13 @@ class DrawingOp(TrainOp):
 @irdl_op_definition
 class DropoutOp(DrawingOp):
     """
-    `y = x / (1 - ratio)` where an element is kept, else 0; `DrawingOp` says which are kept.
-    Without `mask`, the gradient is the same op on `dy`, and nothing but the counter is kept
-    for it.
+    Dropout: `y = x / (1 - ratio)` for kept elements, else 0. `DrawingOp` defines which
+    elements are kept. Without `mask`, the gradient is the same op applied to `dy`, and
+    only the counter is kept for it.
 
-    - `mask`: an optional second result, which elements are kept, as booleans. The gradient
-      then takes it (`train.dropout_grad`) instead of drawing again: a byte for each element
-      in memory, and less work.
+    - `mask`: an optional second result, which holds a boolean per element: whether it
+      is kept. The gradient then uses the mask (`train.dropout_grad`) instead of drawing
+      numbers again. This costs a byte of memory per element and saves work.
     """
 
     name = "train.dropout"
@@ -206,8 +212,8 @@ class DropoutOp(DrawingOp):
 @irdl_op_definition
 class DropoutGradOp(FormulaOp):
     """
-    The gradient of dropout by the mask that it gave: `dx = dy / (1 - ratio)` where the
-    mask is true, else 0.
+    The gradient of dropout with a mask: `dx = dy / (1 - ratio)` where the mask is true,
+    else 0.
     """
 
     name = "train.dropout_grad"
@@ -222,7 +228,7 @@ class DropoutGradOp(FormulaOp):
 
     @property
     def scale(self) -> float:
-        """The factor of gradients of elements that are kept."""
+        """The number by which gradients of kept elements are multiplied."""
         return 1 / (1 - self.ratio.value.data)
 
     def verify_(self) -> None:
@@ -237,13 +243,13 @@ class DropoutGradOp(FormulaOp):
 
 
 def check_mask(op: IRDLOperation, mask: SSAValue, like: SSAValue) -> None:
-    """Raises VerifyException unless a mask has a boolean for each element."""
+    """Raises VerifyException unless `mask` has one boolean per element of `like`."""
     check_shape(op, "mask", mask, shape_of(like))
     check_element_type(op, "mask", mask, i1)
 
 
 def check_ratio(op: IRDLOperation, ratio: FloatAttr[Float64Type]) -> None:
-    """Raises VerifyException for a ratio that drops everything or less than nothing."""
+    """Raises VerifyException unless `ratio` is at least 0 and less than 1."""
     if not 0 <= ratio.value.data < 1:
         raise VerifyException(
             f"{op.name}: ratio is {ratio.value.data}, expected at least 0 and less than 1"
@@ -252,8 +258,8 @@ def check_ratio(op: IRDLOperation, ratio: FloatAttr[Float64Type]) -> None:
 
 def _assembly(operands: str, results: str) -> str:
     """
-    Returns the textual form of an op with these operands, to which the mask, the counter and
-    the coordinates are added, and these results.
+    Returns the assembly format of an op with the given `operands` and `results`, which
+    are names separated by spaces. The operands mask, counter and coordinates are added.
     """
     first = " `,` ".join(f"${name}" for name in operands.split())
     types = " `,` ".join(f"type(${name})" for name in operands.split())
@@ -267,9 +273,9 @@ def _assembly(operands: str, results: str) -> str:
 
 class DroppedAttentionBase(FusedAttentionOp, DrawingOp):
     """
-    Base of attention with dropout inside, and of its gradient: `FusedAttentionOp` defines
-    the probabilities P, [batch, query heads, queries, keys], and `DrawingOp` which of them
-    are kept.
+    Base of attention with dropout on its probabilities, and of its gradient. The
+    probabilities P [batch, query heads, queries, keys] are defined in
+    `FusedAttentionOp`; `DrawingOp` defines which of them are kept.
     """
 
     irdl_options = (
@@ -285,8 +291,9 @@ class DroppedAttentionBase(FusedAttentionOp, DrawingOp):
 @irdl_op_definition
 class DroppedAttentionOp(DroppedAttentionBase):
     """
-    y = D v, where D is P / (1 - ratio) where it is kept, else 0. The gradient draws the same
-    numbers again, so neither P nor the mask is kept for it, but
+    Attention with dropout: y = D v, where D is P / (1 - ratio) for kept probabilities
+    P, else 0. The gradient draws the same random numbers again, so that neither P nor
+    the dropout mask is stored for it. It needs the second result:
 
         logsumexp: log(sum(exp(cap(scale * q k') + mask)) along keys), 0 for a query that
         sees no key: [batch, query heads, queries], f64 for f64 and f32 for others.
@@ -309,7 +316,10 @@ class DroppedAttentionOp(DroppedAttentionBase):
         coordinates: Any = (),
         **settings: Any,
     ):
-        """Makes the op of its operands and of its properties by name; types follow."""
+        """
+        Makes the op from its operands and, by name, its properties. Result types are
+        derived.
+        """
         heads = {n: settings.get(n) for n in ("q_num_heads", "kv_num_heads")}
         known = {
             name: count.value.data if isinstance(count, IntegerAttr) else count
@@ -325,7 +335,9 @@ class DroppedAttentionOp(DroppedAttentionBase):
         )
 
     def without_dropout(self) -> AttentionOp:
-        """Returns attention of the same operands, with the same types, that drops none."""
+        """
+        Returns the same attention without dropout, with the same operands and types.
+        """
         given = [self.q, self.k, self.v, *([] if self.mask is None else [self.mask])]
         names = AttentionOp.get_irdl_definition().properties
         return AttentionOp.create(
@@ -344,8 +356,8 @@ class DroppedAttentionOp(DroppedAttentionBase):
 @irdl_op_definition
 class DroppedAttentionGradOp(FusedAttentionGradOp, DroppedAttentionBase):
     """
-    The gradient of `train.dropped_attention`, from its results `y` and `logsumexp`. Without
-    `cap`, and with kept = 1 / (1 - ratio) where an element is kept, else 0,
+    The gradient of `train.dropped_attention`, from its results `y` and `logsumexp`.
+    Without a soft cap, and with kept = 1 / (1 - ratio) for kept elements, else 0,
 
         P = exp(scale * q k' + mask - logsumexp)
         dv = (P * kept)' dy, dP = (dy v') * kept, dS = P * (dP - sum(dy * y) along features)

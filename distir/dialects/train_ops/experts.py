@@ -1,12 +1,12 @@
 """
-Mixtures of experts: which row of which expert each token becomes, the way of tokens to these
-rows and back, and products of each row with the matrix of its own expert.
+Mixtures of experts: the assignment of tokens to rows of experts, the transfer of tokens
+to these rows and back, and products of each row with the matrix of its expert.
 
-Rows are the dimensions `[shards, groups, places]` of a tensor: experts are dealt out to
-shards, equally many neighbours to each, and the tokens of a group have a fixed number of
-places in each shard. Devices that split the shards have experts of their own; a place that
-nobody takes costs memory and no products. One shard, and groups of one token with as many
-places as it chooses experts, waste none and drop no token.
+Rows are the dimensions [shards, groups, places] of a tensor. Each shard has the same
+number of consecutive experts. The tokens of a group have a fixed number of places in
+each shard. Devices that split the shards hold different experts. An empty place costs
+memory but no products. With one shard, and with groups of one token that have as many
+places as the token chooses experts, no place is empty and no token is dropped.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ from distir.dialects.train_ops.checks import (
 
 
 def rows_of(value: SSAValue) -> tuple[int, int, int]:
-    """Returns the shards, groups and places of a tensor of rows."""
+    """Returns the numbers of shards, groups and places of a tensor of rows."""
     shards, groups, places = shape_of(value)[:3]
     return shards, groups, places
 
 
 def _check_rank(op: TrainOp, name: str, value: SSAValue, rank: int) -> None:
-    """Raises VerifyException unless a tensor has that many dimensions."""
+    """
+    Raises VerifyException unless `value`, called `name` in the message, has `rank`
+    dimensions.
+    """
     if len(shape_of(value)) != rank:
         raise VerifyException(
             f"{op.name}: {name} has {len(shape_of(value))} dimensions, expected {rank}"
@@ -50,7 +53,9 @@ def _check_rank(op: TrainOp, name: str, value: SSAValue, rank: int) -> None:
 
 
 def _check_experts(op: TrainOp, experts: int, shards: int) -> None:
-    """Raises VerifyException unless experts can be dealt out to shards."""
+    """
+    Raises VerifyException unless `experts` experts divide evenly among `shards` shards.
+    """
     if shards < 1 or experts % shards:
         raise VerifyException(
             f"{op.name}: {experts} experts cannot be dealt out to {shards} shards equally"
@@ -60,15 +65,16 @@ def _check_experts(op: TrainOp, experts: int, shards: int) -> None:
 @irdl_op_definition
 class ExpertPlacesOp(TrainOp):
     """
-    Gives every choice of a token a row. `ids` `[groups, tokens, choices]` are numbers of
-    experts, from 0 to `experts` - 1. Of each group an expert takes the first `capacity`
-    choices: all first choices come before second ones, then tokens in their order. Those
-    that it takes get the places of its shard in the order of experts.
+    Assigns a row to every choice of a token. `ids` [groups, tokens, choices] are expert
+    numbers from 0 to `experts` - 1. An expert takes the first `capacity` choices of
+    each group. All first choices come before all second ones; otherwise tokens come in
+    order. The choices that are taken get the places of the expert's shard, ordered by
+    expert.
 
-    - `slots` `[groups, tokens, choices]`: the number of the shard times the number of places,
-      plus the place; -1 for a choice that is dropped;
-    - `rows` `[shards, groups, places]`: which of its shard's experts a row belongs to; -1 for
-      a place that is empty.
+    - `slots` [groups, tokens, choices]: the shard's number times the number of places,
+      plus the place; -1 for a dropped choice;
+    - `rows` [shards, groups, places]: the number of the row's expert within its shard;
+      -1 for an empty place.
     """
 
     name = "train.expert_places"
@@ -98,8 +104,9 @@ class ExpertPlacesOp(TrainOp):
 
 class RoutedRowsOp(TrainOp):
     """
-    Base of what brings tokens to the rows of experts, and back. `slots` and `rows` are those
-    of `train.expert_places`; `weights`, of each choice of each token, may be left out.
+    Base of ops that move tokens to the rows of experts and back. `slots` and `rows` are
+    results of `train.expert_places`. `weights`, one for each choice of each token, is
+    optional.
     """
 
     COST_CLASS: ClassVar[str] = "gather"
@@ -113,10 +120,10 @@ class RoutedRowsOp(TrainOp):
 @irdl_op_definition
 class DispatchOp(RoutedRowsOp):
     """
-    Copies each token to the rows of its choices, times its weight if there are `weights`;
-    rows that are empty are zero. `x` is `[groups, tokens, width]`, `weights` are `[groups,
-    tokens, choices]`, `result` is `[shards, groups, places, width]`; `slots` and `rows` are
-    those of `train.expert_places`.
+    Copies each token to the rows of its choices, times the choice's weight if there are
+    `weights`. Empty rows are zero. `x` is [groups, tokens, width], `weights` are
+    [groups, tokens, choices], and `result` is [shards, groups, places, width]. `slots`
+    and `rows` are results of `train.expert_places`.
     """
 
     name = "train.dispatch"
@@ -144,10 +151,10 @@ class DispatchOp(RoutedRowsOp):
 @irdl_op_definition
 class CombineOp(RoutedRowsOp):
     """
-    Adds up, for each token, the rows of its choices, each times its weight if there are
-    `weights`; choices that were dropped add nothing. `x` is `[shards, groups, places,
-    width]`, `result` is `[groups, tokens, width]`. It is the transpose of `train.dispatch`,
-    whose operands it has; the values of `rows` are not used.
+    Sums, for each token, the rows of its choices, each times its weight if there are
+    `weights`. Dropped choices add nothing. `x` is [shards, groups, places, width], and
+    `result` is [groups, tokens, width]. The op is the transpose of `train.dispatch` and
+    has the same operands; it does not use the values of `rows`.
     """
 
     name = "train.combine"
@@ -185,9 +192,9 @@ def _check_weights(op: RoutedRowsOp, weights: SSAValue, values: SSAValue) -> Non
 @irdl_op_definition
 class CombineWeightsGradOp(TrainOp):
     """
-    The gradient of `train.combine` with respect to its weights: for each choice the product
-    of its row `x` `[shards, groups, places, width]` with the token's gradient `dy`
-    `[groups, tokens, width]`; 0 for choices that were dropped.
+    The gradient of `train.combine` with respect to its weights: for each choice, the
+    dot product of its row of `x` [shards, groups, places, width] and its token's row of
+    `dy` [groups, tokens, width]; 0 for dropped choices.
     """
 
     name = "train.combine_weights_grad"
@@ -221,10 +228,10 @@ class GroupedOp(TrainOp):
     """
     Base of products of rows with the matrices of their experts.
 
-    - `rows`: which of its shard's experts each row belongs to; -1 for rows that are empty;
-    - `transposed`: matrices are `[output, input]` instead of `[input, output]`;
-    - `taken`: how many rows of a group, in all shards, are not empty; all if it is absent.
-      It says how much work there is; results do not depend on it.
+    - `rows`: the number of each row's expert within its shard; -1 for empty rows;
+    - `transposed`: matrices are [output, input] instead of [input, output];
+    - `taken`: the number of rows of a group, over all shards, that are not empty; all
+      if absent. It determines the estimated work. Results do not depend on it.
     """
 
     rows = operand_def(TensorType)
@@ -232,7 +239,10 @@ class GroupedOp(TrainOp):
     taken = opt_prop_def(I64)
 
     def taken_of(self, shards: int, places: int) -> int:
-        """Returns how many rows of a group are not empty, of so many shards and places."""
+        """
+        Returns the number of rows of a group that are not empty, for these numbers of
+        shards and places per shard.
+        """
         count = shards * places
         return count if self.taken is None else min(count, self.taken.value.data)
 
@@ -240,8 +250,9 @@ class GroupedOp(TrainOp):
         self, matrices: SSAValue, x: SSAValue, y: SSAValue, names: tuple[str, str]
     ) -> None:
         """
-        Raises VerifyException unless there is a matrix from the width of `x` to that of `y`
-        for each expert.
+        Raises VerifyException unless `matrices` holds, for each expert, a matrix from
+        the width of `x` to the width of `y`. `names` are the names of `x` and `y` in
+        messages.
         """
         check_float(self, names[0], x)
         check_integers(self, "rows", self.rows)
@@ -260,9 +271,9 @@ class GroupedOp(TrainOp):
 @irdl_op_definition
 class GroupedProductOp(GroupedOp):
     """
-    Multiplies each row with the matrix of its expert: `x` is `[shards, groups, places,
-    input]`, `matrices` are `[experts, input, output]`, the result is `[shards, groups,
-    places, output]`. Rows that are empty become zero.
+    Multiplies each row by the matrix of its expert. `x` is [shards, groups, places,
+    input], `matrices` are [experts, input, output], and the result is [shards, groups,
+    places, output]. Empty rows become zero.
     """
 
     name = "train.grouped_product"
@@ -281,8 +292,8 @@ class GroupedProductOp(GroupedOp):
 @irdl_op_definition
 class GroupedProductGradOp(GroupedOp):
     """
-    The gradient of `train.grouped_product` with respect to the matrices: for each expert the
-    sum, over its rows, of the outer products of `x` and `dy`.
+    The gradient of `train.grouped_product` with respect to the matrices: for each
+    expert, the sum over its rows of the outer products of `x` and `dy`.
     """
 
     name = "train.grouped_product_grad"

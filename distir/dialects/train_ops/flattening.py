@@ -1,5 +1,6 @@
 """
-Flattening: tensors as one-dimensional tensors that any number of devices can split evenly.
+Flattening: turning tensors into one-dimensional ones that any number of devices can
+split evenly.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 
 
 def blocks_attribute(parts: Sequence[Split]) -> ArrayAttr[DenseArrayBase[Any]]:
-    """Returns the list of `[dimension, parts, run]` that `blocks` holds."""
+    """
+    Returns the attribute `blocks` for these splits: a list of `[dimension, parts,
+    run]`.
+    """
     return ArrayAttr([DenseArrayBase.from_list(i64, list(split)) for split in parts])
 
 
 class _FlatteningOp(TrainOp):
     """
-    Base of `train.flatten` and its inverse: the blocks into which a tensor is cut.
+    Base of `train.flatten` and its inverse. `blocks` lists the splits that cut the
+    tensor into blocks before it is flattened.
     """
 
     IS_FRESH: ClassVar[bool] = False
@@ -35,7 +40,10 @@ class _FlatteningOp(TrainOp):
 
     @property
     def parts(self) -> tuple[Split, ...]:
-        """The splits that cut the tensor into blocks, one for each further dimension."""
+        """
+        The splits that cut the tensor into blocks, one per dimension that they add to
+        `flat`.
+        """
         return splits_of(self.blocks)
 
     def _verify(self, tensor: SSAValue, flat: SSAValue) -> None:
@@ -61,14 +69,15 @@ class _FlatteningOp(TrainOp):
 @irdl_op_definition
 class FlattenOp(_FlatteningOp):
     """
-    The elements of a tensor in one dimension, in row-major order, followed by zeros up to
-    the length of `flat`, so that any number of devices can have equal parts. Elementwise
-    updates of optimizers keep the zeros zero, and sums of squares are not changed by them.
+    The elements of a tensor in one dimension, in row-major order, followed by zeros up
+    to the length of `flat`. Any number of devices can thus have equal parts.
+    Elementwise optimizer updates keep the zeros zero, and zeros do not change sums of
+    squares.
 
-    `blocks`, a list of `[dimension, parts, run]`, cut the tensor first: `flat` has one more
-    dimension for each, and `flat[:, i]` holds what belongs to part i of that split, where a
-    dimension is dealt out to `parts` in turn, `run` elements at a time. So devices that
-    hold parts of a tensor flatten what they hold.
+    `blocks`, a list of `[dimension, parts, run]`, splits the tensor before it is
+    flattened. Each entry deals the elements of `dimension` out to `parts` parts in
+    turn, `run` elements at a time. It adds one dimension to `flat`, whose index is the
+    part. Each device can thus flatten its own part of a split tensor.
     """
 
     name = "train.flatten"

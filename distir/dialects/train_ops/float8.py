@@ -1,4 +1,6 @@
-"""Matrix products in 8-bit floats, and the scales with which tensors get there."""
+"""
+Matrix products in 8-bit floats, and the scales that convert tensors to 8-bit floats.
+"""
 
 from __future__ import annotations
 
@@ -31,27 +33,32 @@ FORMATS = {
     "e4m3": (ElementType(StringAttr("float8e4m3fn")), 448.0),
     "e5m2": (ElementType(StringAttr("float8e5m2")), 57344.0),
 }
-"""By name: the types of 8-bit floats that products are computed in, and their largest value."""
+"""
+The 8-bit float formats for products, by name: the element type and its largest value.
+"""
 
 SCALINGS = ("tensor", "row", "row-gw-hp")
 """
-The parts with a scale of their own: a tensor; a row of the first factor of a product and a column of
-the second; or the same with gradients of weights in the precision of the model.
+The ways to choose scales. "tensor": one scale per tensor. "row": one per row of the
+first factor and per column of the second. "row-gw-hp": like "row", but gradients of
+weights are computed in the model's precision.
 """
 
 
 def is_float8(type_: Attribute) -> bool:
-    """Whether an element type is one of `FORMATS`."""
+    """Whether `type_` is one of the element types in `FORMATS`."""
     return any(type_ == known for known, _ in FORMATS.values())
 
 
 @irdl_op_definition
 class Float8LinearOp(TrainOp):
     """
-    y = a b, computed in 8-bit floats: `a` `[..., m, k]` in `a_format`, `b` `[k, n]` in
-    `b_format`, each multiplied by its scale (`scaling`, one of `SCALINGS`). Operands and
-    result are in the precision of the model. It stands for its parts until gradients are
-    taken (`expand-float8`); as it is, it cannot be split.
+    A matrix product y = a b that is computed in 8-bit floats.
+
+    `a` `[..., m, k]` is rounded to `a_format` and `b` `[k, n]` to `b_format`, each
+    after multiplication by its scale. `scaling` is one of `SCALINGS`. Operands and
+    result have the model's precision. The pass `expand-float8` replaces this op with
+    its parts before gradients are taken. The op itself cannot be split.
     """
 
     name = "train.float8_linear"
@@ -82,9 +89,10 @@ class Float8LinearOp(TrainOp):
 @irdl_op_definition
 class Float8ScaleOp(TrainOp):
     """
-    The factor by which `x` fills the range of a format: its largest finite value over the
-    largest magnitude of `x` (at least 1e-12), of all of `x`, a scalar, or of each row along
-    `axis`, which then has size 1. The scale of a whole is the least of those of its parts.
+    The factor that makes `x` fill the range of a format: the format's largest finite
+    value divided by the largest magnitude in `x` (at least 1e-12). Without `axis` it is
+    a scalar. With `axis`, there is one scale per row along `axis`, which then has size
+    1. The scale of a whole tensor is the smallest of its parts' scales.
     """
 
     name = "train.float8_scale"
@@ -98,7 +106,7 @@ class Float8ScaleOp(TrainOp):
 
     @property
     def dimension(self) -> int | None:
-        """The index of `axis`; None for a scale of the whole tensor."""
+        """The index of `axis`, counted from 0; None for a scale of the whole tensor."""
         if self.axis is None:
             return None
         return checked_axis(self, self.axis.value.data, len(shape_of(self.x)))
@@ -123,8 +131,8 @@ class Float8ScaleOp(TrainOp):
 @irdl_op_definition
 class ToFloat8Op(TrainOp):
     """
-    y = x times `scale`, which broadcasts, rounded to the 8-bit floats of `y`; numbers
-    beyond their range become their largest finite value.
+    Converts to 8-bit floats: y = x * scale, rounded to the element type of `y`. `scale`
+    broadcasts. Numbers out of range become the largest finite value of their sign.
     """
 
     name = "train.to_float8"
@@ -137,7 +145,7 @@ class ToFloat8Op(TrainOp):
 
     @property
     def largest(self) -> float:
-        """The largest finite value of the result's type."""
+        """The largest finite value of the result's element type."""
         return next(v for t, v in FORMATS.values() if t == element_type(self.y))
 
     def verify_(self) -> None:
@@ -160,9 +168,10 @@ class ToFloat8Op(TrainOp):
 @irdl_op_definition
 class Float8ProductOp(TrainOp):
     """
-    y = (a b) / (scale_a scale_b) of 8-bit floats `a` `[..., m, k]` and `b` `[k, n]`, which
-    were multiplied by their scales: scalars, or one for each row of `a` (`[..., m, 1]`) and
-    each column of `b` (`[1, n]`). Sums are kept in f32.
+    A matrix product of scaled 8-bit floats: y = (a b) / (scale_a scale_b). `a` is
+    `[..., m, k]` and `b` is `[k, n]`; both were multiplied by their scales before.
+    Scales are scalars, or one per row of `a` (`[..., m, 1]`) and one per column of `b`
+    (`[1, n]`). Sums are accumulated in f32.
     """
 
     name = "train.float8_product"
@@ -194,7 +203,10 @@ class Float8ProductOp(TrainOp):
 def float8_linear(
     a: SSAValue, b: SSAValue, scaling: str, a_format: str, b_format: str
 ) -> Float8LinearOp:
-    """Returns the product of `a` and `b` in these formats, in the precision of `a`."""
+    """
+    Returns the matrix product of `a` and `b`, computed in the 8-bit formats `a_format`
+    and `b_format`. The result has the element type of `a`.
+    """
     shape = (*shape_of(a)[:-1], shape_of(b)[1])
     return Float8LinearOp(
         *(a, b),
@@ -224,7 +236,10 @@ def _check_float8(op: TrainOp, name: str, value: SSAValue) -> None:
 def _product_shape(
     op: TrainOp, a: tuple[int, ...], b: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Returns the shape of a product. Raises VerifyException for factors that do not fit."""
+    """
+    Returns the shape of the product of factors with shapes `a` and `b`. Raises
+    VerifyException if the factors cannot be multiplied.
+    """
     if len(a) < 2 or len(b) != 2 or a[-1] != b[0]:
         raise VerifyException(
             f"{op.name}: cannot multiply {list(a)} by {list(b)}; expected [..., m, k] and "

@@ -1,4 +1,4 @@
-"""Gradients of look-ups, and sums at places that indices name."""
+"""Gradients of look-ups, and sums at positions that indices name."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from distir.dialects.train_ops.checks import (
 @irdl_op_definition
 class GatherGradOp(TrainOp):
     """
-    The gradient of `onnx.Gather` along `axis` with respect to its data: zeros of the shape
-    of `ddata`, to which each slice of `dy` is added at the position of its index. `dy` is
-    `[...before, ...indices, ...after]`, `ddata` is `[...before, rows, ...after]`; indices
-    are in `-rows .. rows-1`, negative ones count from the end. The order of additions is
-    fixed.
+    The gradient of `onnx.Gather` along `axis` with respect to its data. `ddata` begins
+    as zeros, and each slice of `dy` is added at the position that its index names. The
+    order of additions is fixed. `dy` is `[...before, ...indices, ...after]`, and
+    `ddata` is `[...before, rows, ...after]`. Indices are in `-rows .. rows-1`; negative
+    ones count from the end.
 
-    With `data`, whose values are not used, the rows are split as those of `data`.
+    If `data` is given, the rows are split like those of `data`, whose values are not
+    used.
     """
 
     name = "train.gather_grad"
@@ -58,7 +59,7 @@ class GatherGradOp(TrainOp):
 
     @property
     def dimension(self) -> int:
-        """The index of the looked-up dimension."""
+        """The index of the dimension that is looked up, counted from 0."""
         return checked_axis(self, self.axis.value.data, len(shape_of(self.ddata)))
 
     def verify_(self) -> None:
@@ -74,15 +75,17 @@ class GatherGradOp(TrainOp):
 @irdl_op_definition
 class ScatterSumOp(TrainOp):
     """
-    Zeros of the shape of `result`, to which `updates` are added at places that `indices`
-    name: the gradients of `onnx.GatherND` and `onnx.GatherElements`. Negative indices count
-    from the end.
+    Zeros in the shape of `result`, to which `updates` are added at the positions that
+    `indices` name. These are the gradients of `onnx.GatherND` and
+    `onnx.GatherElements`. Negative indices count from the end.
 
-    - Without `axis`, the last dimension of `indices` holds tuples: `updates` is `[...batch,
-      ...places, ...after]`, `indices` is `[...batch, ...places, n]` and `result` is
-      `[...batch, ...n indexed dimensions, ...after]`, with `batch_dims` dimensions before.
-    - With `axis`, `indices` has the shape of `updates`, and each element is added where its
-      index says along that axis, and where it is itself along the others.
+    - Without `axis`, the last dimension of `indices` holds tuples of n indices.
+      `updates` is `[...batch, ...places, ...after]`, `indices` is `[...batch,
+      ...places, n]` and `result` is `[...batch, ...n indexed dimensions, ...after]`.
+      There are `batch_dims` dimensions in `batch`.
+    - With `axis`, `indices` has the shape of `updates`. Each element is added at the
+      position that its index names along `axis`, and at its own position along other
+      dimensions.
     """
 
     name = "train.scatter_sum"
@@ -100,12 +103,12 @@ class ScatterSumOp(TrainOp):
 
     @property
     def batch(self) -> int:
-        """The number of dimensions before the indexed ones that all tensors share."""
+        """The number of leading batch dimensions, which all tensors share."""
         return 0 if self.batch_dims is None else self.batch_dims.value.data
 
     @property
     def dimension(self) -> int | None:
-        """The index of the axis; None if indices are tuples."""
+        """The index of the axis, counted from 0; None if indices are tuples."""
         if self.axis is None:
             return None
         return checked_axis(self, self.axis.value.data, len(shape_of(self.result)))
@@ -134,8 +137,9 @@ class ScatterSumOp(TrainOp):
 
 def adds_by_row(look_ups: GatherGradOp) -> bool:
     """
-    Whether the gradient of a look-up can be added to another tensor row by row, without a
-    tensor of its own. In 16 bits each of these additions would be rounded.
+    Whether the gradient of a look-up can be added to another tensor row by row, without
+    a tensor of its own. This needs look-ups along dimension 0. It is false for 16-bit
+    elements, as each of these additions would be rounded.
     """
     element = element_type(look_ups.ddata)
     return look_ups.dimension == 0 and isinstance(element, Float32Type | Float64Type)

@@ -1,10 +1,10 @@
 """
-Losses of integer labels and of all alignments of labels with a sequence (CTC), their
-gradients, and the steps of a cross-entropy whose classes are split (a vocabulary-parallel
-loss, as in Megatron-LM).
+Losses and their gradients: cross-entropy of integer labels, and the CTC loss over all
+alignments of labels with a sequence. The module also has the steps of a cross-entropy
+whose classes are split (a vocabulary-parallel loss, as in Megatron-LM).
 
-`train.cross_entropy` and its gradient decompose into these steps; only numbers per label, no
-logits, are sent between devices.
+`train.cross_entropy` and its gradient decompose into these steps. Devices then exchange
+one number per label and no logits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from distir.dialects.train_ops.checks import (
 
 
 def check_logits(op: Operation, logits: SSAValue) -> None:
-    """Raises VerifyException unless a tensor holds floats and has a last dimension."""
+    """
+    Raises VerifyException unless `logits` holds floats and has at least one dimension.
+    """
     if not shape_of(logits):
         raise VerifyException(f"{op.name}: logits need a dimension of classes")
     check_float(op, "logits", logits)
@@ -52,8 +54,11 @@ def check_logits(op: Operation, logits: SSAValue) -> None:
 def total_loss(
     each: Expr, labels: Expr, divisor: int, ignore_index: int | None
 ) -> Expr:
-    """Returns the sum of the losses of labels that count, divided."""
-    # No label is -1: without one that is ignored all count.
+    """
+    Returns the sum of the losses `each` of all labels but `ignore_index`, divided by
+    `divisor`.
+    """
+    # No label is -1, so that without `ignore_index` all labels count.
     counts = differs(labels, -1 if ignore_index is None else ignore_index)
     return where(counts, each, 0).sum() * (1.0 / divisor)
 
@@ -61,7 +66,11 @@ def total_loss(
 def label_weight(
     dloss: Expr, labels: Expr, divisor: int, ignore_index: int | None
 ) -> Expr:
-    """Returns the gradient of the loss of each label, [..., 1], or of all of them, []."""
+    """
+    Returns the factor of the gradient of each label's loss, with shape [..., 1]: `dloss
+    / divisor`, and 0 for labels that equal `ignore_index`. Without `ignore_index` the
+    factor is a scalar.
+    """
     weight = dloss * (1.0 / divisor)
     if ignore_index is None:
         return weight
@@ -69,7 +78,7 @@ def label_weight(
 
 
 def _classes(labels: Expr, ignore_index: int | None) -> Expr:
-    """Returns the labels with 0 for those that are ignored."""
+    """Returns the labels with 0 in the place of `ignore_index`."""
     if ignore_index is None:
         return labels
     return where(differs(labels, ignore_index), labels, 0)
@@ -77,8 +86,8 @@ def _classes(labels: Expr, ignore_index: int | None) -> Expr:
 
 class LabelLossOp(FormulaOp):
     """
-    Base of losses of labels and of their gradients: an operand `labels`, a divisor and
-    a label that is ignored.
+    Base of losses of integer labels and of their gradients. They have an operand
+    `labels`, a divisor, and a label `ignore_index` that does not count.
     """
 
     TORCH: ClassVar[str] = "{op}({*}, {op.factor}, {op.ignored})"
@@ -94,7 +103,7 @@ class LabelLossOp(FormulaOp):
 
     @property
     def ignored(self) -> int | None:
-        """The label that does not count, if any."""
+        """The label that does not count, or None if all labels count."""
         return None if self.ignore_index is None else self.ignore_index.value.data
 
     def _verify(self, logits: SSAValue, labels: SSAValue) -> None:
@@ -112,12 +121,13 @@ class LabelLossOp(FormulaOp):
 @irdl_op_definition
 class CrossEntropyOp(LabelLossOp):
     """
-    The cross-entropy of logits `[..., V]` and labels `[...]` in `0 .. V-1`:
-    `loss = sum_i (log sum_v exp(logits[i, v]) - logits[i, labels[i]]) / divisor`, a
-    scalar (f64 for f64 logits, else f32). Positions labelled `ignore_index` count 0.
+    The cross-entropy of logits `[..., V]` and labels `[...]` in `0 .. V-1`, as a scalar
+    (f64 for f64 logits, else f32): `loss = sum_i (log sum_v exp(logits[i, v]) -
+    logits[i, labels[i]]) / divisor`. Positions labelled `ignore_index` add 0.
 
-    `divisor` is a number of the whole program (the global number of labels for a mean;
-    1 when absent), so that a device that holds part of the labels computes its term.
+    `divisor` refers to the whole program: it is the global number of labels for a mean,
+    and 1 if absent. A device that holds part of the labels thus computes its term of
+    the loss.
     """
 
     name = "train.cross_entropy"
@@ -184,16 +194,19 @@ class CrossEntropyGradOp(LabelLossOp):
 
 
 def _of_samples(value: SSAValue) -> TensorType:
-    """Returns a tensor with a number for each sample of logarithms of probabilities."""
+    """
+    Returns the type of a tensor with one number per sample of the log-probabilities
+    `value` [steps, samples, classes].
+    """
     return tensor_of(element_type(value), shape_of(value)[1:2])
 
 
 class CtcOp(TrainOp):
     """
-    Base of the loss and its gradient. `log_probs` [steps, samples, classes] are logarithms
-    of probabilities; `targets` [samples, labels] are classes; of each sample, as many steps
-    and labels count as `steps` and `labels` [samples] say. `blank` is the class that stands
-    for no label.
+    Base of the CTC loss and its gradient. `log_probs` [steps, samples, classes] are
+    log-probabilities, and `targets` [samples, labels] are classes. `steps` and `labels`
+    [samples] give the number of valid steps and labels of each sample; the rest is
+    ignored. `blank` is the class for no label.
     """
 
     TORCH: ClassVar[str] = (
@@ -232,9 +245,10 @@ class CtcOp(TrainOp):
 @irdl_op_definition
 class CtcLossOp(CtcOp):
     """
-    The connectionist temporal classification loss of each sample (Graves et al. 2006): minus
-    the logarithm of the probability of all ways to read its labels from its steps. It is
-    infinite where there is none, or 0 with `zero_infinity`.
+    The connectionist temporal classification loss of each sample (Graves et al. 2006):
+    minus the logarithm of the total probability of all alignments of its labels with
+    its steps. If there is no alignment, the loss is infinite, or 0 with
+    `zero_infinity`.
     """
 
     name = "train.ctc_loss"
@@ -248,9 +262,9 @@ class CtcLossOp(CtcOp):
 @irdl_op_definition
 class CtcLossGradOp(CtcOp):
     """
-    The gradient of `train.ctc_loss` with respect to `log_probs`, as PyTorch defines it: that
-    of scores of which `log_probs` are the log-softmax. It is 0 for an infinite loss with
-    `zero_infinity`, and NaN without.
+    The gradient of `train.ctc_loss` as PyTorch defines it: with respect to the scores
+    whose log-softmax is `log_probs`. For an infinite loss it is NaN, or 0 with
+    `zero_infinity`.
     """
 
     name = "train.ctc_loss_grad"
@@ -272,12 +286,17 @@ def _per_label(logits: SSAValue) -> TensorType:
 
 
 PER_LABEL = Derived("logits", _per_label)
-"""A number of the accumulation type for each label."""
+"""
+The rule that a value has one number per label of `logits`, in the accumulation type.
+"""
 
 
 @irdl_op_definition
 class LogitMaximumOp(FormulaOp):
-    """`maximum[i] = max_v logits[i, v]`, of logits `[..., V]`; f64 for f64, else f32."""
+    """
+    The largest logit for each label: `maximum[i] = max_v logits[i, v]`, for logits
+    `[..., V]`. The result is f64 for f64, else f32.
+    """
 
     name = "train.logit_maximum"
     TORCH: ClassVar[str] = "logit_maximum({0}, {result:dtype})"
@@ -297,7 +316,10 @@ class LogitMaximumOp(FormulaOp):
 
 @irdl_op_definition
 class ExponentialSumOp(FormulaOp):
-    """`total[i] = sum_v exp(logits[i, v] - maximum[i])`, in the type of the maximum."""
+    """
+    The sum of exponentials for each label, in the type of `maximum`: `total[i] = sum_v
+    exp(logits[i, v] - maximum[i])`.
+    """
 
     name = "train.exponential_sum"
     TORCH: ClassVar[str] = "exponential_sum({0}, {1})"
@@ -322,8 +344,9 @@ class ExponentialSumOp(FormulaOp):
 @irdl_op_definition
 class LabelLogitOp(FormulaOp):
     """
-    `chosen[i] = logits[i, labels[i]]`, and 0 where the label is none of `0 .. V-1`: a
-    device that holds some of the classes gives the labels among them.
+    The logit of each label's class: `chosen[i] = logits[i, labels[i]]`, and 0 if the
+    label is none of `0 .. V-1`. A device that holds some of the classes thus returns
+    the logits of the labels among them.
     """
 
     name = "train.label_logit"
@@ -349,9 +372,10 @@ class LabelLogitOp(FormulaOp):
 @irdl_op_definition
 class CrossEntropySumOp(LabelLossOp):
     """
-    `loss = sum_i (log total[i] + maximum[i] - chosen[i]) / divisor`, without positions
-    labelled `ignore_index`; labels are one of `classes`, a number of the whole program. If
-    a label is none of them, the loss is NaN in PyTorch.
+    The cross-entropy from its parts: `loss = sum_i (log total[i] + maximum[i] -
+    chosen[i]) / divisor`, without positions labelled `ignore_index`. `classes` is the
+    number of classes in the whole program. In PyTorch, a label outside of the classes
+    makes the loss NaN.
     """
 
     name = "train.cross_entropy_sum"
@@ -397,10 +421,10 @@ class CrossEntropySumOp(LabelLossOp):
 @irdl_op_definition
 class CrossEntropyPartGradOp(LabelLossOp):
     """
-    The gradient of `train.cross_entropy` for some of the classes:
-    `dlogits[i, v] = dloss / divisor * (exp(logits[i, v] - maximum[i]) / total[i] - (v ==
-    labels[i]))`, and 0 where the label is `ignore_index`. Other labels may be none of
-    `0 .. V-1`: their class is held elsewhere.
+    The gradient of `train.cross_entropy` for some of the classes: `dlogits[i, v] =
+    dloss / divisor * (exp(logits[i, v] - maximum[i]) / total[i] - (v == labels[i]))`,
+    and 0 where the label is `ignore_index`. A label outside of `0 .. V-1` belongs to a
+    class that another device holds.
     """
 
     name = "train.cross_entropy_part_grad"
@@ -438,7 +462,7 @@ class CrossEntropyPartGradOp(LabelLossOp):
         return ((share - one_hot(labels, logits)) * weight).like(logits)
 
 
-"""The ops of this family."""
+"""The ops that this module defines."""
 
 
 OPS = [

@@ -1,4 +1,6 @@
-"""Normalisation layers that keep their statistics, and their gradients."""
+"""
+Normalisation layers that keep their statistics for the backward, and their gradients.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ from distir.dialects.train_ops.checks import (
 class NormalizingOp(FormulaOp):
     """
     Base of layers that normalise the dimensions of `x` from `axis` on, and of their
-    gradients. `scale` has the shape of these dimensions. A statistic has the shape of `x`
-    with ones in their place, and elements of f32 (f64 for f64).
+    gradients. `scale` has the shape of these dimensions. A statistic has the shape of
+    `x` with size 1 in these dimensions, and elements of f32 (f64 for f64).
     """
 
     TORCH_MODULE: ClassVar[str] = "trained_normalization"
@@ -39,8 +41,8 @@ class NormalizingOp(FormulaOp):
 
     ACTIVATIONS: ClassVar[tuple[int, ...]] = (0,)
     """
-    The positions of the activations among the operands: the result's gradient first, if there
-    is one, then x, then statistics.
+    The positions of the activations among the operands: first the result's gradient, if
+    there is one, then `x`, then the statistics.
     """
 
     x = operand_def(TensorType)
@@ -50,7 +52,7 @@ class NormalizingOp(FormulaOp):
 
     @property
     def dimension(self) -> int:
-        """The index of the first normalised dimension."""
+        """The index of the first normalised dimension, counted from 0."""
         return checked_axis(self, self.axis.value.data, len(shape_of(self.x)))
 
     def verify_(self) -> None:
@@ -58,19 +60,27 @@ class NormalizingOp(FormulaOp):
         super().verify_()
 
     def check_like_result(self, name: str, value: SSAValue) -> None:
-        """Raises VerifyException unless a tensor has the type of the layer's result."""
+        """
+        Raises VerifyException unless `value` has the type of the layer's result. `name`
+        is its name in the message.
+        """
         check_shape(self, name, value, shape_of(self.x))
         check_element_type(self, name, value, element_type(self.scale))
 
     def check_statistic(self, name: str, value: SSAValue) -> None:
-        """Raises VerifyException unless a tensor has one number for each row of `x`."""
+        """
+        Raises VerifyException unless `value` has one number per row of `x`, in the
+        accumulation type. `name` is its name in the message.
+        """
         sizes, axis = shape_of(self.x), self.dimension
         shape = (*sizes[:axis], *(1 for _ in sizes[axis:]))
         check_type(self, name, value, TensorType(accumulation_type(self.x), shape))
 
 
 def _rows_and_columns(x: Expr, axis: int) -> tuple[range, range]:
-    """Returns the dimensions before `axis`, and those from it on, which are normalised."""
+    """
+    Returns the dimensions of `x` before `axis`, and the normalised ones from `axis` on.
+    """
     rank = len(x.shape)
     return range(axis % rank), range(axis % rank, rank)
 
@@ -78,9 +88,9 @@ def _rows_and_columns(x: Expr, axis: int) -> tuple[range, range]:
 @irdl_op_definition
 class LayerNormOp(NormalizingOp):
     """
-    y = (x - mean) * inverse * scale + bias, with `mean` that of x and `inverse` the inverse
-    standard deviation, 1 / sqrt(var(x) + epsilon), over the dimensions from `axis` on.
-    `bias` is like `scale`, and may be left out.
+    Layer normalisation: y = (x - mean) * inverse * scale + bias. `mean` is the mean of
+    x and `inverse` the inverse standard deviation, 1 / sqrt(var(x) + epsilon), both
+    over the dimensions from `axis` on. `bias` is optional and has the type of `scale`.
     """
 
     name = "train.layer_norm"
@@ -112,8 +122,9 @@ class LayerNormOp(NormalizingOp):
 @irdl_op_definition
 class RmsNormOp(NormalizingOp):
     """
-    y = x * inverse * scale, with `inverse` = 1 / sqrt(mean(x * x) + epsilon) over the
-    dimensions from `axis` on. `x` may have other elements than `scale` and `y`.
+    RMS normalisation: y = x * inverse * scale with `inverse` = 1 / sqrt(mean(x * x) +
+    epsilon), over the dimensions from `axis` on. `y` has the element type of `scale`;
+    that of `x` may differ.
     """
 
     name = "train.rms_norm"
@@ -136,8 +147,9 @@ class RmsNormOp(NormalizingOp):
 
 class NormGradOp(NormalizingOp):
     """
-    Base of the gradients of `train.layer_norm` and `train.rms_norm`, from the statistics
-    that these keep. `dy` is the gradient of `y`; `dx` is like `x`, `dscale` like `scale`.
+    Base of the gradients of `train.layer_norm` and `train.rms_norm`, from the
+    statistics that these ops keep. `dy` is the gradient of `y`. `dx` has the type of
+    `x`, and `dscale` that of `scale`.
     """
 
     dy = operand_def(TensorType)
@@ -154,18 +166,19 @@ class NormGradOp(NormalizingOp):
 @irdl_op_definition
 class LayerNormGradOp(NormGradOp):
     """
-    The gradient of `train.layer_norm`. With n = (x - mean) * inverse and g = dy * scale,
+    The gradient of `train.layer_norm`. With n = (x - mean) * inverse and g = dy *
+    scale,
 
         dx = inverse * (g - mean(g) - n * mean(g * n))
         dscale = sum(dy * n) and dbias = sum(dy), over the dimensions before `axis`
 
-    `dbias` may be left out.
+    The result `dbias` is optional.
     """
 
     name = "train.layer_norm_grad"
     ACTIVATIONS: ClassVar[tuple[int, ...]] = (0, 1, 3, 4)
 
-    # A class's own values come before those of its base.
+    # Declared here in full, as a class's own values come before those of its base.
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
     scale = operand_def(TensorType)

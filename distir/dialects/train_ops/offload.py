@@ -1,4 +1,4 @@
-"""Activations that are in the host's memory between forward and backward."""
+"""Ops that keep activations in the host's memory between forward and backward."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _on_device(value: SSAValue) -> TensorType:
 
 @irdl_op_definition
 class OffloadOp(TrainOp):
-    """Copies a tensor to the host's memory."""
+    """Copies a tensor from its device to the host's memory."""
 
     name = "train.offload"
     IS_COPY: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class OffloadOp(TrainOp):
 
 @irdl_op_definition
 class FetchOp(TrainOp):
-    """Copies a tensor back from the host's memory."""
+    """Copies a tensor from the host's memory back to its device."""
 
     name = "train.fetch"
     IS_COPY: ClassVar[bool] = True

@@ -1,11 +1,11 @@
 """
-Updates of one parameter, as PyTorch's `torch.optim` computes them, and the sum of squares
-with which gradients are clipped by their global norm.
+Updates of one parameter as PyTorch's `torch.optim` computes them, and the sum of
+squares for clipping gradients by their global norm.
 
-Every update is elementwise: a parameter, its gradient and its states are split in the same
-way, whichever that is, and ZeRO is a choice of layouts. The gradient may have narrower
-elements than the parameter: in mixed precision the parameter is the f32 master copy, and a
-Cast after the update makes the narrow one.
+Every update is elementwise. A parameter, its gradient and its states must be split in
+the same way, but any way is possible; ZeRO is thus a choice of layouts. The gradient
+may have a narrower element type than the parameter. In mixed precision the parameter is
+the f32 master copy, and a Cast after the update makes the narrow copy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from distir.dialects.train_ops.base import F64, FormulaOp, Types, like
 from distir.dialects.train_ops.checks import check_float, check_shape, check_type
 
 STEP = "optimizer.step"
-"""The name of the state that counts the steps done before."""
+"""The name of the state that counts the steps done so far."""
 
 
 STEP_SETTINGS = ("learning_rate", "weight_decay")
@@ -58,11 +58,11 @@ STEP_SETTINGS = ("learning_rate", "weight_decay")
 
 class UpdateOp(FormulaOp):
     """
-    Base of all updates; every one has operands `parameter` and `gradient`.
+    Base of all updates. Each has the operands `parameter` and `gradient`.
 
-    A hyper-parameter is a property. Those of `STEP_SETTINGS` may be operands too, scalars
-    of f64: `given` names them, in the order of `step_settings`, and their properties are
-    the default values.
+    Hyper-parameters are properties. Those of `STEP_SETTINGS` may also be operands, as
+    f64 scalars: `given` holds their names, in the order of the operands
+    `step_settings`. Their properties are then the default values.
     """
 
     COST_CLASS: ClassVar[str] = "optimizer"
@@ -78,7 +78,10 @@ class UpdateOp(FormulaOp):
     def arguments(
         cls, operands: dict[str, Any], properties: dict[str, Any]
     ) -> dict[str, Any]:
-        """Returns what the formula may take, by name; operands set hyper-parameters."""
+        """
+        Returns the arguments that the formula may take, by name. Hyper-parameters that
+        are operands replace the properties of the same name.
+        """
         given = properties.pop("given", None)
         names = [] if given is None else [name.data for name in given.data]
         values = [value.number() for value in operands.pop("step_settings")]
@@ -101,14 +104,17 @@ class UpdateOp(FormulaOp):
         return {n.data: v for n, v in zip(names, values, strict=True)}
 
     def give_settings(self, given: Mapping[str, SSAValue]) -> None:
-        """Makes the op take these hyper-parameters, by name, as operands."""
+        """Makes the op take the hyper-parameters `given`, by name, as operands."""
         others = len(self.operands) - len(self.step_settings)
         self.operands = [*self.operands[:others], *given.values()]
         self.given = ArrayAttr([StringAttr(name) for name in given])
 
     @property
     def tensors(self) -> Sequence[SSAValue]:
-        """The operands of the parameter's shape: itself, its gradient, its states."""
+        """
+        The operands that have the parameter's shape: the parameter, its gradient, its
+        states.
+        """
         apart = set(self.step_settings)
         return [value for value in self.operands if value not in apart]
 
@@ -146,9 +152,9 @@ class SgdOp(UpdateOp):
     """
     One step of stochastic gradient descent.
 
-    `g = gradient + weight_decay * parameter`; with a momentum buffer, zeros at first,
-    `buffer = momentum * buffer + g` and then `g = buffer`, or with `nesterov`
-    `g = g + momentum * buffer`; `parameter - learning_rate * g`.
+    `g = gradient + weight_decay * parameter`. The optional momentum buffer starts as
+    zeros: `buffer = momentum * buffer + g`, then `g = buffer`, or with `nesterov` `g =
+    g + momentum * buffer`. The new parameter is `parameter - learning_rate * g`.
     """
 
     name = "train.sgd"
@@ -168,7 +174,7 @@ class SgdOp(UpdateOp):
     assembly_format = None  # `parse` and `print`
 
     def give_settings(self, given: Mapping[str, SSAValue]) -> None:
-        """Makes the op take these hyper-parameters, by name, as operands."""
+        """Makes the op take the hyper-parameters `given`, by name, as operands."""
         super().give_settings(given)
         sizes = [1, 1, 0 if self.momentum is None else 1, len(given)]
         name = AttrSizedOperandSegments.attribute_name
@@ -255,7 +261,9 @@ class SgdOp(UpdateOp):
 
 class AdamFamilyOp(UpdateOp):
     """
-    Base of Adam and AdamW. `step` is the number of steps done before, `t = step + 1`.
+    Base of Adam and AdamW. `step` is the number of steps done so far, and `t = step +
+    1`. The subclasses define `g`, the gradient with weight decay. The last line gives
+    the new parameter.
 
     - `exp_avg = beta1 * exp_avg + (1 - beta1) * g`
     - `exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * g * g`
@@ -264,7 +272,10 @@ class AdamFamilyOp(UpdateOp):
     """
 
     IS_DECOUPLED: ClassVar[bool] = False
-    """Whether the weight decay is no part of the gradient."""
+    """
+    Whether weight decay is applied to the parameter directly, instead of to the
+    gradient.
+    """
 
     parameter = operand_def(TensorType)
     gradient = operand_def(TensorType)
@@ -280,7 +291,10 @@ class AdamFamilyOp(UpdateOp):
 
     @property
     def tensors(self) -> Sequence[SSAValue]:
-        """The operands of the parameter's shape: itself, its gradient, its states."""
+        """
+        The operands that have the parameter's shape: the parameter, its gradient, its
+        states.
+        """
         return [self.parameter, self.gradient, self.exp_avg, self.exp_avg_sq]
 
     TYPES: ClassVar[Types] = dict.fromkeys(("exp_avg", "exp_avg_sq"), like("parameter"))
@@ -289,7 +303,7 @@ class AdamFamilyOp(UpdateOp):
     def arguments(
         cls, operands: dict[str, Any], properties: dict[str, Any]
     ) -> dict[str, Any]:
-        """Returns what the formula may take, by name."""
+        """Returns the arguments that the formula may take, by name."""
         found = super().arguments(operands, properties)
         return found | {"is_decoupled": cls.IS_DECOUPLED}
 
@@ -340,8 +354,8 @@ class AdamOp(AdamFamilyOp):
 @irdl_op_definition
 class AdamWOp(AdamFamilyOp):
     """
-    One step of AdamW: `g = gradient`; the parameter is multiplied by `1 - learning_rate *
-    weight_decay` first.
+    One step of AdamW, with `g = gradient`. The parameter is first multiplied by `1 -
+    learning_rate * weight_decay`.
     """
 
     name = "train.adamw"
@@ -351,8 +365,8 @@ class AdamWOp(AdamFamilyOp):
 @irdl_op_definition
 class SquareSumOp(FormulaOp):
     """
-    The sum of the squares of all elements, a scalar: f64 for f64, else f32. If the tensor
-    is split, each device computes its term of the sum.
+    The sum of the squares of all elements, as a scalar: f64 for f64, else f32. If the
+    tensor is split, each device computes its term of the sum.
     """
 
     name = "train.square_sum"

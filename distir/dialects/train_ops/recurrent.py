@@ -1,5 +1,6 @@
 """
-Gradients of recurrent layers, and the layers whose hidden features are divided among devices.
+Gradients of recurrent layers, and recurrent layers whose hidden features are split over
+devices.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
 class RecurrentOp(TrainOp):
-    """Base of recurrent layers and of gradients of them, and what their values must be."""
+    """
+    Base of recurrent layers and of their gradients. Checks their operands and results.
+    """
 
     GATES: ClassVar[int]
 
-    # What every layer and every gradient has; where these are in the order of operands is
-    # their own business.
+    # The values of every layer and every gradient. Each class decides their positions
+    # among its operands.
     if TYPE_CHECKING:
         x: Operand
         w: Operand
@@ -55,16 +58,17 @@ class RecurrentOp(TrainOp):
         raise NotImplementedError
 
     def verify_weights(self) -> None:
-        """Raises VerifyException unless inputs and weights have their ranks."""
+        """Raises VerifyException unless `x`, `w` and `r` have three dimensions."""
         for name, value in (("x", self.x), ("w", self.w), ("r", self.r)):
             if len(shape_of(value)) != 3:
                 raise VerifyException(f"{self.name}: {name} must have three dimensions")
 
     def verify_layer(self, others: Sequence[tuple[str, SSAValue]]) -> None:
         """
-        Raises VerifyException unless the values fit each other. `others` are those beside x,
-        w and r, by what they are: a bias "b", a state "h" or outputs "y", with a name after
-        it.
+        Raises VerifyException unless the values of the layer fit each other. `others`
+        are the values besides x, w and r, each with a text for its kind: a bias "b", a
+        state "h" or outputs "y". After a space, the text may give the value's name in
+        messages.
         """
         x, direction = self.x, self.direction.data
         check_float(self, "x", x)
@@ -98,16 +102,19 @@ class RecurrentOp(TrainOp):
 
 class RecurrentGradOp(RecurrentOp):
     """
-    Base of the gradients of `onnx.RNN`, `onnx.GRU` and `onnx.LSTM`, of tanh and sigmoid, over
-    T steps, a batch of B, D directions, H hidden features and G gates:
+    Base of the gradients of `onnx.RNN`, `onnx.GRU` and `onnx.LSTM` with tanh and
+    sigmoid activations.
+
+    The op takes the gradients of all outputs (`dy`) and of the last states. It returns
+    those of the input, the weights, the biases and the initial states. It recomputes
+    the forward. Gates are in ONNX's order. For T steps, batch B, D directions, H hidden
+    features and G gates, the shapes are
 
         x: [T, B, features]        y: [T, D, B, H]        h: [D, B, H]
         w: [D, G * H, features]    r: [D, G * H, H]       b: [D, 2 * G * H]
 
-    from the gradients of all outputs (`dy`) and of the last states to those of the input,
-    the weights, the biases and the initial states. With `batch_first`, as ONNX's `layout`,
-    x is [B, T, features], y [B, T, D, H] and h [B, D, H]. Gates are in ONNX's order. The
-    forward is computed again on the way.
+    With `batch_first` (ONNX's `layout = 1`), x is [B, T, features], y is [B, T, D, H]
+    and h is [B, D, H].
     """
 
     dy = operand_def(TensorType)
@@ -136,7 +143,7 @@ class RecurrentGradOp(RecurrentOp):
 
     @property
     def features(self) -> int:
-        """The number of hidden features; the weights hold the gates of all."""
+        """The number of hidden features. The weights hold the gates of all of them."""
         return shape_of(self.r)[2]
 
     def verify_(self) -> None:
@@ -147,7 +154,7 @@ class RecurrentGradOp(RecurrentOp):
 
 @irdl_op_definition
 class RnnGradOp(RecurrentGradOp):
-    """The gradient of h' = tanh(x w' + h r' + b)."""
+    """The gradient of h' = tanh(x w' + h r' + b), the layer `onnx.RNN`."""
 
     name = "train.rnn_grad"
     TORCH: ClassVar[str] = (
@@ -159,7 +166,8 @@ class RnnGradOp(RecurrentGradOp):
 
 class GruGradBase(RecurrentGradOp):
     """
-    Base of the gradients of gated recurrent units; `linear_before_reset` as in `onnx.GRU`.
+    Base of the gradients of gated recurrent units. `linear_before_reset` is as in
+    `onnx.GRU`.
     """
 
     GATES: ClassVar[int] = 3
@@ -169,7 +177,7 @@ class GruGradBase(RecurrentGradOp):
 
 @irdl_op_definition
 class GruGradOp(GruGradBase):
-    """The gradient of gated recurrent units."""
+    """The gradient of gated recurrent units (`onnx.GRU`)."""
 
     name = "train.gru_grad"
     TORCH: ClassVar[str] = (
@@ -180,7 +188,9 @@ class GruGradOp(GruGradBase):
 
 
 class LstmGradBase(RecurrentGradOp):
-    """Base of the gradients of long short-term memory, whose cells `c` are a state too."""
+    """
+    Base of the gradients of long short-term memory. Its cells `c` are a second state.
+    """
 
     GATES: ClassVar[int] = 4
 
@@ -198,7 +208,7 @@ class LstmGradBase(RecurrentGradOp):
 
 @irdl_op_definition
 class LstmGradOp(LstmGradBase):
-    """The gradient of long short-term memory."""
+    """The gradient of long short-term memory (`onnx.LSTM`)."""
 
     name = "train.lstm_grad"
     TORCH: ClassVar[str] = (
@@ -208,7 +218,10 @@ class LstmGradOp(LstmGradBase):
 
 
 class Exchange(NamedTuple):
-    """Collectives of one kind, so many times, each of a state of all hidden features."""
+    """
+    A kind of collective, and the number `times` of such collectives. Each works on a
+    state with all hidden features.
+    """
 
     kind: Literal["all_gather", "reduce_scatter"]
     times: int
@@ -216,16 +229,18 @@ class Exchange(NamedTuple):
 
 class GatheredOp(RecurrentOp):
     """
-    Base of recurrent layers and gradients of them whose hidden features can be split over
-    mesh axes. A device has the rows of `w`, `r` and `b` that belong to its features, of all
-    gates, and these features of states and outputs. In each step devices gather the state
-    before, [D, B, H], which all of them multiply with their rows; the two directions of a
-    layer take their steps, and exchange their states, together. Backwards they sum and
-    scatter the gradient of that state in each step, too.
+    Base of recurrent layers, and of their gradients, whose hidden features can be split
+    over mesh axes.
 
-    What they communicate is no op of its own: the layouts of the distributed form say which
-    `axes` it goes over, and in the per-rank form, whose types are local, these are named
-    (`run`: features are split in runs of so many).
+    A device holds the rows of `w`, `r` and `b` for all gates of its features, and its
+    features of states and outputs. In each step devices gather the previous state, [D,
+    B, H], and each multiplies it by its rows. The two directions of a layer take their
+    steps together, and exchange their states together. In the backward, each step also
+    sums and scatters the gradient of the gathered state.
+
+    The communication is not an op of its own. In the distributed form, layouts
+    determine the `axes` that it goes over. In the per-rank form, whose types are local,
+    the op names them; `run` is the run length if features are split in runs.
     """
 
     axes = opt_prop_def(ArrayAttr[StringAttr])
@@ -233,28 +248,33 @@ class GatheredOp(RecurrentOp):
 
     @property
     def features(self) -> int:
-        """The hidden features of which the weights have the gates."""
+        """
+        The number of hidden features whose gates the weights hold. On one rank this is
+        the rank's part of them.
+        """
         return shape_of(self.r)[1] // self.GATES
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """The directions, batch and hidden features of a state that was gathered."""
+        """
+        The numbers of directions, samples and hidden features of a gathered state.
+        """
         count, _, hidden = shape_of(self.r)
         return count, shape_of(self.x)[0 if self.batch_first is not None else 1], hidden
 
     @property
     def steps(self) -> int:
-        """The number of steps in time."""
+        """The number of time steps."""
         return shape_of(self.x)[1 if self.batch_first is not None else 0]
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The collectives among devices that have different hidden features."""
+        """The collectives among the devices that hold different hidden features."""
         raise NotImplementedError
 
     @property
     def _exchanged(self) -> int:
-        """The number of exchanges of a state in a step."""
+        """The number of times that a step exchanges a state."""
         return 1
 
     def _verify_features(self) -> None:
@@ -275,9 +295,11 @@ class GatheredOp(RecurrentOp):
 
 class GatheredLayerOp(GatheredOp):
     """
-    Base of the layers. `start` has the first states, all of the layer's or none (zeros);
-    `last` as many of the last states as are asked for. Shapes are those of the gradients
-    (`train.lstm_grad`), gates in ONNX's order.
+    Base of the recurrent layers whose hidden features can be split.
+
+    `start` holds the first states, all of the layer's states or none; without them,
+    states start as zeros. `last` holds the last states that are requested. Shapes are
+    as in the gradients (`train.lstm_grad`). Gates are in ONNX's order.
     """
 
     x = operand_def(TensorType)
@@ -323,7 +345,10 @@ class GatheredLayerOp(GatheredOp):
 
 @irdl_op_definition
 class GatheredRnnOp(GatheredLayerOp):
-    """`onnx.RNN` of tanh: h' = tanh(x w' + h r' + b)."""
+    """
+    The layer `onnx.RNN` with tanh, h' = tanh(x w' + h r' + b), whose hidden features
+    can be split.
+    """
 
     name = "train.gathered_rnn"
     GATES: ClassVar[int] = 1
@@ -331,8 +356,9 @@ class GatheredRnnOp(GatheredLayerOp):
 
 class GruExchanges(GatheredOp):
     """
-    Base of gated recurrent units and their gradients. Without `linear_before_reset` a step
-    gathers twice: the state before, and what the reset gate leaves of it.
+    Base of gated recurrent units and of their gradients. Without `linear_before_reset`,
+    a step gathers twice: the previous state, and the part of it that the reset gate
+    keeps.
     """
 
     if TYPE_CHECKING:
@@ -345,7 +371,7 @@ class GruExchanges(GatheredOp):
 
 @irdl_op_definition
 class GatheredGruOp(GruExchanges, GatheredLayerOp):
-    """`onnx.GRU`."""
+    """The layer `onnx.GRU`, whose hidden features can be split."""
 
     name = "train.gathered_gru"
     GATES: ClassVar[int] = 3
@@ -355,7 +381,10 @@ class GatheredGruOp(GruExchanges, GatheredLayerOp):
 
 @irdl_op_definition
 class GatheredLstmOp(GatheredLayerOp):
-    """`onnx.LSTM`. States are h and the cells c; h alone is gathered."""
+    """
+    The layer `onnx.LSTM`, whose hidden features can be split. Its states are h and the
+    cells c; only h is gathered.
+    """
 
     name = "train.gathered_lstm"
     GATES: ClassVar[int] = 4
@@ -364,9 +393,10 @@ class GatheredLstmOp(GatheredLayerOp):
 
 class GatheredGradOp(GatheredOp, RecurrentGradOp):
     """
-    Base of the gradients: `RecurrentGradOp` says what of. The forward is computed again on
-    the way and gathers states as it did the first time; backwards a step sums and scatters
-    the gradient of each state that was gathered.
+    Base of the gradients of recurrent layers whose hidden features can be split.
+    `RecurrentGradOp` describes their operands and results. The op recomputes the
+    forward and gathers states again. In the backward, each step sums and scatters the
+    gradient of each gathered state.
     """
 
     @property

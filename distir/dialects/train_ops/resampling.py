@@ -1,4 +1,4 @@
-"""Gradients of resizing images, and of sampling them at the points of a grid."""
+"""Gradients of resizing images, and of sampling images at the points of a grid."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from distir.dialects.train_ops.checks import (
 @irdl_op_definition
 class ResizeGradOp(TrainOp):
     """
-    The gradient of `onnx.Resize` with respect to its input: from `dy`, which is like the
-    result, to `dx`, which is like the input. Each element of `dy` is added to the elements
-    that were interpolated, times their weights.
+    The gradient of `onnx.Resize` with respect to its input. It takes `dy`, the gradient
+    of the result, and returns `dx`, that of the input. Each element of `dy` is added to
+    the input elements that it was interpolated from, times their weights.
 
-    `scales` has the scale of every dimension (1 for those that keep their size); the other
-    attributes are those of `onnx.Resize`.
+    `scales` has the scale of every dimension (1 for dimensions that keep their size).
+    The other attributes are those of `onnx.Resize`.
     """
 
     name = "train.resize_grad"
@@ -62,7 +62,7 @@ class ResizeGradOp(TrainOp):
 
     @property
     def resized(self) -> list[int]:
-        """The dimensions that are interpolated along."""
+        """The dimensions along which the op interpolates."""
         sizes = zip(shape_of(self.dx), shape_of(self.dy), self.factors, strict=True)
         return [i for i, (a, b, s) in enumerate(sizes) if a != b or s != 1]
 
@@ -78,7 +78,7 @@ class ResizeGradOp(TrainOp):
         for dim, (size, count, scale) in enumerate(
             zip(before, after, self.factors, strict=True)
         ):
-            # Where a size was asked for, its quotient may be a little less.
+            # If a size was requested, the scale computed from it may be too small.
             if scale <= 0 or abs(size * scale - count) >= 1:
                 raise VerifyException(
                     f"{self.name}: dimension {dim} has {size} elements in dx, which a "
@@ -93,15 +93,19 @@ class ResizeGradOp(TrainOp):
 
 MODES = ("linear", "nearest", "cubic")
 PADDINGS = ("zeros", "border", "reflection")
-"""How a sample follows from elements around it, and from which ones outside of an image."""
+"""
+The interpolation modes of samples (`MODES`), and the padding modes for samples outside
+of the image (`PADDINGS`).
+"""
 
 
 class GridSampleGradOp(TrainOp):
     """
-    Base of the gradients of `onnx.GridSample`, y = sample(x, grid): `x` is `[N, C, *space]`,
-    `grid` `[N, *points, n]` with n coordinates between -1 and 1, the last dimension of space
-    first, and `y` is `[N, C, *points]`. `align_corners`: whether -1 and 1 are the centres of
-    the elements at the edges, instead of their outer sides.
+    Base of the gradients of `onnx.GridSample`, y = sample(x, grid). `x` is `[N, C,
+    *space]` and `y` is `[N, C, *points]`. `grid` is `[N, *points, n]`, with n
+    coordinates between -1 and 1, the last dimension of space first. With
+    `align_corners`, -1 and 1 are the centres of the elements at the edges, else their
+    outer sides.
     """
 
     COST_CLASS: ClassVar[str] = "gather"
@@ -111,7 +115,10 @@ class GridSampleGradOp(TrainOp):
     align_corners = opt_prop_def(UnitAttr)
 
     def check(self, dy: SSAValue, x: SSAValue, grid: SSAValue) -> None:
-        """Raises VerifyException unless shapes and attributes fit."""
+        """
+        Raises VerifyException unless shapes, element types and attributes fit each
+        other.
+        """
         sizes, points = shape_of(x), shape_of(grid)
         count = len(sizes) - 2
         if count not in (2, 3) or len(points) != len(sizes) or points[-1] != count:
@@ -136,7 +143,10 @@ class GridSampleGradOp(TrainOp):
 
 @irdl_op_definition
 class GridSampleGradInputOp(GridSampleGradOp):
-    """The gradient with respect to `x`, whose type is given: sums over the samples."""
+    """
+    The gradient of `onnx.GridSample` with respect to `x`, as sums over the samples. The
+    shape of `x` is given by the type of the result.
+    """
 
     name = "train.grid_sample_grad_input"
     FACTORS: ClassVar[str] = "[n, c, *p], [n, *p, ?] -> [n, c, *s] keep s linear 0"
@@ -152,7 +162,7 @@ class GridSampleGradInputOp(GridSampleGradOp):
 
 @irdl_op_definition
 class GridSampleGradGridOp(GridSampleGradOp):
-    """The gradient with respect to the grid."""
+    """The gradient of `onnx.GridSample` with respect to the grid."""
 
     name = "train.grid_sample_grad_grid"
     FACTORS: ClassVar[str] = (

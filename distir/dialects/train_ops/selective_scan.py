@@ -19,13 +19,14 @@ from distir.dialects.train_ops.checks import (
 
 class ScanOperandsOp(TrainOp):
     """
-    Base of the scan and its gradient, for a batch of B sequences of T steps, D channels and N
-    states of each channel:
+    Base of the selective scan and its gradient. For B sequences of T steps, with D
+    channels and N states per channel, the shapes are
 
         x, dt: [B, D, T]        a: [D, N]        b, c: [B, N, T]
 
-    `b` and `c` have elements of the type of `x`, `dt` and `a` may have others. The states are
-    computed in 32 bits, or in 64 if `x` has 64-bit elements, and are not kept.
+    `b` and `c` have the element type of `x`; `dt` and `a` may have others. The states
+    are computed in 32 bits, or in 64 bits if `x` has 64-bit elements. They are not
+    kept.
     """
 
     TORCH: ClassVar[str] = "{op}({*})"
@@ -60,8 +61,8 @@ class ScanOperandsOp(TrainOp):
 @irdl_op_definition
 class SelectiveScanOp(ScanOperandsOp):
     """
-    The recurrence of a selective state space, step by step from a state of zeros, for each
-    sequence, channel d and state n (Gu and Dao 2023):
+    The recurrence of a selective state space (Gu and Dao 2023). States start as zeros
+    and are updated step by step, for each sequence, channel d and state n:
 
         h[d, n] = exp(dt[d] * a[d, n]) * h[d, n] + dt[d] * x[d] * b[n]
         y[d]    = sum over n of h[d, n] * c[n]
@@ -83,13 +84,13 @@ class SelectiveScanOp(ScanOperandsOp):
 @irdl_op_definition
 class SelectiveScanGradOp(ScanOperandsOp):
     """
-    The gradients of `train.selective_scan` by all its operands, from that of its result. The
-    states are computed again.
+    The gradients of `train.selective_scan` with respect to all its operands, from the
+    gradient of its result. The op recomputes the states.
     """
 
     name = "train.selective_scan_grad"
-    # The state again (5), then its gradient (3) and its terms in the gradients of c (2), a
-    # and dt (6), x (2) and b (3).
+    # Operations: recomputing the state (5), its gradient (3), and its terms in the
+    # gradients of c (2), a and dt (6), x (2) and b (3).
     FACTORS: ClassVar[str] = (
         "[b, d, ?t], [b, d, ?t], [b, d, ?t], [d, n], [b, n, ?t], [b, n, ?t] "
         "-> [b, d, ?t], [b, d, ?t], [d, n], [b, n, ?t], [b, n, ?t] "

@@ -1,4 +1,4 @@
-"""Splits by which ops of the per-rank form say which part of a tensor they work on."""
+"""Splits that tell an op of the per-rank form which part of a tensor it works on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from xdsl.utils.exceptions import VerifyException
 
 class Split(NamedTuple):
     """
-    A split of a dimension: it is dealt out to `parts` in turn, `run` elements at a time.
+    A split of dimension `dim`: its elements are dealt out to `parts` parts in turn,
+    `run` elements at a time.
     """
 
     dim: int
@@ -21,8 +22,8 @@ class Split(NamedTuple):
 
 def splits_of(attr: ArrayAttr[DenseArrayBase[Any]] | None) -> tuple[Split, ...]:
     """
-    Returns the splits in a list of `[dimension, parts, run]`; none if it is absent. Raises
-    VerifyException for entries of another length.
+    Returns the splits in a list of `[dimension, parts, run]`, or none if the list is
+    absent. Raises VerifyException for entries of another length.
     """
     entries = () if attr is None else attr.data
     if any(len(entry) != 3 for entry in entries):
@@ -32,8 +33,9 @@ def splits_of(attr: ArrayAttr[DenseArrayBase[Any]] | None) -> tuple[Split, ...]:
 
 def shape_of_part(shape: Sequence[int], splits: Sequence[Split]) -> list[int] | None:
     """
-    Returns the shape of a part of a tensor of that shape, if each of the splits divides
-    what those before it leave; else None.
+    Returns the shape of one part of a tensor of shape `shape` after all `splits`.
+    Returns None if a split does not evenly divide the dimension that the splits before
+    it left.
     """
     left = list(shape)
     for split in splits:

@@ -1,8 +1,8 @@
 """
 The gradient rules of ONNX and train ops, one file per family.
 
-Importing this package registers them. The docstring of a rule gives its formulas: dy is the
-gradient of the result.
+Importing this package registers the rules. The docstring of a rule gives its formulas,
+where dy is the gradient of the result y.
 """
 
 from distir.dialects.registries import import_families

@@ -1,4 +1,6 @@
-"""Gradient rules of binary and n-ary arithmetic, with broadcasting, and of choices."""
+"""
+Gradient rules of arithmetic with broadcasting, and of ops that choose between values.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,31 @@ from distir.gradients.rule import (
 
 
 def is_wanted(value: SSAValue) -> bool:
-    """Whether a gradient of this operand can be used: not of a constant."""
+    """
+    Whether the gradient of an operand is of any use: it can have one and is not a
+    constant.
+    """
     return is_differentiable(value) and direct_constant(value) is None
 
 
 @onnx_gradient("Add", "Sum")
 def add(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Every operand gets the gradient itself."""
+    """
+    Gradient rule of Add and Sum: every operand gets dy, summed to the operand's shape.
+    """
     return [build.sum_to(gradient, v) if is_wanted(v) else None for v in op.operands]
 
 
 @onnx_gradient("Mean")
 def mean_of_all(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """`dy / n` for n operands."""
+    """Gradient rule of Mean over n operands: every operand gets `dy / n`."""
     count = build.scalar(len(op.operands), gradient)
     return add(op, build.onnx("Div", gradient, count), build)
 
 
 @onnx_gradient("Sub")
 def subtract(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """`dy` and `-dy`."""
+    """Gradient rule of Sub, y = a - b: `dy` for a and `-dy` for b."""
     a, b = op.operands
     return [
         build.sum_to(gradient, a) if is_wanted(a) else None,
@@ -44,7 +51,7 @@ def subtract(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradient
 
 @onnx_gradient("Mul")
 def multiply(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """`dy b` and `dy a`."""
+    """Gradient rule of Mul, y = a b: `dy b` for a and `dy a` for b."""
 
     def part(mine: SSAValue, other: SSAValue) -> SSAValue | None:
         if not is_wanted(mine):
@@ -57,7 +64,7 @@ def multiply(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradient
 
 @onnx_gradient("Div")
 def divide(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """`dy / b` and `-(dy / b) y`."""
+    """Gradient rule of Div, y = a / b: `dy / b` for a and `-(dy / b) y` for b."""
     a, b = op.operands
     if not is_wanted(a) and not is_wanted(b):
         return [None]
@@ -72,8 +79,9 @@ def divide(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Pow")
 def power(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    `dy p x^(p - 1)`, zero where p is 0, and `dy y log(x)`, zero where x is 0 and p is not
-    negative. Small constant exponents, the usual ones, need no power.
+    Gradient rule of Pow, y = x^p: `dy p x^(p - 1)` for x, and `dy y log(x)` for p. The
+    former is zero where p is 0, the latter where x is 0 and p is not negative. Common
+    constant exponents (0 to 3) are computed without a power.
     """
     x, exponent = op.operands
     value = direct_constant(exponent)
@@ -120,7 +128,10 @@ def _constant_power(
 
 @onnx_gradient("Mod")
 def modulo(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """`dy` and `-dy (a - y) / b`: the quotient is a whole number, so constant."""
+    """
+    Gradient rule of Mod, the remainder y of a / b: `dy` for a and `-dy (a - y) / b` for
+    b. The quotient is a whole number and thus constant.
+    """
     a, b = op.operands
     db = None
     if is_wanted(b):
@@ -132,7 +143,10 @@ def modulo(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("Max", "Min")
 def extreme(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """The operands that attain the result share its gradient evenly."""
+    """
+    Gradient rule of Max and Min: the operands that equal the result share dy
+    evenly.
+    """
     if len(op.operands) == 1:
         return [gradient]
     masks = [
@@ -147,7 +161,7 @@ def extreme(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients
 
 @onnx_gradient("Where")
 def where(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """The operand that was chosen gets the gradient, the other one zero."""
+    """Gradient rule of Where: the chosen operand gets dy, the other one zero."""
     condition, a, b = op.operands
     zero = build.scalar(0, gradient)
     da = db = None
@@ -161,8 +175,8 @@ def where(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Clip")
 def clip(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    The operand gets the gradient where it is within the bounds (these included), zero
-    elsewhere; there it flows to the bound.
+    Gradient rule of Clip: the operand gets dy where it lies within the bounds or on
+    them, else zero. Where it lies outside, dy flows to the bound that it passed.
     """
     x, low, high = (op.input(i) for i in range(3))
     assert x is not None
@@ -182,7 +196,7 @@ def clip(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     if low is not None:
         assert below is not None
         if high is not None and is_wanted(low):
-            # Where the bounds are the wrong way round, the upper one wins.
+            # If the lower bound is above the upper one, the upper one wins.
             below = build.onnx("And", below, build.onnx("Less", low, high))
         found.append(scalar_sum(below, low) if is_wanted(low) else None)
     if high is not None:

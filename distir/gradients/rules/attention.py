@@ -1,4 +1,7 @@
-"""The training form and the gradient rule of fused attention."""
+"""
+The training form and the gradient rule of fused attention, and the rule of rotary
+embeddings.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ from distir.program import describe
 
 def _other_form(op: OnnxOp) -> str | None:
     """
-    Says, in words for users, which feature of attention `train.attention` lacks; None if it
-    lacks none.
+    Returns, in words for users, the feature of an attention op that `train.attention`
+    lacks, or None if it supports all of them.
     """
     names = {4: "a past", 5: "a past", 6: "lengths of keys without padding"}
     for i, name in names.items():
@@ -49,7 +52,11 @@ def _other_form(op: OnnxOp) -> str | None:
 
 @training_form("onnx.Attention")
 def kept_attention(op: OnnxOp) -> AttentionOp | None:
-    """The training form, which keeps the logarithm of each query's sum of exponentials."""
+    """
+    Returns the training form of an attention op. It also keeps the logarithm of each
+    query's sum of exponentials. Returns None if the op has features that the training
+    form lacks.
+    """
     if _other_form(op) is not None:
         return None
     packed = len(shape(op.operands[0])) == 3
@@ -69,7 +76,7 @@ def other_attention(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    Raises DistIRError for attention without training form, which has no gradient either.
+    Raises DistIRError: attention that has no training form has no gradient either.
     """
     raise DistIRError(
         f"{describe(op)} has no gradient rule for attention with {_other_form(op)}; export "
@@ -81,7 +88,7 @@ def other_attention(
 def attention(
     op: AttentionOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Needs the operands and the results."""
+    """Gradient rule of `train.attention`, from its operands and results."""
     dy = gradients[0]
     assert dy is not None
     fused = AttentionGradOp(
@@ -97,8 +104,9 @@ def mask_gradient(
     fused: AttentionGradOp | DroppedAttentionGradOp, build: GradientBuilder
 ) -> SSAValue:
     """
-    Returns the gradient of a mask that is added, in elementary ops, which are removed if it
-    is not used. Query heads are `[key heads, group]` here.
+    Returns the gradient of a mask that is added to scores, computed by elementary ops.
+    If it is unused, these ops are removed later. The ops treat query heads as [key
+    heads, group].
     """
     sizes = fused.sizes
     key_heads, group = sizes.key_heads, sizes.query_heads // sizes.key_heads
@@ -146,9 +154,9 @@ def mask_gradient(
 @onnx_gradient("RotaryEmbedding")
 def rotary_embedding(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Pairs of features are rotated by an angle; their gradients are rotated back, which needs
-    cosines and sines only. The gradients of cosines and sines, if these depend on anything,
-    need the input.
+    Gradient rule of RotaryEmbedding, which rotates pairs of features by an angle. The
+    gradient of the input is dy rotated back, from cosines and sines alone. The
+    gradients of the cosines and sines also need the input.
     """
     x, cos, sin = op.operands[:3]
     positions = op.input(3)
@@ -184,7 +192,7 @@ def _pairs(
     op: OnnxOp, value: SSAValue, build: GradientBuilder
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns the first and the second features of all pairs that are rotated; heads are a
+    Returns the first and the second features of all rotated pairs. Heads are a
     dimension of their own.
     """
     sizes = shape(value)

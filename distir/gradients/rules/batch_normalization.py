@@ -1,4 +1,4 @@
-"""The gradient rule of batch normalisation."""
+"""The gradient rules of batch normalisation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ from distir.program import describe
 def batch_normalization(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Needs the input and the scale; in inference also the mean and variance."""
+    """
+    Gradient rule of BatchNormalization, from the input and the scale; in inference,
+    also from mean and variance. Raises DistIRError if a loss depends on the running
+    statistics.
+    """
     if any(g is not None for g in gradients[1:]):
         raise DistIRError(
             f"{describe(op)} has no gradient rule for its running mean and variance; a "
@@ -58,8 +62,8 @@ def ghost_batch_normalization(
     op: GhostBatchNormOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    The gradients of ghost batch normalisation, from the input, the scale and the
-    statistics. Raises DistIRError where a loss depends on the statistics.
+    Gradient rule of `train.ghost_batch_norm`, from the input, the scale and the
+    statistics. Raises DistIRError if a loss depends on the statistics.
     """
     if any(g is not None for g in gradients[1:]):
         raise DistIRError(
@@ -75,7 +79,10 @@ def ghost_batch_normalization(
 
 
 def _for_given_moments(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Returns the gradients if mean and variance are not those of the input."""
+    """
+    Returns the gradients of a batch normalisation whose mean and variance are given and
+    do not depend on the input.
+    """
     x, scale, bias, mean, variance = op.operands
     epsilon = op.attribute("epsilon")
     fused = BatchNormGradOp(dy, x, scale, mean, variance, epsilon=epsilon)
@@ -94,7 +101,10 @@ def _for_given_moments(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Grad
 
 
 def _is_variance_of(variance: SSAValue, x: SSAValue, mean: SSAValue) -> bool:
-    """Whether mean and variance are those of `x`, as `batch-statistics` writes them."""
+    """
+    Whether `variance` and `mean` are computed from `x` by the ops that
+    `batch-statistics` writes.
+    """
     owner, average = variance.owner, mean.owner
     if not isinstance(owner, BatchNormVarianceOp) or tuple(owner.operands) != (x, mean):
         return False
@@ -111,7 +121,7 @@ def _is_variance_of(variance: SSAValue, x: SSAValue, mean: SSAValue) -> bool:
 
 
 def _as(value: SSAValue, like: SSAValue, build: GradientBuilder) -> SSAValue:
-    """Returns the value with the element type of another."""
+    """Returns `value` in the element type of `like`."""
     if element_type(value) == element_type(like):
         return value
     return build.onnx("CastLike", value, like)
@@ -121,8 +131,8 @@ def moments(
     x: SSAValue, like: SSAValue, build: GradientBuilder
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns the mean and variance of each channel, with the element type of `like`, computed
-    by ops that allow a split batch.
+    Returns the mean and variance of each channel of `x`, in the element type of `like`.
+    The ops that compute them can split the batch.
     """
     sizes = shape(x)
     axes = build.integers([0, *range(2, len(sizes))])

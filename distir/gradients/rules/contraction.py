@@ -1,9 +1,9 @@
 """
 Gradient rules of contractions, of Fourier transforms, and of determinants.
 
-The gradient of a contraction is one contraction, so that hardware computes one matrix product,
-and the batch dimensions of a weight's gradient are summed inside it: split over devices they
-give partial sums.
+The gradient of a contraction is one contraction, so that hardware computes one matrix
+product. The batch dimensions of a weight's gradient are summed inside of it; if they
+are split over devices, the result is a partial sum.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from distir.program import describe
 @onnx_gradient("MatMul")
 def matmul(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    `dA = dY B^T`, `dB = A^T dY`. If B is a matrix, the rows of all batches of A and dY are
-    treated as the rows of one matrix.
+    Gradient rule of MatMul, Y = A B: `dA = dY B^T` and `dB = A^T dY`. If B is a matrix,
+    the rows of all batches of A and dY are treated as the rows of one matrix.
     """
     a, b = op.operands
     rank_a, rank_b = len(shape(a)), len(shape(b))
@@ -80,8 +80,9 @@ def _matmul_by_matrix(
 @onnx_gradient("Gemm")
 def gemm(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    `dA = alpha dY B^T`, `dB = alpha A^T dY`, transposed where the operand is, and `dC =
-    beta dY`, summed to the shape of C.
+    Gradient rule of Gemm, Y = alpha A B + beta C: `dA = alpha dY B^T`, `dB = alpha A^T
+    dY` and `dC = beta dY`, summed to the shape of C. If the op transposes A or B, its
+    gradient is transposed, too.
     """
     a, b = op.operands[:2]
     bias = op.input(2)
@@ -122,15 +123,18 @@ def gemm(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Einsum")
 def einsum(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    The equation with the operand and the result exchanged. Raises DistIRError for a
-    diagonal, that is, a letter that one term has twice.
+    Gradient rule of Einsum: the equation with the operand and the result exchanged.
+    Raises DistIRError for a diagonal, that is, a letter that occurs twice in one term.
     """
     terms, result = _spelled_out(op)
     return _einsum_gradients(op, terms, result, gradient, build)
 
 
 def _spelled_out(op: OnnxOp) -> tuple[list[str], str]:
-    """Returns the terms and the result of an equation, with a letter for each dimension."""
+    """
+    Returns the terms and the result of an Einsum's equation, with a letter for each
+    dimension. Raises DistIRError for a diagonal.
+    """
     equation: str = op.attribute("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -192,8 +196,9 @@ def _contraction(
     build: GradientBuilder,
 ) -> SSAValue:
     """
-    Returns the product of the factors, summed over what the target lacks or has stretched,
-    and repeated along what only the target has.
+    Returns the gradient of `target`, whose dimensions are `letters`: the product of
+    `factors`, summed over dimensions that the target lacks or that were broadcast in
+    it, and repeated along dimensions that only the target has.
     """
     values: list[SSAValue] = []
     terms: list[str] = []
@@ -227,7 +232,10 @@ def _contraction(
 
 @gradient_rule("train.slogdet")
 def logarithm(op: Operation, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """That of the logarithm; the sign is constant almost everywhere."""
+    """
+    Gradient rule of `train.slogdet`, from the gradient of the logarithm. The sign is
+    constant almost everywhere.
+    """
     assert isinstance(op, SlogdetOp)
     _, gradient = gradients
     if gradient is None:
@@ -237,7 +245,10 @@ def logarithm(op: Operation, gradients: Gradients, build: GradientBuilder) -> Gr
 
 @onnx_gradient("Det")
 def determinant(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """`y dy` times the transposed inverse, and zero for singular matrices, as PyTorch's."""
+    """
+    Gradient rule of Det: `y dy` times the transposed inverse. As in PyTorch, singular
+    matrices get zero.
+    """
     x, y = op.operands[0], op.results[0]
     dx = build.result(SlogdetGradOp(build.onnx("Mul", dy, y), x))
     zero = build.scalar(0, y)
@@ -250,11 +261,14 @@ def determinant(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("DFT")
 def transform(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    The transform of the gradient the other way, without its division by the length n or with
-    one: y = F x has dx = F^H dy, which is n times the inverse. Of a real x only the real
-    part is left; the rest gets zeros. Half of the frequencies are all of them, the
-    others with a gradient of zero; those that the inverse takes twice get it twice. Raises
-    DistIRError for an axis or a length that is computed.
+    Gradient rule of DFT: the transform of dy in the other direction.
+
+    From y = F x follows dx = F^H dy, which is n times the inverse transform of length
+    n. Division by n is added or removed accordingly. For a real x only the real part is
+    kept. The gradient of a one-sided transform is padded with zeros to all frequencies.
+    In the gradient of a one-sided inverse, the frequencies that the inverse uses twice
+    count twice. Raises DistIRError if the axis or the length is computed by the
+    program.
     """
     x = op.operands[0]
     where, length = op.input(2), op.input(1)
@@ -300,7 +314,10 @@ def _transformed(
 
 
 def _resized(value: SSAValue, axis: int, size: int, build: GradientBuilder) -> SSAValue:
-    """Returns the value with so many elements along an axis, cut or with zeros behind."""
+    """
+    Returns `value` with `size` elements along `axis`: cut at the end, or padded with
+    zeros.
+    """
     ends = [0] * len(shape(value))
     ends[axis] = size - shape(value)[axis]
     return padded(value, [0] * len(ends), ends, build)

@@ -27,7 +27,10 @@ from distir.program import describe
 
 
 def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
-    """Returns strides, dilations and pads in full, without what windows reach beyond them."""
+    """
+    Returns the strides, dilations and pads of an op in full. The pads leave out the
+    part of the windows that reaches beyond the padding.
+    """
     windows = Windows.of(op, space, kernel)
     begins, ends = zip(*windows.pads, strict=True)
     ends = [end - more for end, more in zip(ends, windows.beyond, strict=True)]
@@ -41,7 +44,8 @@ def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[st
 @onnx_gradient("Conv")
 def convolution(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    One op for the input, one for the weight, and a sum over all but channels for the bias.
+    Gradient rule of Conv: one op for the input, one for the weight, and for the bias a
+    sum over all dimensions but channels.
     """
     x, weight = op.operands[:2]
     windows = _windows(op, shape(x)[2:], shape(weight)[2:])
@@ -59,8 +63,10 @@ def transposed_convolution(
     op: OnnxOp, dy: SSAValue, build: GradientBuilder
 ) -> Gradients:
     """
-    A transposed convolution is the gradient of a convolution with respect to its input: its
-    own gradients are that convolution, and the gradient of its weights.
+    Gradient rule of ConvTranspose, which is the gradient of a convolution with respect
+    to the convolution's input. The gradient of its input is this convolution of dy. The
+    gradient of its weight is the convolution's gradient with respect to the weight.
+    Raises DistIRError if the result is larger than the windows reach.
     """
     x, weight = op.operands[:2]
     kernel = shape(weight)[2:]
@@ -71,7 +77,7 @@ def transposed_convolution(
             forward.extents, forward.starts, forward.sizes, strict=True
         )
     ]
-    # What `output_padding` adds behind all windows has no gradient.
+    # Elements that `output_padding` adds behind all windows have no gradient.
     pads = [*forward.starts, *(max(end, 0) for end in ends)]
     if min(forward.starts) < 0:
         raise DistIRError(
@@ -94,7 +100,9 @@ def transposed_convolution(
 
 @onnx_gradient("MaxPool")
 def max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Finds the positions of the maxima again, in the input."""
+    """
+    Gradient rule of MaxPool. The positions of the maxima are found again in the input.
+    """
     (x,) = op.operands
     kernel = op.attribute("kernel_shape")
     windows = _windows(op, shape(x)[2:], kernel)
@@ -104,7 +112,7 @@ def max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("AveragePool")
 def average_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Needs nothing of the input but its shape."""
+    """Gradient rule of AveragePool, which needs only the shape of the input."""
     (x,) = op.operands
     kernel = op.attribute("kernel_shape")
     grad = AveragePoolGradOp(
@@ -119,7 +127,7 @@ def average_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("GlobalAveragePool")
 def global_average_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Every position gets the same share."""
+    """Gradient rule of GlobalAveragePool: every position gets the same share of dy."""
     (x,) = op.operands
     share = build.onnx("Div", dy, build.scalar(prod(shape(x)[2:]), dy))
     return [build.onnx("Expand", share, build.integers(shape(x)))]
@@ -127,7 +135,10 @@ def global_average_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gra
 
 @onnx_gradient("GlobalMaxPool")
 def global_max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Max pooling with one window over all of space."""
+    """
+    Gradient rule of GlobalMaxPool: that of max pooling with one window over all of
+    space.
+    """
     (x,) = op.operands
     space = shape(x)[2:]
     ones = [1] * len(space)

@@ -1,4 +1,4 @@
-"""The gradient rules of dropout, and of attention with dropout inside."""
+"""The gradient rules of dropout, and of attention with dropout on its probabilities."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from distir.gradients.rules.attention import mask_gradient
 @gradient_rule("train.dropout")
 def dropout(op: DropoutOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Keeps the elements that the forward kept: by its mask or, without one, by drawing the
-    same random numbers again.
+    Gradient rule of `train.dropout`: the elements of dy that the forward kept, scaled
+    alike. They are given by the forward's mask or, without one, by drawing the same
+    random numbers again.
     """
     gradient = gradients[0]
     assert gradient is not None
@@ -35,7 +36,10 @@ def dropout(op: DropoutOp, gradients: Gradients, build: GradientBuilder) -> Grad
 def dropped_attention(
     op: DroppedAttentionOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Needs the operands and the results, and draws the random numbers again."""
+    """
+    Gradient rule of `train.dropped_attention`, from its operands and results. The
+    random numbers are drawn again.
+    """
     dy = gradients[0]
     assert dy is not None
     settings = {n: a for n, a in op.properties.items() if n != "operandSegmentSizes"}

@@ -1,7 +1,9 @@
 """
-Gradient rules of functions of one number: `dx = dy f'(x)`, written with Python's operators.
+Gradient rules of elementwise functions f of one operand: `dx = dy f'(x)`, written with
+Python's operators.
 
-If the slope can be computed from the result, it is, so that the operand need not be kept.
+Where possible, the slope f'(x) is computed from the result, so that the operand need
+not be kept.
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ from distir.gradients.rules.arithmetic import is_wanted
 @dataclass(frozen=True)
 class Term:
     """
-    A value in a formula. An operator appends the ONNX op that computes it; a number is a
-    constant of the element type of the other operand.
+    A value in a formula. Python's operators append the ONNX op that computes the
+    result. A number becomes a constant with the element type of the other operand.
     """
 
     value: SSAValue
     build: GradientBuilder
 
     def onnx(self, name: str, *others: Term | float, **attributes: Any) -> Term:
-        """Appends an ONNX op of this value and others, and returns its result."""
+        """
+        Appends the ONNX op `name` of this value and others, and returns its result.
+        """
         values = [
             v.value if isinstance(v, Term) else self.build.scalar(v, self.value)
             for v in others
@@ -47,11 +51,11 @@ class Term:
         return Term(found, self.build)
 
     def constant(self, number: float) -> Term:
-        """Returns a scalar of this value's element type."""
+        """Returns a scalar constant with the element type of this value."""
         return Term(self.build.scalar(number, self.value), self.build)
 
     def where(self, condition: Term, otherwise: Term | float) -> Term:
-        """Returns this value where the condition is true, the other one elsewhere."""
+        """Returns this value where `condition` is true, and `otherwise` elsewhere."""
         if not isinstance(otherwise, Term):
             otherwise = self.constant(otherwise)
         return condition.onnx("Where", self, otherwise)
@@ -86,13 +90,16 @@ class Term:
 
 @onnx_gradient("Identity", "Dropout")
 def identity(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The gradient itself. Dropout outside of training is the identity too."""
+    """Gradient rule of Identity and of Dropout outside of training: dy itself."""
     return [dy]
 
 
 @gradient_rule("onnx.Cast", "onnx.CastLike")
 def cast(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """The gradient in the type of the operand; none from or to integers."""
+    """
+    Gradient rule of casts: dy in the element type of the operand. Integers have no
+    gradient.
+    """
     (gradient,) = gradients
     x = op.operands[0]
     dx = None
@@ -103,8 +110,8 @@ def cast(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
 
 class _FormulaNames(dict[str, Any]):
     """
-    The names in a gradient's text: x, y and dy; the operators of ONNX; and attributes of the op,
-    which are numbers.
+    The names in a gradient's text: x, y and dy, the operators of ONNX, and the
+    attributes of the op, which are numbers.
     """
 
     def __init__(self, op: OnnxOp, dy: SSAValue, build: GradientBuilder):
@@ -128,11 +135,13 @@ def _operator(name: str, term: Term, *others: Term | float) -> Term:
 
 def rule_from(text: str) -> SingleRule:
     """
-    Returns the gradient rule of an operator of one operand that a text states, in the notation
-    of Python: `dy * (1 - y * y)` for the operand `x`, the result `y` and its gradient `dy`.
-    `Exp(x)` is an operator of ONNX; other names are attributes of the op. `Where(x > 0, dy, 0)`
-    chooses, so that an infinite slope of the branch not taken does no harm, and `(t := Tanh(x))`
-    names what occurs twice.
+    Returns the gradient rule that `text` states for an operator of one operand.
+
+    The text is a Python expression of the operand `x`, the result `y` and its gradient
+    `dy`, such as `dy * (1 - y * y)`. Capitalised names are operators of ONNX, such as
+    `Exp(x)`. Other names are attributes of the op. `Where(x > 0, dy, 0)` chooses
+    between values; an infinite slope in the branch that is not taken does no harm. `(t
+    := Tanh(x))` names a value that occurs twice.
     """
     code = compile(text, text, "eval")
 
@@ -147,11 +156,13 @@ for _name, _row in OPERATORS.items():
         onnx_gradient(_name)(rule_from(_row.gradient))
 
 TermRule = Callable[[OnnxOp, Term, Term, Term], Term]
-"""The gradient, given the op, its operand x, its result y and dy."""
+"""Returns the operand's gradient, given the op, its operand x, its result y and dy."""
 
 
 def _term_gradient(name: str) -> Callable[[TermRule], TermRule]:
-    """Registers the gradient rule of an operator of one operand, written with terms."""
+    """
+    Registers the gradient rule of an ONNX operator of one operand, written with terms.
+    """
 
     def register(rule: TermRule) -> TermRule:
         @onnx_gradient(name)
@@ -176,27 +187,35 @@ def _exponential_branch(
 
 @_term_gradient("Elu")
 def elu(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
-    """`dy` where y is positive, else `dy (y + alpha)`, for a positive alpha."""
+    """Gradient rule of Elu: `dy` where x is positive, else `dy (y + alpha)`."""
     return _exponential_branch(x, y, dy, op.attribute("alpha"))
 
 
 @_term_gradient("Celu")
 def celu(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
-    """`dy` where x is positive, else `dy exp(x / alpha) = dy (y + alpha) / alpha`."""
+    """
+    Gradient rule of Celu: `dy` where x is positive, else `dy (y + alpha) / alpha`,
+    which equals `dy exp(x / alpha)`.
+    """
     alpha = op.attribute("alpha")
     return _exponential_branch(x, y, dy, alpha, divisor=alpha)
 
 
 @_term_gradient("Selu")
 def selu(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
-    """`gamma dy` where x is positive, else `dy (y + gamma alpha)`."""
+    """
+    Gradient rule of Selu: `gamma dy` where x is positive, else `dy (y + gamma alpha)`.
+    """
     gamma = op.attribute("gamma")
     return _exponential_branch(x, y, dy, gamma * op.attribute("alpha"), factor=gamma)
 
 
 @_term_gradient("HardSwish")
 def hard_swish(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
-    """`dy` above 3, zero below -3, `dy (x / 3 + 1 / 2)` between."""
+    """
+    Gradient rule of HardSwish: `dy` from 3 up, zero from -3 down, and `dy (x / 3 + 1 /
+    2)` between.
+    """
     middle = dy * (x / 3 + 0.5)
     upper = dy.where(x.onnx("GreaterOrEqual", 3), middle)
     return x.constant(0).where(x.onnx("LessOrEqual", -3), upper)
@@ -205,7 +224,8 @@ def hard_swish(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
 @onnx_gradient("PRelu")
 def prelu(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    `dy` where x is positive, else `slope dy`; the slope gets `x dy` in the latter case.
+    Gradient rule of PRelu. For x it is `dy` where x is positive, else `slope dy`. For
+    the slope it is `x dy` where x is not positive, else zero.
     """
     dy, x, slope = (Term(v, build) for v in (gradient, *op.operands))
     positive = x > 0

@@ -17,7 +17,10 @@ from distir.program import describe
 
 @gradient_rule("train.dispatch")
 def dispatch(op: DispatchOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """A token's gradient is the sum of those of its rows."""
+    """
+    Gradient rule of `train.dispatch`: a token's gradient is the sum of the gradients of
+    its rows. Raises DistIRError if the op has weights.
+    """
     (dy,) = gradients
     assert dy is not None
     if op.weights is not None:
@@ -34,7 +37,10 @@ def dispatch(op: DispatchOp, gradients: Gradients, build: GradientBuilder) -> Gr
 
 @gradient_rule("train.combine")
 def combine(op: CombineOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """A row's gradient is that of its token times its weight."""
+    """
+    Gradient rule of `train.combine`: a row's gradient is that of its token, times the
+    weight.
+    """
     (dy,) = gradients
     assert dy is not None
     dx = build.result(DispatchOp(dy, op.slots, op.rows, op.weights, result=op.x.type))
@@ -51,7 +57,10 @@ def combine(op: CombineOp, gradients: Gradients, build: GradientBuilder) -> Grad
 def grouped_product(
     op: GroupedProductOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """`dx = dy W^T` and `dW = x^T dy`, row by row with the matrix of the row's expert."""
+    """
+    Gradient rule of `train.grouped_product`: `dx = dy W^T` and `dW = x^T dy`, where W
+    is the matrix of each row's expert.
+    """
     (dy,) = gradients
     assert dy is not None
     transposed = op.transposed is not None

@@ -1,4 +1,6 @@
-"""Gradients of products in 8-bit floats: products in 8-bit floats of the incoming gradient."""
+"""
+The gradient rule of products in 8-bit floats, whose gradients are such products, too.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ def linear(
     op: Float8LinearOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    `da = dy b'` and `db = a' dy`, with `dy` in e5m2, whose range is larger. Rounding has the
-    gradient of no rounding. With the scaling `row-gw-hp`, `db` is a product in the precision
-    of the model.
+    Gradient rule of `train.float8_linear`, y = a b: `da = dy b'` and `db = a' dy`. `dy`
+    is converted to e5m2, which has the larger range. Rounding is ignored. With the
+    scaling `row-gw-hp`, `db` is a product in the model's precision.
     """
     dy = gradients[0]
     assert dy is not None

@@ -1,6 +1,7 @@
 """
-Gradients that a list or a class states: none for ops whose results are constant almost
-everywhere or depend on constants alone, and one op of `train` for others; and that of SwiGLU.
+Gradient rules that follow from lists and classes, and that of SwiGLU. Ops whose results
+are constant almost everywhere, or depend only on constants, have no gradient. Ops of
+`train` that state an operator in `GRADIENT_OF` are that operator's gradient.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ for _op in Train.operations:
 
 @onnx_gradient("SwiGLU")
 def swi_glu(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Needs both inputs: `y = swish(gate) * x`."""
+    """Gradient rule of SwiGLU, `y = swish(gate) * x`, from both inputs."""
     gate, x = op.operands
     alpha = op.attribute("alpha")
     scaled = build.onnx("Mul", dy, x)
@@ -50,14 +51,16 @@ def swi_glu(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 @gradient_rule(*WITHOUT_GRADIENT)
 def no_gradient(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """No operand has a gradient."""
+    """Gradient rule of ops without a gradient: None for every operand."""
     return [None] * len(op.operands)
 
 
 @gradient_rule("onnx.OneHot", "onnx.Range")
 def of_constants(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    No operand has a gradient, as these ops have constant bounds or values in programs.
+    Gradient rule of OneHot and Range: None for every operand, as their values and
+    bounds are constants. Raises DistIRError if a floating-point operand is not a
+    constant.
     """
     if any(gradients) and any(is_wanted(v) for v in op.operands):
         raise DistIRError(

@@ -1,4 +1,4 @@
-"""Gradient rules of look-ups and scatters, of TopK and of triangles."""
+"""Gradient rules of look-ups and scatters, of TopK and of Trilu."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from distir.gradients.rules.shape import zeros
 
 @onnx_gradient("GatherElements")
 def gather_elements(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Every element of the gradient is added where it was read."""
+    """
+    Gradient rule of GatherElements: every element of dy is added at the position where
+    the element was read.
+    """
     data, indices = op.operands
     made = ScatterSumOp(dy, indices, axis=op.attribute("axis"), result=data.type)
     return [build.result(made)]
@@ -31,7 +34,10 @@ def gather_elements(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradien
 
 @onnx_gradient("GatherND")
 def gather_nd(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Every slice of the gradient is added where it was read."""
+    """
+    Gradient rule of GatherND: every slice of dy is added at the position where the
+    slice was read.
+    """
     data, indices = op.operands
     count = op.attribute("batch_dims") or None
     made = ScatterSumOp(dy, indices, batch_dims=count, result=data.type)
@@ -40,17 +46,22 @@ def gather_nd(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 @dataclass(frozen=True)
 class _WrittenPlaces:
-    """The places that a scatter names by its indices."""
+    """The positions that the indices of a scatter op name."""
 
     op: OnnxOp
     build: GradientBuilder
 
     def read(self, value: SSAValue) -> SSAValue:
-        """Returns the elements at the places, of a value of the data's shape."""
+        """
+        Returns the elements of `value`, which has the data's shape, at the positions.
+        """
         return self._at("Gather", value)
 
     def written(self, value: SSAValue, updates: SSAValue, reduction: str) -> SSAValue:
-        """Returns a value of the data's shape with updates at the places."""
+        """
+        Returns `value`, which has the data's shape, with `updates` written at the
+        positions.
+        """
         return self._at("Scatter", value, updates, reduction=reduction)
 
     def _at(self, kind: str, *values: SSAValue, **attributes: Any) -> SSAValue:
@@ -65,9 +76,10 @@ class _WrittenPlaces:
 @onnx_gradient("ScatterElements", "ScatterND")
 def scatter(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    The updates get the gradient at the positions where they were written, the data the
-    gradient with zeros there, or all of it if updates are added. Of a maximum or minimum,
-    those that attain it share the gradient evenly, as in PyTorch.
+    Gradient rule of scatters. The updates get dy at the positions where they were
+    written. The data gets dy with zeros at these positions, or all of dy if updates are
+    added. With a maximum or minimum, the data and the updates that equal the result
+    share dy evenly, as in PyTorch.
     """
     data, _, updates = op.operands
     reduction, places = op.attribute("reduction"), _WrittenPlaces(op, build)
@@ -105,9 +117,10 @@ def _of_products(
     op: OnnxOp, gradient: SSAValue, places: _WrittenPlaces, build: GradientBuilder
 ) -> Gradients:
     """
-    Each factor gets the gradient times the product of the other ones: the whole product
-    divided by it, or, for the only zero among the updates of a place, the product with a
-    one instead.
+    Returns the gradients of a scatter that multiplies. Each factor gets dy times the
+    product of the other factors, computed as the whole product divided by the factor.
+    For the only zero among the updates of a position, the product is computed with a
+    one in its place.
     """
     data, _, updates = op.operands
     d_data = d_updates = None
@@ -135,7 +148,10 @@ def _of_products(
 
 @gradient_rule("onnx.TopK")
 def top_k(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """The gradient of the values, written to the positions where these were found."""
+    """
+    Gradient rule of TopK: the gradient of the values, written to the positions where
+    the values were found.
+    """
     gradient = gradients[0]
     if gradient is None:
         return [None, None]
@@ -152,7 +168,7 @@ def top_k(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients
 
 @onnx_gradient("Trilu")
 def triangle(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The same triangle of the gradient."""
+    """Gradient rule of Trilu: the same triangle of dy."""
     dx = build.onnx("Trilu", dy, op.input(1), upper=op.attribute("upper"))
     return [dx]
 
@@ -160,8 +176,10 @@ def triangle(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Gather")
 def gather(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    The rows of a table that data looks up (an embedding) are split as the table's; if
-    constants select parts of a value, the value need not be kept for its shape.
+    Gradient rule of Gather: each slice of dy is added at the position where it was
+    read. In an embedding, where data looks up rows of a table, the gradient's rows are
+    split like the table's. If constants select parts of a value, the value need not be
+    kept for its shape.
     """
     data, indices = op.operands
     axis = op.attribute("axis")

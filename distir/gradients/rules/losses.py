@@ -26,7 +26,7 @@ from distir.program import describe
 def cross_entropy(
     op: CrossEntropyOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """One op, from the logits."""
+    """Gradient rule of `train.cross_entropy`: one op, from the logits."""
     (dloss,) = gradients
     assert dloss is not None
     grad = CrossEntropyGradOp(dloss, op.logits, op.labels, **op.properties)
@@ -35,8 +35,8 @@ def cross_entropy(
 
 def _checked(op: OnnxOp, gradients: Gradients) -> SSAValue:
     """
-    Returns the gradient of the loss. Raises DistIRError for forms without a gradient and
-    labels that do not fit the scores.
+    Returns the gradient of an op's loss. Raises DistIRError for forms of the op without
+    a gradient, and for labels that do not fit the scores.
     """
     _check_labels(op)
     if op.input(2) is not None:
@@ -66,7 +66,7 @@ def _check_labels(op: OnnxOp) -> None:
 
 
 def _kept(op: OnnxOp, build: GradientBuilder) -> SSAValue | None:
-    """Returns which labels count, as booleans; None if all do."""
+    """Returns a boolean per label, whether it counts, or None if all labels count."""
     ignored = op.attribute("ignore_index")
     if ignored is None:
         return None
@@ -78,7 +78,10 @@ def _kept(op: OnnxOp, build: GradientBuilder) -> SSAValue | None:
 def _per_label(
     op: OnnxOp, dloss: SSAValue, kept: SSAValue | None, build: GradientBuilder
 ) -> SSAValue:
-    """Returns the factor of each label's loss, a scalar unless there is no reduction."""
+    """
+    Returns the factor of each label's loss, from the gradient `dloss`. It is a scalar,
+    unless the op has no reduction.
+    """
     if op.attribute("reduction") != "mean":
         return dloss
     if kept is None:
@@ -93,7 +96,10 @@ def _per_label(
 def softmax_cross_entropy(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """`train.cross_entropy_grad`, with the classes in the last dimension."""
+    """
+    Gradient rule of SoftmaxCrossEntropyLoss: `train.cross_entropy_grad` with the
+    classes moved to the last dimension.
+    """
     dloss = _checked(op, gradients)
     scores, labels = op.operands
     wide = accumulation_type(scores)
@@ -125,7 +131,10 @@ def softmax_cross_entropy(
 def negative_log_likelihood(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Minus the gradient of each label's loss at the label's class, 0 at the others."""
+    """
+    Gradient rule of NegativeLogLikelihoodLoss: minus the gradient of each label's loss
+    at the label's class, and 0 at other classes.
+    """
     dloss = _checked(op, gradients)
     scores, labels = op.operands
     kept = _kept(op, build)
@@ -147,7 +156,10 @@ def negative_log_likelihood(
 
 @gradient_rule("train.ctc_loss")
 def loss(op: Operation, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """One kernel, which computes the variables of the forward again."""
+    """
+    Gradient rule of `train.ctc_loss`: one kernel, which recomputes the variables of the
+    forward.
+    """
     assert isinstance(op, CtcLossOp)
     (gradient,) = gradients
     if gradient is None:

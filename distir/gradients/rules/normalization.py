@@ -1,5 +1,6 @@
 """
-Normalisation layers: training forms and gradient rules, all of which are single ops.
+Training forms and gradient rules of normalisation layers. Each layer's training form
+and gradient is a single op.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from distir.program import describe
 
 def _is_per_row(scale: SSAValue, sizes: Sequence[int], axis: int) -> bool:
     """
-    Whether a scale broadcasts along a row and is the same for all rows.
+    Whether `scale` broadcasts within a row and is the same for all rows. `sizes` is the
+    shape of the input, whose rows start at dimension `axis`.
     """
     have = shape(scale)
     extra = len(have) - (len(sizes) - axis)
@@ -41,7 +43,10 @@ def _is_per_row(scale: SSAValue, sizes: Sequence[int], axis: int) -> bool:
 
 
 def _full(value: SSAValue, sizes: Sequence[int], build: GradientBuilder) -> SSAValue:
-    """Returns a scale that broadcasts along a row, as wide as the row."""
+    """
+    Returns `value`, a scale that broadcasts within a row, expanded to the row's shape
+    `sizes`.
+    """
     have = shape(value)
     if have == tuple(sizes):
         return value
@@ -68,7 +73,8 @@ def _kept(
     op: OnnxOp, x: SSAValue, scale: SSAValue, bias: SSAValue | None
 ) -> LayerNormOp | RmsNormOp:
     """
-    Returns the op that computes the normalisation of these values and keeps its statistics.
+    Returns the op that normalises `x` as `op` does, with this scale and bias, and keeps
+    its statistics.
     """
     axis = op.attribute("axis") % len(shape(x))
     epsilon = op.attribute("epsilon")
@@ -80,8 +86,9 @@ def _kept(
 @training_form("onnx.LayerNormalization", "onnx.RMSNormalization")
 def kept_normalization(op: OnnxOp) -> LayerNormOp | RmsNormOp | None:
     """
-    The training form, which keeps the statistics of rows; for scales and biases with one
-    number for each element of a row.
+    Returns the training form of a normalisation, which keeps the statistics of rows.
+    Returns None unless scale and bias have one number for each element of a row, and
+    only the first result is used.
     """
     x, scale, bias = op.operands[0], op.operands[1], op.input(2)
     row = shape(x)[op.attribute("axis") % len(shape(x)) :]
@@ -95,7 +102,9 @@ def kept_normalization(op: OnnxOp) -> LayerNormOp | RmsNormOp | None:
 def layer_norm(
     op: LayerNormOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Needs the input, the scale and the statistics."""
+    """
+    Gradient rule of `train.layer_norm`, from the input, the scale and the statistics.
+    """
     dy, settings = gradients[0], {"axis": op.axis, "epsilon": op.epsilon}
     assert dy is not None
     left_out = {"dbias": None} if op.bias is None else {}
@@ -107,7 +116,9 @@ def layer_norm(
 
 @gradient_rule("train.rms_norm")
 def rms_norm(op: RmsNormOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """Needs the input, the scale and the statistic."""
+    """
+    Gradient rule of `train.rms_norm`, from the input, the scale and the statistic.
+    """
     dy = gradients[0]
     assert dy is not None
     fused = RmsNormGradOp(
@@ -121,8 +132,9 @@ def normalization(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    For normalisations without training form, whose scale or bias is broadcast: needs the
-    input and the scale; the statistics are computed again.
+    Gradient rule of normalisations without a training form, whose scale or bias is
+    broadcast. It needs the input and the scale, and recomputes the statistics. Raises
+    DistIRError if a loss depends on the statistics.
     """
     if any(g is not None for g in gradients[1:]):
         raise DistIRError(
@@ -151,7 +163,8 @@ def _through(
     op: OnnxOp, dy: SSAValue, scale: SSAValue, build: GradientBuilder
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns the gradients of input and scale of a normalisation with that scale and no bias.
+    Returns the gradients of input and scale of a normalisation with the scale `scale`
+    and no bias.
     """
     kept = _kept(op, op.operands[0], scale, None)
     build.add(kept)
@@ -169,13 +182,16 @@ def _through(
 def instance_normalization(
     op: OnnxOp, dy: SSAValue, build: GradientBuilder
 ) -> Gradients:
-    """Needs the input and the scale; every channel is a group."""
+    """
+    Gradient rule of InstanceNormalization, from the input and the scale. Every channel
+    is a group.
+    """
     return _in_groups(op, shape(op.operands[0])[1], dy, build)
 
 
 @onnx_gradient("GroupNormalization")
 def group_normalization(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Needs the input and the scale."""
+    """Gradient rule of GroupNormalization, from the input and the scale."""
     return _in_groups(op, op.attribute("num_groups"), dy, build)
 
 
@@ -183,8 +199,9 @@ def _in_groups(
     op: OnnxOp, groups: int, dy: SSAValue, build: GradientBuilder
 ) -> Gradients:
     """
-    Treats it as layer normalisation, without a scale, of rows that each hold a group; scale
-    and bias have one number for each channel.
+    Returns the gradients of a normalisation in `groups` groups of channels. The op is
+    treated as a layer normalisation of rows that each hold one group. Scale and bias
+    have one number per channel.
     """
     x, scale, _ = op.operands
     sizes, epsilon = shape(x), op.attribute("epsilon")

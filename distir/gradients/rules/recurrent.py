@@ -44,7 +44,7 @@ _OF_GATHERED: dict[type[Operation], type[RecurrentGradOp]] = {
 
 
 def _check(op: OnnxOp) -> None:
-    """Raises DistIRError for a form that has no gradient."""
+    """Raises DistIRError if the layer has a form without a gradient."""
     reason = unusual_form(op)
     if reason is not None:
         raise DistIRError(
@@ -62,8 +62,9 @@ def _gradient(
     **how: Any,
 ) -> RecurrentGradOp:
     """
-    Adds the op of class `made` for a layer of x and these `weights`, w, r and b, and first
-    states; omitted ones count as zeros.
+    Appends the gradient op of class `made` for a recurrent layer, and returns it.
+    `weights` are the layer's x, w, r and b, `starts` its first states, and `outputs`
+    the gradients of its results. Values that are None count as zeros.
     """
     x, w, r, b = weights
     assert x is not None and w is not None and r is not None
@@ -74,7 +75,7 @@ def _gradient(
         state, y = (batch, directions, hidden), (batch, steps, directions, hidden)
 
     def known(value: SSAValue | None, sizes: Sequence[int]) -> SSAValue:
-        """Returns the value, or zeros of that shape."""
+        """Returns `value`, or zeros of shape `sizes` if it is None."""
         if value is not None:
             return value
         return build.onnx("Expand", build.scalar(0.0, x), build.integers(sizes))
@@ -91,7 +92,7 @@ def _gradient(
 
 @gradient_rule(*_OF_ONNX)
 def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """One op; operands that are left out count as zeros."""
+    """Gradient rule of RNN, GRU and LSTM: one op. Omitted operands count as zeros."""
     _check(op)
     how = {"direction": op.attribute("direction")}
     how["batch_first"] = bool(op.attribute("layout"))
@@ -109,7 +110,10 @@ def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradi
 def gathered(
     op: GatheredLayerOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """One op, which gathers states as the layer does."""
+    """
+    Gradient rule of recurrent layers with split hidden features: one op, which gathers
+    states like the layer.
+    """
     how = {"direction": op.direction, "batch_first": op.batch_first is not None}
     if isinstance(op, GatheredGruOp):
         how["linear_before_reset"] = op.linear_before_reset is not None
@@ -131,7 +135,7 @@ def _of_starts(made: RecurrentGradOp) -> list[SSAValue]:
 def selective_scan(
     op: SelectiveScanOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """One op, which needs the operands alone."""
+    """Gradient rule of `train.selective_scan`: one op, from dy and the operands."""
     (dy,) = gradients
     assert dy is not None
     return build.add(SelectiveScanGradOp(dy, *op.operands)).results

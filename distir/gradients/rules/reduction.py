@@ -1,4 +1,4 @@
-"""Gradient rules of reductions, and of running sums and products."""
+"""Gradient rules of reductions, and of cumulative sums and products."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distir.program import describe
 
 
 def _axes(op: OnnxOp) -> list[int]:
-    """Returns the axes that an op reduces."""
+    """Returns the axes that a reduction reduces, sorted and counted from 0."""
     rank = len(shape(op.operands[0]))
     axes = constant_input(op, 1)
     if axes is None or axes.size == 0:
@@ -30,7 +30,10 @@ def _axes(op: OnnxOp) -> list[int]:
 
 
 def _kept(value: SSAValue, op: OnnxOp, build: GradientBuilder) -> SSAValue:
-    """Returns a value of the result's shape with the reduced dimensions as 1."""
+    """
+    Returns `value`, which has the result's shape, with the reduced dimensions as
+    dimensions of size 1.
+    """
     axes = _axes(op)
     sizes = [1 if i in axes else n for i, n in enumerate(shape(op.operands[0]))]
     if shape(value) == tuple(sizes):
@@ -43,9 +46,10 @@ Reduced = Callable[[OnnxOp, SSAValue, GradientBuilder], SSAValue]
 
 def _reduction(*names: str) -> Callable[[Reduced], Reduced]:
     """
-    Registers the rule of reductions: a function from the gradient of the result, with the
-    reduced dimensions as 1, to that of the operand, which is repeated along them if it is
-    smaller.
+    Registers the gradient rule of reductions. The decorated function gets the gradient
+    of the result, with reduced dimensions of size 1, and returns that of the operand.
+    If this gradient is smaller than the operand, it is repeated along the reduced
+    dimensions.
     """
 
     def register(function: Reduced) -> Reduced:
@@ -63,13 +67,15 @@ def _reduction(*names: str) -> Callable[[Reduced], Reduced]:
 
 @_reduction("ReduceSum")
 def reduce_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
-    """The gradient, repeated along the reduced dimensions."""
+    """Gradient rule of ReduceSum: dy, repeated along the reduced dimensions."""
     return dy
 
 
 @_reduction("ReduceMean")
 def reduce_mean(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
-    """The gradient divided by the number of elements, repeated."""
+    """
+    Gradient rule of ReduceMean: dy divided by the number of reduced elements, repeated.
+    """
     sizes = shape(op.operands[0])
     count = build.scalar(prod(sizes[i] for i in _axes(op)), dy)
     return build.onnx("Div", dy, count)
@@ -77,7 +83,10 @@ def reduce_mean(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
 
 @_reduction("ReduceMax", "ReduceMin")
 def reduce_extreme(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
-    """The elements that attain the result share its gradient evenly."""
+    """
+    Gradient rule of ReduceMax and ReduceMin: the elements that equal the result share
+    dy evenly.
+    """
     x = op.operands[0]
     equal = build.onnx("Equal", x, _kept(op.results[0], op, build))
     mask = build.cast(equal, dy)
@@ -90,19 +99,19 @@ def reduce_extreme(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue
 
 @_reduction("ReduceSumSquare")
 def reduce_sum_of_squares(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
-    """`2 x dy`"""
+    """Gradient rule of ReduceSumSquare: `2 x dy`."""
     return build.onnx("Mul", op.operands[0], build.onnx("Mul", dy, build.scalar(2, dy)))
 
 
 @_reduction("ReduceL1")
 def reduce_l1(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
-    """`sign(x) dy`"""
+    """Gradient rule of ReduceL1: `sign(x) dy`."""
     return build.onnx("Mul", build.onnx("Sign", op.operands[0]), dy)
 
 
 @_reduction("ReduceL2")
 def reduce_l2(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
-    """`x dy / y`, zero where y is."""
+    """Gradient rule of ReduceL2: `x dy / y`, and zero where y is zero."""
     y = _kept(op.results[0], op, build)
     zero = build.scalar(0, y)
     unit = build.onnx("Div", dy, y)
@@ -112,13 +121,13 @@ def reduce_l2(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
 
 @_reduction("ReduceLogSum")
 def reduce_log_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
-    """`dy / exp(y)`, repeated."""
+    """Gradient rule of ReduceLogSum: `dy / exp(y)`, repeated."""
     return build.onnx("Div", dy, build.onnx("Exp", _kept(op.results[0], op, build)))
 
 
 @_reduction("ReduceLogSumExp")
 def reduce_log_sum_exp(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
-    """`dy exp(x - y)`"""
+    """Gradient rule of ReduceLogSumExp: `dy exp(x - y)`."""
     y = _kept(op.results[0], op, build)
     share = build.onnx("Exp", build.onnx("Sub", op.operands[0], y))
     return build.onnx("Mul", share, dy)
@@ -127,8 +136,9 @@ def reduce_log_sum_exp(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAV
 @_reduction("ReduceProd")
 def reduce_product(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """
-    `dy` times the product of the elements before and of those after, so that no division by
-    zero occurs. Raises DistIRError for axes that are not next to each other.
+    Gradient rule of ReduceProd: dy times the product of the elements before and the
+    product of the elements after. No division by zero can occur. Raises DistIRError if
+    the axes are not neighbours.
     """
     x, axes = op.operands[0], _axes(op)
     if not axes:
@@ -154,7 +164,7 @@ def reduce_product(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue
 
 @onnx_gradient("CumSum")
 def running_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The running sum from the other end."""
+    """Gradient rule of CumSum: the cumulative sum of dy from the other end."""
     dx = build.onnx(
         "CumSum",
         dy,
@@ -167,7 +177,10 @@ def running_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("CumProd")
 def running_product(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """One kernel, which is right where factors are zero. Raises DistIRError."""
+    """
+    Gradient rule of CumProd: one kernel, which is correct where factors are zero.
+    Raises DistIRError if the axis is not a constant.
+    """
     axis = constant_input(op, 1)
     assert axis is not None
     made = CumProdGradOp(

@@ -1,7 +1,4 @@
-"""
-The gradient rules of resizing, which is linear in its input, and of sampling at the points of
-a grid.
-"""
+"""Gradient rules of resizing, and of sampling at the points of a grid."""
 
 from __future__ import annotations
 
@@ -28,7 +25,10 @@ _ATTRIBUTES = (
 
 @onnx_gradient("Resize")
 def resize(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Needs nothing of the input but its shape."""
+    """
+    Gradient rule of Resize, which is linear: only the shape of the input is needed.
+    Raises DistIRError for forms without a gradient.
+    """
     given = {name: op.attribute(name) for name in _ATTRIBUTES}
     if given["coordinate_transformation_mode"] == "tf_crop_and_resize":
         raise DistIRError(
@@ -43,7 +43,10 @@ def resize(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 
 def _scales(op: OnnxOp, x: SSAValue) -> list[float]:
-    """Returns the scale of every dimension. Raises DistIRError."""
+    """
+    Returns the scale of every dimension. Raises DistIRError if the scales are computed
+    by the program, or keep the ratio of the sizes.
+    """
     before, after = shape(x), shape(op.results[0])
     found = [1.0] * len(before)
     axes = [a % len(before) for a in op.attribute("axes") or range(len(before))]
@@ -70,7 +73,10 @@ def _scales(op: OnnxOp, x: SSAValue) -> list[float]:
 
 @onnx_gradient("GridSample")
 def grid_sample(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """One kernel for the images and one for the grid."""
+    """
+    Gradient rule of GridSample: one kernel for the gradient of the images and one for
+    that of the grid.
+    """
     x, grid = op.operands
     options = {
         "mode": op.attribute("mode"),

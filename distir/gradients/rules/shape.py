@@ -1,4 +1,4 @@
-"""Gradient rules of ops that regroup, repeat, cut and join tensors."""
+"""Gradient rules of ops that reshape, permute, repeat, cut and join tensors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from distir.program import describe
 
 
 def zeros(sizes: Sequence[int], like: SSAValue, build: GradientBuilder) -> SSAValue:
-    """Returns a tensor of zeros of the element type of `like`."""
+    """Returns a tensor of zeros of shape `sizes` with the element type of `like`."""
     return build.onnx("Expand", build.scalar(0, like), build.integers(sizes))
 
 
 def constant_input(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
     """
-    Returns the value of an input; None if it is omitted. Raises DistIRError if it is not
-    constant.
+    Returns the value of the input at position `index`, or None if it is omitted. Raises
+    DistIRError if it is not a constant.
     """
     value = op.input(index)
     if value is None:
@@ -50,8 +50,8 @@ def padded(
     value: SSAValue, begins: Sequence[int], ends: Sequence[int], build: GradientBuilder
 ) -> SSAValue:
     """
-    Returns the value with so many zeros at both ends of each dimension; negative numbers
-    crop.
+    Returns `value` with `begins[i]` zeros before and `ends[i]` zeros after dimension i.
+    Negative numbers crop.
     """
     if not any((*begins, *ends)):
         return value
@@ -70,7 +70,7 @@ def padded(
 
 @onnx_gradient("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """The gradient in the shape of the operand."""
+    """Gradient rule of reshapes: dy in the shape of the operand."""
     dx = build.reshape_like(gradient, op.operands[0])
     return [dx]
 
@@ -78,8 +78,8 @@ def reshape(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients
 @onnx_gradient("Transpose")
 def transpose(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    The inverse permutation; for a transposed product of matrices, the product in the other
-    order.
+    Gradient rule of Transpose: dy with the inverse permutation. If dy is a product of
+    two matrices, the rule builds the product in the other order instead of a transpose.
     """
     rank = len(shape(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(rank))))
@@ -108,7 +108,7 @@ def _is_plain_gemm(op: OnnxOp) -> bool:
 
 @onnx_gradient("SpaceToDepth")
 def space_to_depth(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The inverse rearrangement."""
+    """Gradient rule of SpaceToDepth: the inverse rearrangement of dy."""
     block = op.attribute("blocksize")
     return [build.onnx("DepthToSpace", dy, blocksize=block)]
 
@@ -116,7 +116,8 @@ def space_to_depth(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradient
 @onnx_gradient("DepthToSpace")
 def depth_to_space(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    The inverse rearrangement; in CRD mode the blocks come out in front of the channels.
+    Gradient rule of DepthToSpace: the inverse rearrangement of dy. In CRD mode,
+    SpaceToDepth puts blocks before channels, so that a transpose follows.
     """
     block = op.attribute("blocksize")
     dx = build.onnx("SpaceToDepth", dy, blocksize=block)
@@ -131,13 +132,13 @@ def depth_to_space(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradient
 
 @onnx_gradient("Expand")
 def expand(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """The sum over the copies."""
+    """Gradient rule of Expand: the sum of dy over the copies."""
     return [build.sum_to(gradient, op.operands[0])]
 
 
 @onnx_gradient("Tile")
 def tile(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """The sum over the copies."""
+    """Gradient rule of Tile: the sum of dy over the copies."""
     sizes, axes = [], []
     for before, after in zip(shape(op.operands[0]), shape(gradient), strict=True):
         if after != before:
@@ -152,7 +153,7 @@ def tile(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("Concat")
 def concat(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Each operand gets its part of the gradient."""
+    """Gradient rule of Concat: each operand gets its part of dy."""
     if len(op.operands) == 1:
         return [gradient]
     axis = op.attribute("axis") % len(shape(op.results[0]))
@@ -164,7 +165,10 @@ def concat(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 @gradient_rule("onnx.Split")
 def split(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """The parts joined, with zeros for results without a gradient."""
+    """
+    Gradient rule of Split: the gradients of the parts joined, with zeros for parts that
+    have none.
+    """
     parts = [
         zeros(shape(r), r, build) if g is None else g
         for r, g in zip(op.results, gradients, strict=True)
@@ -179,8 +183,8 @@ def split(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients
 @onnx_gradient("Pad")
 def pad(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    The gradient inside the padding; the padding's value gets the rest. Raises DistIRError
-    for modes that pad by elements of the operand.
+    Gradient rule of Pad: the operand gets the inside of dy, and the padding value the
+    sum of the rest. Raises DistIRError for modes that pad with elements of the operand.
     """
     mode = op.attribute("mode")
     if mode != "constant":
@@ -207,7 +211,11 @@ def pad(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("Slice")
 def slice_(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """The gradient among zeros: reversed if the step is negative, and spread out."""
+    """
+    Gradient rule of Slice: dy padded with zeros to the operand's shape. Along
+    dimensions with a negative step, dy is first reversed. Along dimensions with a
+    larger step, zeros are put between its elements.
+    """
     nothing = [None] * (len(op.operands) - 1)
     sizes, kept = shape(op.operands[0]), shape(gradient)
     if 0 in kept:
@@ -254,7 +262,7 @@ def _chosen(op: OnnxOp) -> dict[int, range]:
 
 
 def _spread(value: SSAValue, steps: Sequence[int], build: GradientBuilder) -> SSAValue:
-    """Inserts `step - 1` zeros after each element of each dimension."""
+    """Returns `value` with `step - 1` zeros after each element along each dimension."""
     if all(step == 1 for step in steps):
         return value
     rows: list[int] = []
