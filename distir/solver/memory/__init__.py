@@ -1,1 +1,1 @@
-"""A limit of memory: multipliers, the smallest peak, and what cannot decide anything."""
+"""Solving under a memory limit: multipliers, the smallest peak, and relaxations."""
