@@ -1,1 +1,4 @@
-"""Solving under a memory limit: multipliers, the smallest peak, and relaxations."""
+"""
+Solving under a memory limit: prices for memory, the smallest peak, and the problem
+without the limit.
+"""
