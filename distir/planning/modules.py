@@ -58,7 +58,10 @@ class ScopedOp:
 
 
 class ProgramModules:
-    """The modules of a program, with the ops and parameters that belong to them."""
+    """
+    The modules of a program, with the ops and parameters that belong to them. Raises
+    DistIRError for a program without an entry function.
+    """
 
     def __init__(self, module: ModuleOp):
         self.entry = entry_function(module)

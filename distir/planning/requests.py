@@ -104,8 +104,8 @@ def request(
     origin: str,
 ) -> None:
     """
-    Requests how the axes `axes` split argument `index` of a function: as the layout
-    `asked` splits it. Other axes stay free. `origin` names who asks, for error
+    Requests that the axes `axes` split argument `index` of a function in the same way
+    as in the layout `asked`. Other axes stay free. `origin` names who asks, for error
     messages. Raises DistIRError if an earlier request or plan splits the argument
     differently over one of `axes`.
     """
@@ -135,8 +135,8 @@ def request(
 
 def _splits(layout: Layout, axis: str, rank: int) -> list[tuple[int, Shard]]:
     """
-    Returns the dimension that the axis `axis` splits in `layout`, with the shard. The
-    list is empty if the axis splits no dimension.
+    Returns a list with the dimension that the axis `axis` splits in `layout`, and the
+    shard. The list is empty if the axis splits no dimension.
     """
     dims = enumerate(layout.full_dims(rank))
     return [(dim, shard) for dim, own in dims for shard in own if shard.axis == axis]

@@ -94,8 +94,8 @@ class _Part(Clock):
 
     def __enter__(self) -> Clock:
         """
-        Returns the clock. It does not catch interruptions, because the whole clock
-        does.
+        Returns the clock. It does not catch interruptions, because the clock that it is
+        a part of does.
         """
         return self
 

@@ -37,8 +37,8 @@ LOOKED_AT = 5
 
 STALLED = 0.1
 """
-The smallest rise of the bound between two looks, as a fraction of the step, for which a
-run goes on.
+A run ends if, between two computations of the bound, the bound rises by less than this
+fraction of the allowed gap.
 """
 
 LEAST_GAP = 1e-5

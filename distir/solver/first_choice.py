@@ -64,8 +64,9 @@ def _dive(graph: CostGraph, weight: float) -> bool:
 
 def _price(graph: CostGraph, node: int, weight: float) -> Costs:
     """
-    Returns the price of each alternative of a node: its cost, the least cost of its
-    edges, and `weight` times the share of memory that it occupies.
+    Returns the price of each alternative of a node: its cost, the least cost of each
+    edge together with the neighbour there, and `weight` times the share of memory that
+    it occupies.
     """
     price = graph.costs[node].copy()
     for j, matrix in graph.near[node].items():

@@ -280,10 +280,10 @@ def peak_points(
     intervals: npt.NDArray[np.int64],
 ) -> tuple[Table, Table, int]:
     """
-    Returns the points at which memory is measured, such that every peak is at a point.
-    The first two arrays give, for each interval, its first point and the point after
-    its last one. The third value is the number of points. All intervals that are live
-    at the same moment are also live together at some point.
+    Reduces the moments of intervals to points that are enough to find every peak of
+    memory: all intervals that are live at the same moment are also live together at
+    some point. Returns two arrays and the number of points. The arrays give the first
+    point of each interval, and the point after its last one.
     """
     live = intervals[:, 0] < intervals[:, 1]
     # Ends sort before beginnings at the same moment, as [start, end) excludes the end.

@@ -371,8 +371,9 @@ class Reductions:
 
     def merge(self, i: int) -> bool:
         """
-        Merges node `i` into a neighbour that determines its alternative, or such a
-        neighbour into node `i`. Returns whether a node was merged.
+        Merges node `i` into a neighbour that determines its alternative. If there is
+        none, merges into node `i` a neighbour whose alternative node `i` determines.
+        Returns whether a node was merged.
         """
         graph = self.graph
         for j, matrix in graph.near[i].items():

@@ -70,7 +70,8 @@ def solve_by_segments(
     """
     Returns a good choice for a graph, without regard to memory. The graph loses its
     nodes. If no history can be continued, or segments are too large, the whole graph is
-    solved at once. The bound of the result holds for this choice only.
+    solved at once. In all other cases the bound of the result says nothing about other
+    choices.
     """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)

@@ -467,10 +467,10 @@ def forbid_largest(
 ) -> Mapping[int, int] | None:
     """
     Returns a choice that fits into memory by Rhino's rule (section 4.4), or None if
-    none is found in time. The rule uses that a few large tensors take most of the
-    memory. It forbids the largest alternatives of the k nodes that can occupy the most,
-    and solves the rest without a limit. The smallest k whose result fits is used.
-    `optimum` solves a graph, which loses its nodes.
+    none is found in time. The rule relies on the fact that a few large tensors take
+    most of the memory. It forbids the largest alternatives of the k nodes that can
+    occupy the most, and solves the rest without a limit. The smallest k whose result
+    fits is used. `optimum` is the function that solves a graph, which loses its nodes.
     """
     sizes = {i: pieces.usage.max(axis=0) for i, pieces in graph.pieces.items()}
     largest = sorted(sizes, key=lambda i: (-float(sizes[i].max()), i))

@@ -107,9 +107,9 @@ def split_experts(module: ModuleOp, axis: str, token_dispatch: str = "auto") -> 
 
 def _bring_tokens(module: ModuleOp, token_dispatch: str, mesh: Mesh, axis: str) -> None:
     """
-    Requests the layouts of rows with which tokens travel in the way `token_dispatch`.
-    Raises DistIRError if a way is given and the program has no ops of the dialect
-    `train` that place tokens.
+    Requests the layouts of rows with which tokens travel in the way `token_dispatch`,
+    one of `DISPATCHES`. Raises DistIRError if it is not `auto` and the program has no
+    op `train.expert_places`.
     """
     places = [op for op in module.walk() if isinstance(op, ExpertPlacesOp)]
     if token_dispatch == "auto":

@@ -98,8 +98,9 @@ def check_size(
 
 def _check_positions(axes: Sequence[tuple[str, int]], what: str) -> None:
     """
-    Raises DistIRError if the axes have more positions than a mesh may have.
-    Micro-batches count like devices.
+    Raises DistIRError if a mesh with the axes `axes` would have too many positions (the
+    product of their sizes). Micro-batches count like devices. The message names the
+    pass `what`.
     """
     positions = prod(size for _, size in axes)
     if positions > MOST_DEVICES:

@@ -160,7 +160,10 @@ class _Storage:
         self.attributes = argument_attributes(self.function)
         self.chosen = self._chosen(only)
         self.whole: list[int] = []
-        """The indices of the arguments of which the axes divide no dimension."""
+        """
+        The indices of the arguments that stay whole because the axes divide none of
+        their dimensions.
+        """
         self.kept: list[str] = []
         """Notes on tensors that users want whole, and on flattened tensors."""
         self.is_split = False

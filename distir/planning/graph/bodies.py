@@ -28,7 +28,7 @@ class Body(Generic[W, V]):
     """
     The choices in one function, for all calls of it that share them.
 
-    - `count`: the number of calls that share the choices;
+    - `count`: the number of runs of the function that share the choices;
     - `ops`, `arguments`: the nodes of the ops and of the arguments; `calls`: the body
       of the callee of each call;
     - `ports`: for each value, the result of a node that its uses read;
@@ -66,7 +66,8 @@ class Body(Generic[W, V]):
         and calls of the same kind, share their choices (`op_kinds`). `of_call(call,
         count, place)` builds the body that `count` calls share; `place` is the number
         of bodies that were built before it for calls in this function. `of_op` returns
-        the node of an op, and how often the op counts each time that the function runs.
+        the node of an op, and the number of times that the op counts for each run of
+        the function.
         """
         kinds, sizes = op_kinds(self.function, calls, alike), Counter(calls.values())
         bodies: dict[Hashable, Body[W, V]] = {}

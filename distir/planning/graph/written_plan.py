@@ -31,8 +31,8 @@ from distir.text import new_context
 
 class PlannedOp(NamedTuple):
     """
-    The layouts of an op and, if it is decomposed, of the ops of its decomposition.
-    `name` is the name of the op, which serves to detect a wrong program.
+    The layouts of an op and, if it is decomposed, of the ops of its decomposition. The
+    op's `name` is checked against the program, to detect a plan for another program.
     """
 
     name: str
@@ -47,8 +47,8 @@ class PlannedCall(NamedTuple):
 
 class KeptLayout(NamedTuple):
     """
-    The layout that all uses of a value see. The value is result `result` of the op with
-    index `op`.
+    The layout to which a value is brought for all its uses. The value is result
+    `result` of the op with index `op`.
     """
 
     op: int

@@ -34,8 +34,8 @@ class Plan(ABC):
     - `batch`: the size of the batch; `checkpoint`: the policy of
       `activation-checkpoint`;
     - `p`, `k`: numbers of pipeline ranks and micro-batches; `schedule`: the pipeline
-      schedule, empty for the default one; `stages`: `search` to search the stages,
-      empty for the default stages;
+      schedule, empty for the default one; `stages`: the division into stages, empty for
+      the default one, or `search` to search it;
     - `overlap`: whether communication overlaps computation; `buckets`: whether
       neighbouring tensors travel in one message.
     """

@@ -30,14 +30,15 @@ class SearchResults:
 
     @property
     def ranked(self) -> list[Simulated]:
-        """The results that fit into memory, highest throughput first."""
+        """The results of the plans that fit into memory, highest throughput first."""
         return ranked(self.results)
 
     @property
     def pareto_front(self) -> list[Simulated]:
         """
-        The results on the Pareto front of time and memory: no other result is at least
-        as good in both and better in one.
+        The results on the Pareto front of throughput and memory, among those that fit
+        into memory. No other result has at least the throughput with less memory, or
+        more throughput with at most the memory.
         """
         return pareto_front(self.results)
 
@@ -90,7 +91,7 @@ class PlanSearch:
         return found[0] if found else None
 
     def outcomes(self) -> SearchResults:
-        """Returns all results so far."""
+        """Returns the results of all plans judged so far."""
         results = sorted(self.results.values(), key=lambda result: result.plan)
         return SearchResults(results, self.finished, dict(self.measured))
 

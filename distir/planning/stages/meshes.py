@@ -46,9 +46,9 @@ MOST_DIVIDED = 100
 @dataclass(frozen=True, eq=False)
 class _Shape:
     """
-    A mesh that a stage may have. `sizes` holds the sizes of its axes, `text` the same
-    as an option's text. `graph` is the program as a graph whose nodes have their costs
-    on this mesh.
+    A mesh that a stage may have. `sizes` holds the sizes of its axes, and `text` the
+    same as text, such as `d=2,t=1`. `graph` is the program as a graph whose nodes have
+    their costs on this mesh. `hardware` is the cluster.
     """
 
     sizes: Mapping[str, int]

@@ -41,8 +41,8 @@ PASSES = 60
 
 PATIENCE = 3
 """
-The time that a pass may take, as a multiple of the usual time, if that is more than
-`LEAST_PATIENCE` seconds.
+The longest time that a pass may take, as a multiple of the usual time. At least
+`LEAST_PATIENCE` seconds are allowed.
 """
 
 LEAST_PATIENCE = 3.0
@@ -50,11 +50,15 @@ LEAST_PATIENCE = 3.0
 STEP = 0.3
 """
 The length of a step from the best multipliers towards those where the lowest plane is
-highest, as a fraction of the way. The first steps go all the way.
+highest, as a fraction of the distance between them. It is used if the priced choices
+are only nearly the cheapest.
 """
 
 IDLE = 6
-"""The number of passes that hardly raise the bound after which the ascent ends."""
+"""
+The number of successive passes that hardly raise the bound after which the ascent ends,
+if the priced choices are only nearly the cheapest.
+"""
 
 RISE = 0.1
 """
@@ -93,8 +97,8 @@ class Lagrangian:
     The search for the best multipliers, and for choices near them.
 
     - `points`: the points that have a multiplier.
-    - `optimum`: a function that finds the cheapest choice for given multipliers, or a
-      good choice with a bound.
+    - `optimum`: a function that finds the cheapest choice for given multipliers. If it
+      finds good choices without a lower bound, `bound` is not valid.
     - `bound`: the highest lower bound found, at `multipliers`; `dearest`: an upper
       bound on the cost of every choice; `best`: the cheapest choice that fits into
       memory.

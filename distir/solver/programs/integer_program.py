@@ -32,8 +32,9 @@ from distir.solver.result import ROUNDING, SolverResult, trivial_bound
 
 NEAR = 0.9
 """
-The fraction of the memory from which on a point gets its row in advance, when the
-relaxation uses that much there: an integer solution may exceed it.
+The fraction of the capacity from which on a point gets a memory row in advance, if the
+relaxation uses that much there. An integer solution may exceed the capacity of such a
+point.
 """
 
 WIDE = 9e-3

@@ -103,9 +103,10 @@ os.register_at_fork(after_in_child=_GUARD.forked)
 @contextmanager
 def nothing_on_stdout() -> Generator[None]:
     """
-    Drops all output to file descriptor 1 by C code of this process or by child
-    processes. Output of Python to `sys.stdout` is kept. For use as a context manager or
-    decorator; it may be nested and used in several threads.
+    Keeps output to file descriptor 1, by C code of this process or by child processes,
+    away from standard output. It is dropped, or goes to stderr with `DISTIR_DEBUG=1`.
+    Output of Python to `sys.stdout` is kept. For use as a context manager or decorator;
+    it may be nested and used in several threads.
     """
     _GUARD.enter()
     try:
