@@ -31,8 +31,8 @@ def axis_mesh(module: ModuleOp, axis: str) -> Mesh:
 
 def requested_layout(attributes: Mapping[str, Attribute]) -> Layout | None:
     """
-    Returns the layout that the attributes of an argument request, or None without a
-    request.
+    Returns the layout that the attributes of an argument request, or None if they
+    request none.
     """
     attr = attributes.get(LAYOUT)
     return attr.data if type(attr) is LayoutAttr else None

@@ -244,8 +244,8 @@ def request_shards(
 ) -> None:
     """
     Requests the splits `requests`, each `NAME:DIM=AXIS[:RUN]`. NAME is an argument's
-    source name and may hold `*`. `degrees` are the axes that a user may give size 1:
-    splits over those of them that the mesh lacks are dropped. Earlier requests are
+    source name and may hold `*`. `degrees` are the axes that a user may give size 1: a
+    split over such an axis is dropped if the mesh lacks it. Earlier requests are
     adapted to the mesh. Raises DistIRError for requests that contradict each other or
     the sizes, and for a split that a kernel would undo.
     """

@@ -54,8 +54,8 @@ class Clock:
 
     def check(self) -> None:
         """
-        Raises TimeIsOver if the clock has stopped. For work that is useless unless it
-        is finished.
+        Raises TimeIsOver if the clock has stopped. It is called by work that is useless
+        unless it is finished.
         """
         if self.stopped:
             raise TimeIsOver

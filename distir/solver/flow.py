@@ -165,8 +165,8 @@ def _levels(
     Returns the segment of each node, counted from the front. Segment n starts with
     pivot n - 1 and ends before pivot n. A node that pivots depend on, directly or not,
     is in the segment that ends at the first of these pivots. Any other node is in the
-    earliest segment that it reads from, where values that do not depend on a pivot are
-    left out. If there is none, it is in the earliest segment that uses it.
+    earliest segment that it reads from; values that do not depend on a pivot do not
+    count. If it reads from none, it is in the earliest segment that uses it.
     """
     number = {pivot: n for n, pivot in enumerate(pivots)}
     needed: list[int | None] = [None] * len(

@@ -388,8 +388,8 @@ class Reductions:
     def merge_into(self, i: int, j: int, table: Table) -> bool:
         """
         Removes node `i`, whose alternative is `table[b]` if node `j` has alternative b.
-        Its edges move to node `j`. Returns False and changes nothing if they would
-        become too large.
+        Its edges move to node `j`. Returns whether this was done: nothing changes if
+        the edges of node `j` would become too large.
         """
         graph = self.graph
         number = len(table)

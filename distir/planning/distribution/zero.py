@@ -399,8 +399,8 @@ class _Storage:
 def _clipped_gradient(op: UpdateOp) -> SSAValue | None:
     """
     Returns the gradient that the backward computes for an update, before casts and
-    scaling, if it is clipped by its norm, that is, if sums of squares are computed from
-    it. Returns None otherwise.
+    scaling, or None if it is not clipped by its norm. Clipping is recognised by sums of
+    squares that are computed from the gradient.
     """
     value, is_clipped = op.operands[1], False
     while True:

@@ -199,7 +199,7 @@ class GridPlan(Plan):
 @dataclass(frozen=True, kw_only=True)
 class LayoutPlan(Plan):
     """
-    A plan whose layouts are searched, as `search-sharding` does. Each pipeline rank is
+    A plan whose layouts are searched, as `search-sharding` does. Each pipeline rank has
     a mesh with the axes `axes`.
     """
 

@@ -37,8 +37,8 @@ class SearchResults:
     def pareto_front(self) -> list[Simulated]:
         """
         The results on the Pareto front of throughput and memory, among those that fit
-        into memory. No other result has at least the throughput with less memory, or
-        more throughput with at most the memory.
+        into memory. No other result is better in one of the two without being worse in
+        the other.
         """
         return pareto_front(self.results)
 

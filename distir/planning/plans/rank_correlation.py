@@ -1,4 +1,4 @@
-"""Compares the rankings that two series of numbers give the same items."""
+"""Compares the rankings that two series of numbers give to the same items."""
 
 from __future__ import annotations
 

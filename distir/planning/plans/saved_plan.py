@@ -364,7 +364,10 @@ def _no_plan(path: str | Path, why: str) -> DistIRError:
 
 
 def _of_known(requests: Requests, function: FuncOp) -> Requests:
-    """Returns `requests` without those that name no argument of the function."""
+    """
+    Returns the requests for arguments that the function has. Requests for other
+    arguments are left out.
+    """
     names = argument_names(function)
 
     def is_known(pattern: str) -> bool:

@@ -212,9 +212,7 @@ class _StageGraphBuilder:
         return [SharedTensor(p, c, cost) for (p, c), cost in costs.items() if cost > 0]
 
     def _send_seconds(self, value: SSAValue) -> float:
-        """
-        Returns the seconds that it takes, in a step, to send `value` to another rank.
-        """
+        """Returns the seconds per step for sending `value` to another rank."""
         sends, size = 1, self._bytes(value)
         is_split = isinstance(over_time(value), SplitPlacement)
         if is_split or isinstance(value.owner, Operation):

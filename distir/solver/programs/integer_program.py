@@ -32,9 +32,8 @@ from distir.solver.result import ROUNDING, SolverResult, trivial_bound
 
 NEAR = 0.9
 """
-The fraction of the capacity from which on a point gets a memory row in advance, if the
-relaxation uses that much there. An integer solution may exceed the capacity of such a
-point.
+If the relaxation uses at least this fraction of the capacity of a point, the point gets
+a memory row in advance, because an integer solution may exceed the capacity there.
 """
 
 WIDE = 9e-3

@@ -59,8 +59,8 @@ class ConstraintRows:
         lower: Costs, upper: Costs, rows: Table, columns: Table, values: Costs
     ) -> ConstraintRows:
         """
-        Returns the rows with these bounds and entries. `rows`, `columns` and `values`
-        list the entries, in any order.
+        Returns the rows with the bounds `lower` and `upper`. `rows`, `columns` and
+        `values` list the matrix entries, in any order.
         """
         order = np.argsort(rows, kind="stable")
         counts = np.bincount(rows, minlength=len(lower))

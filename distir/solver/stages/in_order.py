@@ -17,7 +17,7 @@ class InOrder:
     """
     The divisions of a problem whose stages are stretches: runs of nodes with
     consecutive numbers. If the nodes have no other order, these are all divisions. In a
-    graph of parallel branches they are few of them.
+    graph of parallel branches they are only a few of them.
 
     A stretch `[start, end)` pays for every tensor from outside that one of its nodes
     needs. The cost of a division is thus the sum of the costs of its stretches. The
