@@ -45,11 +45,11 @@ def check_sequential(module: ModuleOp, what: str) -> None:
 
 def cluster_in(module: ModuleOp, name: str, what: str) -> ClusterOp | None:
     """
-    Returns the cluster `name` of the module, or its only cluster if `name` is empty.
-    Returns None if `name` is empty and the module has no cluster. If `name` is given
-    and the module has no cluster, `name` is a built-in cluster or a file, which is
-    loaded and added. Raises DistIRError if the cluster does not exist, or if `name` is
-    empty and there are several; the message names the pass `what`.
+    Returns the cluster `name` of the module, or its only cluster if `name` is empty. If
+    `name` is given and the module has no cluster, the built-in cluster or the file
+    `name` is loaded, added to the module and returned. Returns None if `name` is empty
+    and there is no cluster. Raises DistIRError if the cluster does not exist, or if
+    `name` is empty and there are several; the message names the pass `what`.
     """
     clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
     if name and not clusters:

@@ -84,7 +84,7 @@ class Plan(ABC):
 
     @property
     def shared(self) -> tuple[object, ...]:
-        """A key for plans whose layouts are chosen together: they have equal keys."""
+        """A key that is equal for plans whose layouts are chosen together."""
         return (self.batch, self.division, self.checkpoint, self.is_pipelined)
 
     def __lt__(self, other: Plan) -> bool:

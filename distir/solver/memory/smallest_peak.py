@@ -46,9 +46,9 @@ def smallest_peak(graph: CostGraph, clock: Clock) -> SmallestPeak | None:
 
     Points get weights that sum to 1. The weighted sum of the bytes by which a choice
     exceeds the capacities is at most its peak, so the least weighted sum of all choices
-    bounds all peaks. Cutting planes find weights with a high bound. The search ends at
-    a choice that fits, after a number of passes, or, once it is proven that no choice
-    fits, after fewer passes without progress.
+    bounds all peaks. Cutting planes find weights with a high bound. The search ends as
+    soon as a choice fits, or after a fixed number of passes. It ends earlier if it is
+    proven that no choice fits and several passes made no progress.
     """
     capacity = graph.capacity
     points: list[int] = [int(capacity.argmin())]
