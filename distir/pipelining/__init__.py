@@ -1,17 +1,18 @@
 """
-Pipeline schedules as plain data, for the pipeline pass and for users; nothing here knows of
-programs, meshes or xDSL.
+Pipeline schedules as plain data, for the pipeline pass and for users. They do not
+depend on programs, meshes or xDSL.
 
-A schedule is a list of actions per rank: `1F0` is stage 1's forward of micro-batch 0, `B` a
-backward, `I` and `W` its parts for the input and for the weights.
+A schedule is a list of actions per rank: `1F0` is stage 1's forward of micro-batch 0,
+`B` a backward, `I` and `W` its parts for the input and for the weights.
 
 - `build_schedule` makes the known schedules: GPipe, 1F1B, interleaved 1F1B, ZB-H1,
   interleaved zero bubble, ZBV, DualPipeV, and forward-only;
 - `read_csv` and `write_csv` exchange schedules with PyTorch;
-- `check_schedule` rejects those that forget an action or would deadlock;
+- `check_schedule` rejects schedules that lack an action or would deadlock;
 - `global_order` merges the ranks' lists into one order;
-- `simulate_schedule` says how long a schedule takes and how much of that is idle;
-- `in_flight_per_stage` says of how many micro-batches it keeps activations.
+- `simulate_schedule` computes the time that a schedule takes and its idle time;
+- `in_flight_per_stage` computes for how many micro-batches each stage keeps
+  activations.
 """
 
 from distir.pipelining.actions import Action, Phase, PipelineSchedule

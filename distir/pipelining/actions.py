@@ -10,9 +10,10 @@ from functools import cached_property
 
 class Phase(Enum):
     """
-    The work of a stage on a micro-batch. A backward is either whole (`B`), or split
-    into the part that the previous stage waits for (`I`, the gradient of the stage's
-    input) and the part that can wait (`W`, the gradients of its weights).
+    The kind of work that a stage does on a micro-batch. A backward is either whole
+    (`B`) or split into two parts. `I` computes the gradient of the stage's input, which
+    the previous stage waits for. `W` computes the gradients of the stage's weights,
+    which can wait.
     """
 
     FORWARD = "F"
@@ -25,14 +26,18 @@ class Phase(Enum):
 
     @property
     def ends_backward(self) -> bool:
-        """Whether nothing that the forward kept is needed after this phase."""
+        """
+        Whether the backward no longer needs the stage's stored activations after this
+        phase.
+        """
         return self in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
     """
-    One phase of one stage on one micro-batch; `0F1` is stage 0's forward of micro-batch 1.
+    One phase of one stage on one micro-batch. `0F1` is stage 0's forward of micro-batch
+    1.
     """
 
     stage: int
@@ -46,22 +51,22 @@ class Action:
 @dataclass(frozen=True)
 class PipelineSchedule:
     """
-    The actions of each rank, in order. A rank takes its next action as soon as what the
-    action needs has arrived; idle time follows from the order and is not stored. Stages and
-    micro-batches count from 0, and there are as many as the actions name. Any lists are
-    accepted: `check_schedule` says whether they make a schedule.
+    The actions of each rank, in order. A rank starts its next action as soon as the
+    action's inputs have arrived. Idle time follows from the order and is not stored.
+    Stages and micro-batches count from 0, up to the largest ones that actions name. Any
+    lists are accepted; `check_schedule` tells whether they form a valid schedule.
     """
 
     actions: tuple[tuple[Action, ...], ...]
 
     @staticmethod
     def of(actions: Sequence[Sequence[Action]]) -> PipelineSchedule:
-        """Returns the schedule with these actions on each rank."""
+        """Returns the schedule in which rank r has the actions `actions[r]`."""
         return PipelineSchedule(tuple(map(tuple, actions)))
 
     @property
     def ranks(self) -> int:
-        """The number of ranks; each takes one action at a time."""
+        """The number of ranks. Each rank runs one action at a time."""
         return len(self.actions)
 
     @cached_property
@@ -81,7 +86,9 @@ class PipelineSchedule:
 
     @cached_property
     def stage_phases(self) -> tuple[tuple[int, Phase], ...]:
-        """The phases that each stage goes through, in the order of stages."""
+        """
+        The pairs of a stage and a phase that the schedule has, in the order of stages.
+        """
         found = {(a.stage, a.phase) for row in self.actions for a in row}
         return tuple(sorted(found, key=lambda each: (each[0], each[1].value)))
 
@@ -90,5 +97,5 @@ class PipelineSchedule:
         return {a.stage: r for r, row in enumerate(self.actions) for a in row}
 
     def stage_rank(self, stage: int) -> int:
-        """Returns the rank that a stage is on."""
+        """Returns the rank that the stage `stage` is on."""
         return self._placement[stage]

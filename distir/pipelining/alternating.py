@@ -1,9 +1,10 @@
 """
-The schedules that alternate forwards and backwards: GPipe, 1F1B, interleaved 1F1B and their
-zero-bubble forms, and the forward-only one.
+The schedules that alternate forwards and backwards: GPipe, 1F1B, interleaved 1F1B,
+their zero-bubble forms, and the forward-only schedule.
 
-With P ranks and v chunks, stage s is on rank s mod P. The schedules differ in how many
-forwards come first and in when weight gradients follow.
+With P ranks and v chunks (stages per rank), stage s is on rank s mod P. The schedules
+differ in the number of forwards that come first and in the time of the weight
+gradients.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ Work = tuple[int, int]
 
 def forward_only(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
-    The schedule of inference: forwards in the order of interleaved 1F1B, with P - 1 idle
-    steps per rank.
+    Returns the schedule of inference. Forwards run in the order of interleaved 1F1B.
+    Each of the P ranks has P - 1 idle steps.
     """
     return PipelineSchedule.of(
         [
@@ -34,8 +35,9 @@ def forward_only(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedul
 
 def gpipe(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
-    GPipe (Huang et al. 2019): all forwards, then all backwards. The bubble over work is (P
-    - 1) / K; each stage keeps all K micro-batches.
+    Returns the GPipe schedule (Huang et al. 2019): all forwards, then all backwards.
+    With P ranks and K micro-batches, idle time over work is (P - 1) / K. Each stage
+    keeps the activations of all K micro-batches.
     """
     return _schedule(ranks, micro_batches, chunks, [micro_batches * chunks] * ranks)
 
@@ -44,8 +46,10 @@ def one_forward_one_backward(
     ranks: int, micro_batches: int, chunks: int
 ) -> PipelineSchedule:
     """
-    1F1B (Narayanan et al. 2021, section 2.2.1): each backward runs as early as possible. It
-    has GPipe's bubble, but stage s keeps at most P - s micro-batches.
+    Returns the 1F1B schedule (Narayanan et al. 2021, section 2.2.1): each backward runs
+    as early as possible. With P ranks and K micro-batches, idle time over work is (P -
+    1) / K as in GPipe, but stage s keeps the activations of at most P - s
+    micro-batches.
     """
     warm_up = [ranks - 1 - rank for rank in range(ranks)]
     return _schedule(ranks, micro_batches, chunks, warm_up)
@@ -55,10 +59,14 @@ def interleaved_one_forward_one_backward(
     ranks: int, micro_batches: int, chunks: int
 ) -> PipelineSchedule:
     """
-    1F1B with v stages per rank (Narayanan et al. 2021, section 2.2.2). The bubble over work
-    is (P - 1) / (v K) for K >= P, a multiple of P or not. For multiples from 2 P on, rank r
-    keeps 2 (P - 1 - r) + (v - 1) P + 1 micro-batches of single stages; other numbers keep
-    more, as rounds are longer (`round_sizes`).
+    Returns the schedule of 1F1B with v stages per rank (Narayanan et al. 2021, section
+    2.2.2).
+
+    With P ranks and K >= P micro-batches, idle time over work is (P - 1) / (v K),
+    whether or not K is a multiple of P. Memory is counted in activations of one stage
+    for one micro-batch. If K is a multiple of P and at least 2 P, rank r keeps 2 (P - 1
+    - r) + (v - 1) P + 1 of them. For other K it keeps more, because rounds are longer
+    (`round_sizes`).
     """
     first_round = (chunks - 1) * round_sizes(ranks, micro_batches)[0]
     warm_up = [first_round + 2 * (ranks - 1 - rank) for rank in range(ranks)]
@@ -67,11 +75,13 @@ def interleaved_one_forward_one_backward(
 
 def zero_bubble(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
-    ZB-H1 (Qi et al. 2024, section 3.1), and with v > 1 the same for interleaved stages:
-    weight gradients follow later on higher ranks, where they fill the bubble. With one
-    stage per rank and F, I and W equally long, the bubble over work is (P - 1) / (3 K), a
-    third of 1F1B's, and no rank keeps more than P micro-batches, as many as the first rank
-    of 1F1B.
+    Returns the ZB-H1 schedule (Qi et al. 2024, section 3.1), or its interleaved form
+    for several stages per rank. Weight gradients come later on higher ranks, where they
+    fill idle time.
+
+    With P ranks, K micro-batches, one stage per rank, and F, I and W of equal length,
+    idle time over work is (P - 1) / (3 K), a third of 1F1B's. No rank keeps the
+    activations of more than P micro-batches, as many as the first rank of 1F1B.
     """
     first_round = (chunks - 1) * round_sizes(ranks, micro_batches)[0]
     warm_up = [first_round + ranks - 1 - rank for rank in range(ranks)]
@@ -80,8 +90,10 @@ def zero_bubble(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule
 
 def round_sizes(ranks: int, micro_batches: int) -> list[int]:
     """
-    Returns how many micro-batches pass a rank's first stage in each round before its second
-    stage takes them: at least P, so that the first of them has come round, and as even as
+    Returns the number of micro-batches in each round. In a round, all micro-batches
+    pass the first stage of a rank before the rank's second stage takes them. A round
+    has at least as many micro-batches as there are ranks, if there are enough: the
+    first micro-batch then reaches the second stage in time. Rounds are as equal as
     possible.
     """
     rounds = max(1, micro_batches // ranks)
@@ -90,15 +102,18 @@ def round_sizes(ranks: int, micro_batches: int) -> list[int]:
 
 
 def _forwards(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Work]:
-    """Returns the forwards of a rank: round after round, each through all of its stages."""
+    """
+    Returns the forwards of a rank, round by round. Each round goes through all stages
+    of the rank.
+    """
     stages = range(rank, chunks * ranks, ranks)
     return _rounds(stages, round_sizes(ranks, micro_batches))
 
 
 def _backwards(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Work]:
     """
-    Returns the backwards of a rank, in the order of the forwards but with the last stage
-    first.
+    Returns the backwards of a rank, round by round. Each round goes through all stages
+    of the rank, the last stage first.
     """
     stages = range(rank, chunks * ranks, ranks)
     return _rounds(stages[::-1], round_sizes(ranks, micro_batches))
@@ -121,9 +136,9 @@ def _schedule(
     weight_lag: Sequence[int] | None = None,
 ) -> PipelineSchedule:
     """
-    Returns the schedule in which each rank does `warm_up[rank]` forwards, then forward and
-    backward in turn, then the remaining backwards. With `weight_lag`, backwards are split,
-    and weight gradients follow `weight_lag[rank]` backwards later.
+    Returns the schedule in which each rank runs `warm_up[rank]` forwards, then forwards
+    and backwards in turn, then the remaining backwards. With `weight_lag`, backwards
+    are split, and the weight gradients follow `weight_lag[rank]` backwards later.
     """
     return PipelineSchedule.of(
         [
@@ -141,7 +156,11 @@ def _schedule(
 def _alternate(
     forwards: list[Work], backwards: list[Work], warm_up: int, weight_lag: int | None
 ) -> list[Action]:
-    """Returns the actions of one rank; see `_schedule`."""
+    """
+    Returns the actions of one rank: `warm_up` forwards, then forwards and backwards in
+    turn, then the remaining backwards. If `weight_lag` is given, backwards are split,
+    and weight gradients follow that many backwards later.
+    """
     actions = [Action(s, Phase.FORWARD, batch) for s, batch in forwards[:warm_up]]
     for done, (stage, batch) in enumerate(backwards):
         if warm_up + done < len(forwards):

@@ -1,5 +1,6 @@
 """
-Checks that lists of actions make a schedule: nothing missing, nothing twice, no deadlock.
+Checks that lists of actions form a schedule: no action is missing or appears twice, and
+nothing deadlocks.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from distir.pipelining.dependencies import StageEdges, executable_order
 
 def check_schedule(schedule: PipelineSchedule, edges: StageEdges | None = None) -> None:
     """
-    Raises DistIRError unless every stage is on one rank and has each micro-batch's forward
-    and backward once, and all ranks reach the end of their lists when each action waits for
-    what it needs (`dependencies`). `edges` says which stages send to which.
+    Raises DistIRError unless the schedule is complete and free of deadlocks. Every
+    stage must be on one rank and have one forward and one backward of each micro-batch.
+    If each action waits for its `dependencies`, all ranks must reach the end of their
+    lists. `edges` lists the pairs of stages that send values; by default each stage
+    sends to the next one.
     """
     check_complete(schedule)
     executable_order(schedule, edges)
@@ -24,9 +27,9 @@ def check_schedule(schedule: PipelineSchedule, edges: StageEdges | None = None) 
 
 def check_complete(schedule: PipelineSchedule) -> None:
     """
-    Raises DistIRError unless every rank has actions, every stage is on one rank, and each
-    stage and micro-batch has one forward and, but for inference, one backward: `B`, or `I`
-    and `W`.
+    Raises DistIRError unless the schedule is complete. Every rank must have actions,
+    and every stage must be on one rank. Each stage needs one forward of each
+    micro-batch and, except in inference, one backward: `B`, or `I` and `W`.
     """
     _check_ranks(schedule)
     _check_no_gaps("stage", (a.stage for row in schedule.actions for a in row))
@@ -66,8 +69,8 @@ def _check_ranks(schedule: PipelineSchedule) -> None:
 
 def _check_no_gaps(what: str, numbers: Iterable[int]) -> None:
     """
-    Refuses numbers of stages or micro-batches that do not count from 0 without gaps. Raises
-    DistIRError.
+    Raises DistIRError if the stages or micro-batches `numbers` do not count from 0
+    without gaps. `what` is the word for them in the message.
     """
     present = set(numbers)
     first_missing = next(n for n in count() if n not in present)
@@ -83,8 +86,8 @@ def _check_micro_batch(
     schedule: PipelineSchedule, every: set[Action], stage: int, micro_batch: int
 ) -> None:
     """
-    Refuses actions of one stage on one micro-batch other than `F`, or `F B`, or `F I W`.
-    Raises DistIRError.
+    Raises DistIRError if the actions of a stage on a micro-batch are not `F` and `B`,
+    or `F`, `I` and `W`. In inference, `F` alone is also allowed.
     """
     forward, whole, gradient, weights = (
         Action(stage, phase, micro_batch) for phase in Phase

@@ -1,11 +1,11 @@
 """
-The CSV form of PyTorch's pipelining schedules.
+Reads and writes schedules in the CSV format of PyTorch's pipelining.
 
 There is a row per rank and a cell per action, such as `0F0,0F1,0B0`, with an empty cell
-where the rank is idle. PyTorch's long form also has cells for communication (`0SEND_F1`),
-for the parameters of FSDP (`0UNSHARD`) and for the reduction of gradients: they are
-skipped, since DistIR derives all of these. An overlapped pair, `(0F4;3B2)OVERLAP_F_B`, is
-read as its two actions one after the other.
+where the rank is idle. PyTorch's long form has further cells: for communication
+(`0SEND_F1`), for the parameters of FSDP (`0UNSHARD`) and for the reduction of
+gradients. These cells are skipped, because DistIR derives all of them. An overlapped
+pair, `(0F4;3B2)OVERLAP_F_B`, is read as its two actions, one after the other.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _DERIVED = re.compile(
 
 
 def write_csv(schedule: PipelineSchedule) -> str:
-    """Returns the schedule as text, without idle cells."""
+    """Returns the schedule as CSV text, without idle cells."""
     return "".join(",".join(map(str, row)) + "\n" for row in schedule.actions)
 
 
 def read_csv(text: str) -> PipelineSchedule:
     """
-    Returns the schedule in a text. Raises DistIRError, with row and column counted from 1,
-    for a cell that is no action, and for what `check_schedule` rejects.
+    Returns the schedule that the CSV text `text` describes. Raises DistIRError for a
+    cell that is not an action, with row and column counted from 1, and for a schedule
+    that `check_schedule` rejects.
     """
     rows = text.rstrip().splitlines()
     schedule = PipelineSchedule.of(

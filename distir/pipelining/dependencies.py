@@ -1,6 +1,6 @@
 """
-The actions that each action of a schedule waits for, and the order in which ranks carry
-them out.
+The actions that each action of a schedule waits for, and an order in which ranks can
+run all actions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from distir.pipelining.actions import Action, Phase, PipelineSchedule
 
 StageEdges = Collection[tuple[int, int]]
 """
-Pairs (producer, consumer) of stages between which values are sent in the forward. They may
-skip stages. Where edges are left out, each stage sends to the next one.
+Pairs (producer, consumer) of stages between which values are sent in the forward. They
+may skip stages. If no edges are given, each stage sends to the next one.
 """
 
 
@@ -22,10 +22,13 @@ def dependencies(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> dict[Action, tuple[Action, ...]]:
     """
-    Returns, for each action, the actions whose results it needs. A forward needs the
-    forward of all stages that send to it; `B` and `I` need their own forward, and `B` or
-    `I` of all stages that their stage sends to; `W` needs its own `I`. The schedule must be
-    complete (`check_complete`).
+    Returns, for each action, the actions whose results it needs.
+
+    A forward needs the forwards of all stages that send to its stage. A backward (`B`
+    or `I`) needs the forward of its own stage, and the backwards of all stages that its
+    stage sends to. A `W` needs the `I` of its own stage. The schedule must be complete
+    (`check_complete`). Raises DistIRError if `edges` name a stage that the schedule
+    lacks.
     """
     if edges is None:
         edges = [(stage - 1, stage) for stage in range(1, schedule.stages)]
@@ -67,9 +70,9 @@ def executable_order(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[Action]:
     """
-    Returns all actions in an order that keeps each rank's own order and every dependency.
-    The schedule must be complete. Raises DistIRError with the cycle if the ranks would wait
-    for each other forever.
+    Returns all actions in an order that keeps each rank's own order and every
+    dependency. The schedule must be complete. Raises DistIRError if ranks would wait
+    for each other forever; the message shows the cycle.
     """
     needs = dependencies(schedule, edges)
     order: list[Action] = []
@@ -99,8 +102,9 @@ def _deadlock(
     schedule: PipelineSchedule, position: list[int], waiting: dict[Action, list[int]]
 ) -> str:
     """
-    Describes a cycle of ranks that wait for each other. `waiting` holds the ranks by the
-    action that they wait for.
+    Returns a message that describes a cycle of ranks that wait for each other.
+    `waiting` maps each awaited action to the ranks that wait for it. `position` is the
+    index of the action at which each rank waits.
     """
     missing = {rank: action for action, ranks in waiting.items() for rank in ranks}
     path = [min(missing)]

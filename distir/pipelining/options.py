@@ -1,4 +1,4 @@
-"""Options of pipelines, which passes and commands share."""
+"""Options of pipelines, shared by passes and commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from distir.pipelining.csv_format import read_csv
 from distir.pipelining.registry import build_schedule
 
 SEARCH = "search"
-"""The value of a pipeline's options `stages` and `stage_meshes` that asks to find them."""
+"""
+The value of the options `stages` and `stage_meshes` that requests a search for them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,17 +24,21 @@ class ScheduleOptions:
     """
     The options of the order in which the ranks of a pipeline work.
 
-    - `p`: ranks of the pipeline;
+    - `p`: number of pipeline ranks;
     - `schedule`: `gpipe`, `1f1b` (the default of a training step), `interleaved-1f1b`,
-      `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for inference;
-    - `chunks`: stages per rank, by default the fewest that the schedule can have;
-    - `schedule_file`: a schedule in PyTorch's CSV form, instead of these;
-    - `blocking_sends`: a send occupies sender and receiver (DistIR's semantics). Otherwise
-      devices compute meanwhile and wait where a value is used;
-    - `stage_meshes`: for each rank the sizes of the axes of its mesh, such as `d=2,t=2`,
-      where they are to differ between ranks; an axis that is left out has size 1. Or
-      `search`, for the fastest meshes that are found, the axes of which have divisors of
-      the sizes that they have in the program.
+      `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for
+      inference;
+    - `chunks`: number of stages per rank, by default the fewest that the schedule can
+      have;
+    - `schedule_file`: a file with a schedule in PyTorch's CSV format, used in place of
+      `schedule` and `chunks`;
+    - `blocking_sends`: whether a send occupies sender and receiver (DistIR's
+      semantics). If not, devices compute during a send and wait only where the value is
+      used;
+    - `stage_meshes`: the sizes of the axes of each rank's mesh, such as `d=2,t=2`, if
+      they differ between ranks. An axis that is left out has size 1. With `search`, the
+      fastest meshes that are found are used; their axes have divisors of the sizes in
+      the program.
     """
 
     p: int = option(
@@ -70,8 +76,9 @@ class ScheduleOptions:
 
     def schedule_of(self, micro_batches: int, trains: bool) -> PipelineSchedule:
         """
-        Returns the schedule for this number of micro-batches, of a training step or of
-        inference. Raises DistIRError.
+        Returns the schedule for `micro_batches` micro-batches. `trains` says whether it
+        is for a training step or for inference. Raises DistIRError if the options
+        contradict each other, or if the schedule does not exist or cannot be read.
         """
         if not self.schedule_file:
             name = self.schedule or ("1f1b" if trains else "forward")
@@ -97,8 +104,9 @@ class ScheduleOptions:
 
     def stage_shapes(self) -> list[dict[str, int]]:
         """
-        Returns the sizes of the axes of each rank's mesh; nothing if all ranks have the mesh
-        of the program, or these are still to be searched. Raises DistIRError.
+        Returns the sizes of the axes of each rank's mesh. The list is empty if all
+        ranks have the program's mesh, or if the meshes are still to be searched. Raises
+        DistIRError for malformed meshes, or if their number is not the number of ranks.
         """
         if self.stage_meshes == (SEARCH,):
             return []
@@ -122,12 +130,12 @@ class ScheduleOptions:
 @dataclass(frozen=True, kw_only=True)
 class PipelineOptions(ScheduleOptions):
     """
-    The options of a pipeline, or of the accumulation of gradients, for a program that is
-    not divided yet.
+    The options of a pipeline, or of gradient accumulation, for a program that is not
+    divided yet.
 
-    - `k`: micro-batches; with p = 1 they accumulate gradients;
-    - `stages`: where stages begin, see `pipeline`; `search` for those that `search-stages`
-      finds.
+    - `k`: number of micro-batches; with p = 1 they accumulate gradients;
+    - `stages`: the places where stages begin, as `pipeline` documents; with `search`,
+      the stages that `search-stages` finds.
     """
 
     k: int = option(
@@ -145,13 +153,13 @@ class PipelineOptions(ScheduleOptions):
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether there are several ranks or several micro-batches."""
+        """Whether there are several pipeline ranks or several micro-batches."""
         return self.p > 1 or self.k > 1
 
     def check_pipeline(self, what: str) -> None:
         """
-        Refuses options of a pipeline where there is none, in the name of `what`. Raises
-        DistIRError.
+        Raises DistIRError if options of a pipeline are given but p and k are 1, or if k
+        is below 1. The message names `what`.
         """
         asked = [
             option
@@ -177,8 +185,8 @@ _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
 
 def axes_of(texts: Sequence[str], what: str) -> list[tuple[str, int]]:
     """
-    Parses `NAME=SIZE` texts, as pass `what` is given them, into names and sizes. Raises
-    DistIRError.
+    Returns the names and sizes in `texts`, each of the form `NAME=SIZE`. Raises
+    DistIRError for any other text; the message names the pass `what`.
     """
     found: list[tuple[str, int]] = []
     for text in texts:

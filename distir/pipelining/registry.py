@@ -1,4 +1,4 @@
-"""The known schedules by name."""
+"""The known pipeline schedules, by name."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from distir.pipelining.v_shaped import dualpipev, zbv
 @dataclass(frozen=True)
 class ScheduleKind:
     """
-    A known schedule: `generate(ranks, micro_batches, chunks)` makes one with `chunks`
-    stages on each rank, from `least_chunks` to `most_chunks` (None: any number).
+    A kind of schedule. `generate(ranks, micro_batches, chunks)` makes a schedule with
+    `chunks` stages on each rank. `chunks` may be from `least_chunks` to `most_chunks`,
+    or any larger number if `most_chunks` is None.
     """
 
     generate: Callable[[int, int, int], PipelineSchedule]
@@ -39,16 +40,20 @@ SCHEDULES: dict[str, ScheduleKind] = {
     "dualpipev": ScheduleKind(dualpipev, 2, 2),
     "forward": ScheduleKind(forward_only, 1, None),
 }
-"""The known schedules. Each takes any number of ranks and of micro-batches from 1 on."""
+"""
+The known kinds of schedules, by name. All work with any number of ranks and of
+micro-batches from 1 on.
+"""
 
 
 def build_schedule(
     name: str, ranks: int, micro_batches: int, chunks: int | None = None
 ) -> PipelineSchedule:
     """
-    Returns the schedule of this name for P ranks, K micro-batches and v chunks (stages per
-    rank; by default the fewest that the schedule can have). Raises DistIRError for an
-    unknown name and for numbers that the schedule cannot have.
+    Returns the schedule `name` for the given numbers of ranks, micro-batches and chunks
+    (stages per rank). By default, `chunks` is the smallest number that the schedule
+    allows. Raises DistIRError for an unknown name and for numbers that the schedule
+    does not allow.
     """
     kind = SCHEDULES.get(name)
     if kind is None:

@@ -1,6 +1,6 @@
 """
-The time that a schedule takes, from durations of its actions alone, the order of its actions,
-and the number of micro-batches that it keeps: no program, no cluster.
+Computes the time that a schedule takes, an order of its actions, and the number of
+micro-batches that it keeps. Needs only the durations of actions, no program or cluster.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from distir.pipelining.check import check_complete
 from distir.pipelining.dependencies import StageEdges, dependencies, executable_order
 
 Durations = Callable[[Action], float]
-"""Returns the time that an action takes, in any unit."""
+"""A function that returns the time of an action, in any unit."""
 
 
 @dataclass(frozen=True)
 class ScheduleTimeline:
-    """The start and end of each action of a schedule."""
+    """The start and end times of each action of a schedule."""
 
     schedule: PipelineSchedule
     start: Mapping[Action, float]
@@ -35,7 +35,7 @@ class ScheduleTimeline:
 
     @cached_property
     def busy(self) -> tuple[float, ...]:
-        """The time that each rank works."""
+        """The total time for which each rank works."""
         return tuple(
             sum(self.end[action] - self.start[action] for action in row)
             for row in self.schedule.actions
@@ -44,15 +44,18 @@ class ScheduleTimeline:
     @property
     def bubble_over_ideal(self) -> float:
         """
-        The idle time of the busiest rank divided by its work: (p - 1) / m for 1F1B; 0
-        without work.
+        The idle time of the busiest rank divided by its work time. For 1F1B with p
+        ranks and m micro-batches it is (p - 1) / m. It is 0 if there is no work.
         """
         work = max(self.busy)
         return self.makespan / work - 1 if work else 0.0
 
     @property
     def bubble_fraction(self) -> float:
-        """The fraction of all ranks' time in which they are idle; 0 if there is no time."""
+        """
+        The idle time of all ranks as a fraction of their total time. It is 0 if the
+        schedule takes no time.
+        """
         time = self.schedule.ranks * self.makespan
         return 1 - sum(self.busy) / time if time else 0.0
 
@@ -61,8 +64,8 @@ def phase_durations(
     forward: float = 1, backward_input: float = 1, backward_weight: float = 1
 ) -> Durations:
     """
-    Returns durations that are the same for all stages; a whole backward takes the sum of
-    its parts.
+    Returns a function that gives each action the duration of its phase, the same for
+    all stages. A whole backward takes as long as its two parts together.
     """
     durations = {
         Phase.FORWARD: forward,
@@ -80,10 +83,12 @@ def simulate_schedule(
     edges: StageEdges | None = None,
 ) -> ScheduleTimeline:
     """
-    Runs the schedule and returns when each action starts and ends. An action starts when
-    its rank is free and its dependencies have ended, those on other ranks at least
-    `communication` earlier; sends do not occupy a rank. Raises DistIRError for lists that
-    `check_schedule` rejects and for negative durations.
+    Runs a schedule and returns the start and end time of each action. An action starts
+    when its rank is free and its dependencies have ended. A result from another rank
+    takes `communication` longer to arrive; sends do not occupy a rank. `edges` lists
+    the pairs of stages that send values; by default each stage sends to the next one.
+    Raises DistIRError for schedules that `check_schedule` rejects, and for negative or
+    infinite durations.
     """
     check_complete(schedule)
     needs = dependencies(schedule, edges)
@@ -109,8 +114,9 @@ def simulate_schedule(
 
 def in_flight_per_stage(schedule: PipelineSchedule) -> list[int]:
     """
-    Returns the most micro-batches that each stage has begun and not ended at any time. A
-    micro-batch ends with `B` or `W`, in inference with the forward.
+    Returns, for each stage, the largest number of micro-batches that are in progress at
+    the same time. A micro-batch is in progress from its forward to the end of its
+    backward (`B` or `W`), or in inference to the end of its forward.
     """
     rows = [schedule.actions[schedule.stage_rank(s)] for s in range(schedule.stages)]
     return [
@@ -121,9 +127,9 @@ def in_flight_per_stage(schedule: PipelineSchedule) -> list[int]:
 
 def in_flight_per_rank(schedule: PipelineSchedule) -> list[int]:
     """
-    Returns the most pairs of a stage and a micro-batch that each rank has begun and not
-    ended at any time: with v stages on a rank, each counts for one v-th of the rank's
-    layers.
+    Returns, for each rank, the largest number of pairs (stage, micro-batch) that are in
+    progress at the same time. With v stages on a rank, each pair counts for one v-th of
+    the rank's layers.
     """
     return [_peak(row, schedule.forward_only) for row in schedule.actions]
 
@@ -141,9 +147,9 @@ def global_steps(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[list[Action]]:
     """
-    Returns the actions of all ranks in groups that start at the same time if all actions
-    take equally long; groups are ordered by time, and actions in a group by rank. Raises
-    DistIRError for lists that `check_schedule` rejects.
+    Returns the actions of all ranks in groups of actions that start at the same time if
+    every action takes equally long. Groups are ordered by time, and actions in a group
+    by rank. Raises DistIRError for schedules that `check_schedule` rejects.
     """
     start = simulate_schedule(schedule, lambda _: 1.0, edges=edges).start
     order = sorted(start, key=lambda a: (start[a], schedule.stage_rank(a.stage)))
@@ -154,7 +160,7 @@ def global_order(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[Action]:
     """
-    Returns the actions of all ranks in one order, that of `global_steps`, which keeps each
-    rank's own order and every dependency.
+    Returns the actions of all ranks in one order, which keeps each rank's own order and
+    every dependency. It is the order of `global_steps`.
     """
     return [action for step in global_steps(schedule, edges) for action in step]

@@ -1,10 +1,10 @@
 """
-The schedules whose stages lie on the ranks in the shape of a V: with P ranks, rank r has
-stage r and stage 2 P - 1 - r, so that the loss is on the rank that the input comes from.
+The schedules whose stages lie on the ranks in the shape of a V: with P ranks, rank r
+has stages r and 2 P - 1 - r. The loss is thus on the same rank as the input.
 
-Both schedules are generated for at least as many micro-batches as fill the pipeline, and
-the surplus ones are then left out, which is possible as no action of a micro-batch waits
-for another micro-batch's.
+Both schedules are generated for at least as many micro-batches as fill the pipeline,
+and surplus micro-batches are then left out. This is possible because no action of a
+micro-batch waits for an action of another one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from distir.pipelining.actions import Action, Phase, PipelineSchedule
 
 def zbv(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
-    ZB-V (Qi et al. 2024, section 6). With F, I and W equally long, the bubble is only the P
-    - 1 idle steps at the start, and each rank keeps 2 P micro-batches of single stages: as
-    much as the first rank of 1F1B.
+    Returns the ZB-V schedule (Qi et al. 2024, section 6). With P ranks and F, I and W
+    of equal length, the only idle time is the P - 1 steps at the start. Each rank keeps
+    the activations of 2 P micro-batches, each for a single stage: as much as the first
+    rank of 1F1B.
     """
     filled = max(micro_batches, 2 * ranks - 1)
 
@@ -42,9 +43,10 @@ def zbv(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
 
 def dualpipev(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
-    DualPipeV (DeepSeek-AI 2024, DualPipe; cut in half). Like ZB-V, but most backwards are
-    whole, and each forms a pair with a forward of the other stage on the rank. The two may
-    overlap in time; here the forward comes first.
+    Returns the DualPipeV schedule (DeepSeek-AI 2024: DualPipe, cut in half). It is like
+    ZB-V, but most backwards are whole. Each of these forms a pair with a forward of the
+    rank's other stage. The two may overlap in time; in the schedule the forward comes
+    first.
     """
     filled = max(micro_batches, 2 * ranks)
 
@@ -79,9 +81,10 @@ def _schedule(
 
 class _RankActions:
     """
-    The actions of a rank, written as repeated steps. A step is a phase and the index of one
-    of the rank's stages, and takes that stage's next micro-batch; `W` alone takes the
-    weight gradients that have waited longest, of either stage.
+    The actions of a rank, built from repeated steps. A step is a phase and the index of
+    one of the rank's stages, such as `F0`; it takes that stage's next micro-batch. `W`
+    without an index takes the weight gradients that have waited longest, of either
+    stage.
     """
 
     def __init__(self, stages: tuple[int, int]) -> None:
@@ -91,7 +94,7 @@ class _RankActions:
         self._waiting: list[Action] = []
 
     def repeat(self, times: int, steps: str) -> None:
-        """Adds the steps, in order, `times` times."""
+        """Appends the steps `steps` to the rank's actions, `times` times in a row."""
         for step in steps.split() * times:
             self._add(step)
 

@@ -1,5 +1,5 @@
 """
-Requested layouts of arguments, and notes, as annotating passes read and write them.
+Reads and writes the layouts that are requested for arguments, and notes for the user.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from distir.sharding.mesh import Mesh, meshes
 
 def axis_mesh(module: ModuleOp, axis: str) -> Mesh:
     """
-    Returns the only mesh of the module that has this axis. Raises DistIRError if no mesh
-    has it, or several have.
+    Returns the only mesh of the module that has the axis `axis`. Raises DistIRError if
+    no mesh or several meshes have it.
     """
     known = meshes(module)
     found = [mesh for mesh in known.values() if axis in mesh.sizes]
@@ -30,14 +30,19 @@ def axis_mesh(module: ModuleOp, axis: str) -> Mesh:
 
 
 def requested_layout(attributes: Mapping[str, Attribute]) -> Layout | None:
-    """Returns the layout that an argument's attributes request, if any."""
+    """
+    Returns the layout that the attributes of an argument request, or None if they
+    request none.
+    """
     attr = attributes.get(LAYOUT)
     return attr.data if type(attr) is LayoutAttr else None
 
 
 def fixed_axes(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
     """
-    Returns the axes whose effect on an argument with these attributes the user has fixed.
+    Returns the mesh axes that the user has fixed for an argument: other passes may not
+    change how these axes split the argument. `attributes` are the argument's
+    attributes.
     """
     attr = attributes.get(FIXED)
     # `isinstance` is slow where the answer is no, and most arguments have none.
@@ -48,7 +53,8 @@ def fixed_axes(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
 
 def origin_of(attributes: Mapping[str, Attribute], axis: str) -> str:
     """
-    Says who fixed the effect of an axis on an argument with these attributes, for messages.
+    Returns who fixed how the axis `axis` splits an argument, as words for an error
+    message. `attributes` are the argument's attributes.
     """
     attr = attributes.get(FIXED_BY)
     origin = attr.data.get(axis) if isinstance(attr, DictionaryAttr) else None
@@ -61,8 +67,9 @@ def request_split(
     layout: Layout, dim: int, shard: Shard, rank: int, mesh: Mesh
 ) -> Layout:
     """
-    `layout` with one more axis splitting a dimension, unless it has it already. The axes of
-    a dimension are in the order of the mesh.
+    Returns `layout` with the shard `shard` added to dimension `dim`. The axes of a
+    dimension are kept in the order of the mesh. If `layout` already splits some
+    dimension over the shard's axis, it is returned as it is.
     """
     if shard.axis in layout.split_axes:
         return layout
@@ -72,7 +79,9 @@ def request_split(
 
 
 def add_notes(module: ModuleOp, notes: Sequence[str]) -> None:
-    """Appends remarks for the user to the module attribute `dist.notes`."""
+    """
+    Appends notes for the user to the module attribute `dist.notes`, each only once.
+    """
     known = read_notes(module)
     new = [note for note in dict.fromkeys(notes) if note not in known]
     if new:
@@ -80,7 +89,7 @@ def add_notes(module: ModuleOp, notes: Sequence[str]) -> None:
 
 
 def read_notes(module: ModuleOp) -> list[str]:
-    """The remarks that passes left for the user."""
+    """Returns the notes that passes left for the user."""
     attr = module.attributes.get(NOTES)
     if not isinstance(attr, ArrayAttr):
         return []

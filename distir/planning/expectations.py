@@ -1,5 +1,5 @@
 """
-A user's expectation of the number of collectives of modules in a distributed program.
+Checks a distributed program against the numbers of collectives that a user expects.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ def expect(
     backward: bool = False,
 ) -> None:
     """
-    Notes that the forward (or, with `backward`, the backward) of the module at path `scope`
-    is expected to have exactly these numbers of collectives by kind (`all_reduce`) over a
-    mesh axis, once the program is distributed. `by` says for messages who expects it.
+    Records how many collectives a module of the model is expected to have after the
+    program is distributed. `collectives` gives the exact number for each kind, such as
+    `all_reduce`, and only collectives over the mesh axis `axis` count. `scope` is the
+    path of the module. The numbers are for its forward or, with `backward`, for its
+    backward. `by` names who expects them, for error messages.
     """
     known = module.attributes.get(EXPECTED)
     before = known.data if isinstance(known, ArrayAttr) else ()
@@ -65,10 +67,11 @@ def expect(
 
 def check_expectations(module: ModuleOp, micro_batches: int = 1) -> None:
     """
-    Refuses a distributed program that communicates otherwise than is expected of it, per
-    micro-batch, and removes the expectations. Expectations for an axis that the meshes of the
-    module do not have, or of size 1, or for a backward in a program without one, are
-    ignored. Raises DistIRError.
+    Checks the recorded expectations against a distributed program and removes them.
+    Numbers of collectives are per micro-batch. An expectation is ignored if the meshes
+    lack its axis, if the axis has size 1, or if it is for a backward and the program
+    has none. Raises DistIRError if the program has another number of collectives than
+    expected.
     """
     expected = module.attributes.pop(EXPECTED, None)
     if not isinstance(expected, ArrayAttr):

@@ -1,4 +1,4 @@
-"""The modules of the model that a program came from, by the scopes of its ops."""
+"""The modules of the model that a program came from, found by the scopes of its ops."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from distir.transforms.repeats.naming import specialise
 @dataclass(frozen=True)
 class ParameterUse:
     """
-    An operand of an op that is an argument of the entry function: `index` says which, and
-    for each dimension of the operand, `dims` says which dimension of the argument it is.
+    An operand of an op that is an argument of the entry function, perhaps transposed.
+    `index` is the index of the argument. `dims` gives, for each dimension of the
+    operand, the matching dimension of the argument.
     """
 
     index: int
@@ -41,11 +42,12 @@ class ScopedOp:
     """
     One run of an op.
 
-    - `scope`: the path of the module that it belongs to, with numbers in place of every
-      `*`;
-    - `op`: the op; `entered`: the op of the entry function that it is, or in which it runs;
-    - `uses`: by operand index, the argument of the entry that the operand is;
-    - `path`: the calls that lead to it, from the entry function on.
+    - `scope`: the path of the module that the op belongs to, with numbers in place of
+      every `*`;
+    - `op`: the op; `entered`: the op itself if it is in the entry function, else the
+      call in the entry function through which it runs;
+    - `uses`: the operands that are arguments of the entry function, by operand index;
+    - `path`: the calls that lead to the op, starting in the entry function.
     """
 
     scope: str
@@ -57,8 +59,8 @@ class ScopedOp:
 
 class ProgramModules:
     """
-    The modules of a program, and the ops and parameters that belong to them. Raises
-    DistIRError.
+    The modules of a program, with the ops and parameters that belong to them. Raises
+    DistIRError for a program without an entry function.
     """
 
     def __init__(self, module: ModuleOp):
@@ -84,7 +86,9 @@ class ProgramModules:
         self.scopes.pop("", None)
 
     def _on_inputs(self) -> set[Operation]:
-        """The ops of the entry function that depend on inputs."""
+        """
+        Returns the ops of the entry function that depend on inputs of the program.
+        """
         values: set[SSAValue] = {
             argument.value
             for argument in arguments_of(self.entry)
@@ -105,8 +109,10 @@ class ProgramModules:
         known: dict[SSAValue, ParameterUse],
     ) -> Iterator[ScopedOp]:
         """
-        Yields the runs of an op, reached through the calls of `path`, and of what it calls;
-        `known` maps values to the arguments of the entry that they are.
+        Yields each run of `op`, or of the ops that it calls, in program order. `path`
+        holds the calls that lead to `op`, and `call_scope` is the scope of the last of
+        them. `known` maps values to the arguments of the entry function that they stand
+        for.
         """
         own = scope_of(op)
         scope = specialise(own, call_scope) if call_scope else own
@@ -126,8 +132,10 @@ class ProgramModules:
 
     def find(self, pattern: str | re.Pattern[str], inside: Sequence[str]) -> list[str]:
         """
-        Returns the modules that have a path inside one of the given modules ("" is the
-        model), in program order; a regular expression must match the whole path.
+        Returns the modules below one of the modules `inside` whose path, relative to
+        that module, matches `pattern`. The module "" is the whole model. A regular
+        expression must match the whole relative path. The modules come in program
+        order.
         """
         found: dict[str, None] = {}
         for root in inside:
@@ -145,7 +153,11 @@ class ProgramModules:
         return list(found)
 
     def nearest(self, pattern: str, inside: Sequence[str]) -> list[str]:
-        """Returns paths in these modules that are spelled like one that no module has."""
+        """
+        Returns up to four paths of modules that are spelled like `pattern`, for an
+        error message. Only modules below the first module of `inside` are considered,
+        and paths are relative to it.
+        """
         start = f"{inside[0]}." if inside and inside[0] else ""
         known = {s[len(start) :] for s in self.scopes if s.startswith(start)}
         general = {re.sub(r"(?<![^.])\d+(?![^.])", "*", scope) for scope in known}
@@ -153,7 +165,8 @@ class ProgramModules:
 
     def within(self, scope: str) -> list[ScopedOp]:
         """
-        Returns the runs of the ops of a module and of the modules in it, in program order.
+        Returns, in program order, all runs of ops that belong to the module `scope` or
+        to a module inside it.
         """
         return [
             scoped
@@ -163,9 +176,10 @@ class ProgramModules:
 
     def parameters(self, scope: str) -> dict[int, str]:
         """
-        Returns the parameters that a module uses, by argument index, with their names in
-        the module: what follows its path, or the last part of the name for a parameter from
-        elsewhere.
+        Returns the parameters that the module `scope` uses: for each argument index,
+        the parameter's name within the module. This is the part of the full name after
+        the module's path. If the parameter belongs to another module, it is the last
+        part of the full name.
         """
         found: dict[int, str] = {}
         for scoped in self.within(scope):
@@ -180,8 +194,8 @@ class ProgramModules:
 
     def parameters_called(self, pattern: str, scope: str) -> list[int]:
         """
-        Returns the argument indices of a module's parameters whose name in the module
-        matches a pattern.
+        Returns the argument indices of the parameters that the module `scope` uses and
+        whose name within the module matches `pattern`.
         """
         own = self.parameters(scope)
         return [i for i, name in own.items() if _matches(pattern, name)]
@@ -191,8 +205,9 @@ def _same_argument(
     op: Operation, uses: Mapping[int, ParameterUse]
 ) -> ParameterUse | None:
     """
-    If an op's result is an argument with its dimensions permuted or its type changed,
-    returns that argument.
+    Returns the argument that the result of `op` stands for, if `op` only permutes the
+    argument's dimensions or changes its element type. Returns None for other ops.
+    `uses` holds the operands of `op` that are arguments.
     """
     if 0 not in uses or len(op.operands) != 1:
         return None

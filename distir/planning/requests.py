@@ -1,4 +1,6 @@
-"""Requests of users before a search: axes, splits of arguments, arguments kept whole."""
+"""
+Requests that users make before a search: splits of arguments, and arguments kept whole.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +55,11 @@ class Requests:
     The requests that every plan of a search keeps.
 
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`;
-    - `whole`: names (which may hold `*`) of arguments that must not be split;
-    - `seconds`: limit of solving for the layouts of a plan; None for the search's own
-      choice;
-    - `limit`: seconds after which the search of a plan's layouts ends with the best so far.
+    - `whole`: names of arguments that must not be split; a name may hold `*`;
+    - `seconds`: time limit of the solver for the layouts of one plan; with None the
+      search chooses it;
+    - `limit`: seconds after which the search for the layouts of one plan ends with the
+      best ones found.
     """
 
     shard: tuple[str, ...] = same_option(DistributionOptions, "shard")
@@ -66,14 +69,17 @@ class Requests:
 
     @property
     def axes(self) -> frozenset[str]:
-        """Returns the axes that `shard` names. Raises DistIRError."""
+        """
+        The axes that the requests in `shard` name. Raises DistIRError for a malformed
+        request.
+        """
         return frozenset(_read_split(text).shard.axis for text in self.shard)
 
     def check(self, module: ModuleOp, axes: Collection[str]) -> None:
         """
-        Refuses requests that no plan can keep: for arguments that the program does not
-        have, for axes that no mesh has, and for arguments both split and whole. Raises
-        DistIRError.
+        Raises DistIRError for requests that no plan can keep: requests for arguments
+        that the program lacks, for splits over an axis that is not in `axes`, or for an
+        argument that is both split and kept whole.
         """
         function = entry_function(module)
         names = argument_names(function)
@@ -98,9 +104,10 @@ def request(
     origin: str,
 ) -> None:
     """
-    Requests that these axes do to an argument of a function what they do in the layout
-    `asked`, and nothing else; other axes stay free. `origin` says for messages who asks.
-    Raises DistIRError if one of the axes was requested, or planned, to do something else.
+    Requests that the axes `axes` split argument `index` of a function in the same way
+    as in the layout `asked`. Other axes stay free. `origin` names who asks, for error
+    messages. Raises DistIRError if an earlier request or plan splits the argument
+    differently over one of `axes`.
     """
     attributes = argument_attributes(function)
     entry, name = attributes[index], argument_names(function)[index]
@@ -128,7 +135,8 @@ def request(
 
 def _splits(layout: Layout, axis: str, rank: int) -> list[tuple[int, Shard]]:
     """
-    Returns the dimension that an axis splits, with the shard; nothing if it splits none.
+    Returns a list with the dimension that the axis `axis` splits in `layout`, and the
+    shard. The list is empty if the axis splits no dimension.
     """
     dims = enumerate(layout.full_dims(rank))
     return [(dim, shard) for dim, own in dims for shard in own if shard.axis == axis]
@@ -143,10 +151,10 @@ def _does(splits: Sequence[tuple[int, Shard]]) -> str:
 
 def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
     """
-    Adapts the requests for arguments that were made before there was a mesh to that mesh:
-    axes that it does not have, because they are of size 1, are dropped, and the axes of a
-    dimension get the mesh's order. Raises DistIRError for a split that the sizes of the
-    mesh do not allow.
+    Adapts requests for arguments that were made before the mesh existed. Splits over
+    axes that the mesh lacks are dropped, because these axes have size 1. The axes of a
+    dimension are put into the order of the mesh. Raises DistIRError for a split that
+    the sizes of the mesh do not allow.
     """
     _settle_constraints(module, mesh)
     function = entry_function(module)
@@ -184,8 +192,9 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
 
 def _settle_constraints(module: ModuleOp, mesh: Mesh) -> None:
     """
-    Adapts the requests for other values (`dist.constrain` with the name of who asks) in the
-    same way. Raises DistIRError.
+    Adapts requests for values that are not arguments to the mesh. Such a request is a
+    `dist.constrain` op that records who asks. Requests that fix no axis of the mesh are
+    removed. Raises DistIRError for a layout that is impossible on the mesh.
     """
     for _, op in list(walk_functions(module)):
         by = op.attributes.get(FIXED_BY)
@@ -205,8 +214,10 @@ def _settle_constraints(module: ModuleOp, mesh: Mesh) -> None:
 
 def _along_parts(layout: Layout, repacked: Repacked | None, mesh: Mesh) -> Layout:
     """
-    Returns the layout of an argument that holds several tensors of one size, such that each
-    of them is split in the same way: a device gets its columns of all of them.
+    Returns the layout of an argument that holds several tensors of equal size side by
+    side, such that each of the tensors is split as `layout` splits the whole: every
+    device gets its columns of each tensor. Returns `layout` unchanged if the argument
+    does not hold such tensors, or if they cannot be split evenly.
     """
     if (
         repacked is None
@@ -232,10 +243,11 @@ def request_shards(
     degrees: Collection[str] = (),
 ) -> None:
     """
-    Requests splits of arguments: `NAME:DIM=AXIS[:RUN]`, where NAME is an argument's source
-    name and may hold `*`. `degrees` are axes that a user may give size 1; those that the
-    mesh does not have are dropped. Earlier requests are adapted to the mesh. Raises
-    DistIRError, also for a split that a kernel would undo.
+    Requests the splits `requests`, each `NAME:DIM=AXIS[:RUN]`. NAME is an argument's
+    source name and may hold `*`. `degrees` are the axes that a user may give size 1: a
+    split over such an axis is dropped if the mesh lacks it. Earlier requests are
+    adapted to the mesh. Raises DistIRError for requests that contradict each other or
+    the sizes, and for a split that a kernel would undo.
     """
     settle_requests(module, mesh)
     function = entry_function(module)
@@ -258,8 +270,9 @@ def requested_splits(
     function: FuncOp, requests: Sequence[str]
 ) -> Iterator[tuple[int, int, Shard]]:
     """
-    Yields the arguments that each `NAME:DIM=AXIS[:RUN]` means, with the dimension and its
-    shard. Raises DistIRError.
+    Yields the index of each argument that the requests `NAME:DIM=AXIS[:RUN]` name, with
+    the dimension to split and its shard. Raises DistIRError for a malformed request, an
+    unknown name, or a dimension that the argument lacks.
     """
     names = argument_names(function)
     for text in requests:
@@ -274,12 +287,15 @@ def requested_splits(
 
 
 def named_argument(request: str) -> str:
-    """Returns the name or pattern in `NAME:DIM=AXIS[:RUN]`. Raises DistIRError."""
+    """
+    Returns NAME, a name or a pattern, from a request `NAME:DIM=AXIS[:RUN]`. Raises
+    DistIRError for a malformed request.
+    """
     return _read_split(request).name
 
 
 class _Split(NamedTuple):
-    """The fields of `NAME:DIM=AXIS[:RUN]`."""
+    """The fields of a request `NAME:DIM=AXIS[:RUN]`."""
 
     name: str
     dim: int
@@ -303,8 +319,9 @@ def _read_split(text: str) -> _Split:
 
 def keep_whole(module: ModuleOp, mesh: Mesh, patterns: Sequence[str]) -> None:
     """
-    Requests that no axis of devices splits the arguments with these source names (which may
-    hold `*`). Raises DistIRError.
+    Requests that no axis of devices splits the arguments whose source names match
+    `patterns`, which may hold `*`. Raises DistIRError if no argument matches a pattern,
+    or if a split of such an argument was requested before.
     """
     function = entry_function(module)
     names = argument_names(function)
@@ -316,7 +333,8 @@ def keep_whole(module: ModuleOp, mesh: Mesh, patterns: Sequence[str]) -> None:
 
 def check_whole(module: ModuleOp, patterns: Sequence[str]) -> None:
     """
-    Refuses a distributed program that splits one of these arguments. Raises DistIRError.
+    Raises DistIRError if the distributed program splits an argument whose name matches
+    one of `patterns`.
     """
     function = entry_function(module)
     names, types = argument_names(function), function.function_type.inputs.data
@@ -330,8 +348,8 @@ def check_whole(module: ModuleOp, patterns: Sequence[str]) -> None:
 
 def _arguments(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
     """
-    Returns the indices of the arguments with these names. Raises DistIRError for a name
-    that no argument has.
+    Returns the indices of the arguments whose names match one of `patterns`. Raises
+    DistIRError for a pattern that matches no argument.
     """
     found: dict[int, None] = {}
     for pattern in patterns:
@@ -348,10 +366,10 @@ def _arguments(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
 
 def check_kernels(module: ModuleOp) -> None:
     """
-    Refuses a request for the split of an argument's dimension which a kernel that reads the
-    argument keeps whole: every call would gather it. Where a kernel is in the place of ops
-    that can be split (a loss with the layer before it), the split was meant for these. Raises
-    DistIRError.
+    Raises DistIRError if a requested split of an argument would be undone by a kernel:
+    the kernel reads the argument and needs the whole dimension, so that every call
+    would gather it. This happens where a kernel replaces ops that could be split, such
+    as the last layer and the loss.
     """
     known = functions(module)
     for argument in Program(module).arguments:
@@ -382,7 +400,10 @@ def check_kernels(module: ModuleOp) -> None:
 
 
 def _can_split(call: KernelCallOp, index: int, dim: int) -> bool:
-    """Returns whether a kernel's rule lets that dimension of an operand be split."""
+    """
+    Returns whether the rule of the kernel lets dimension `dim` of operand `index` be
+    split.
+    """
     rule = parse_rule(call.rule.data)
     factors = rule.operands[index][dim]
     return any(isinstance(f, str) and f not in rule.kept for f in factors)
@@ -392,8 +413,8 @@ def _kernels_that_read(
     value: SSAValue, known: Mapping[str, FuncOp]
 ) -> Iterator[tuple[KernelCallOp, int]]:
     """
-    Yields the calls of kernels with this operand, also in functions that it is passed to,
-    with the index of the operand.
+    Yields the kernel calls that take `value` as an operand, with the operand's index.
+    Functions that `value` is passed to are searched too.
     """
     for use in value.uses:
         op = use.operation

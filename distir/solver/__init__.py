@@ -1,6 +1,7 @@
 """
-Chooses one alternative per node of a graph at the least total cost: the mathematics behind
-`search-sharding` and `search-stages`. Nothing here knows of IR, layouts or devices.
+Chooses one alternative for each node of a graph such that the total cost is least. This
+is the mathematics behind `search-sharding` and `search-stages`. It does not depend on
+the IR, layouts or devices.
 """
 
 from __future__ import annotations

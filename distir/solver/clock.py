@@ -1,4 +1,4 @@
-"""Decides when to stop: at a time limit, or when the user interrupts."""
+"""Decides when a search stops: at a time limit, or when the user interrupts it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import Any
 
 
 class TimeIsOver(Exception):
-    """Raised if the time was over, or the user interrupted, before there was any answer."""
+    """Raised if the time limit or an interruption comes before there is any answer."""
 
 
 SEARCHING = 0.9
 """
-The fraction of a time limit that is spent searching; the rest is for making the result.
+The fraction of a time limit that is spent on the search. The rest is for the result.
 """
 
 
 class Clock:
     """
-    A clock that starts when it is made. As a context manager it also catches the first
-    interruption (SIGINT): the search sees `stopped` and answers with what it has; a second
-    one ends the program as usual. Only the main thread receives interruptions.
+    A clock that starts when it is created. As a context manager, in the main thread, it
+    also catches the first interruption (SIGINT): `stopped` becomes true, and the search
+    answers with its best result so far. A second interruption ends the program as
+    usual.
     """
 
     def __init__(self, limit: float | None = None):
@@ -35,34 +36,35 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the beginning."""
+        """The seconds since the clock was created."""
         return time.monotonic() - self.begin
 
     @property
     def left(self) -> float:
         """
-        Seconds until the limit; negative after it, infinite without one, and 0 after an
-        interruption.
+        The seconds until the limit: negative after it, infinite without a limit, 0
+        after an interruption.
         """
         return 0.0 if self.interrupted else self.limit - self.seconds
 
     @property
     def stopped(self) -> bool:
-        """Whether the time is over or the user interrupted."""
+        """Whether the time is over or the user has interrupted."""
         return self.interrupted or self.left <= 0
 
     def check(self) -> None:
         """
-        Raises TimeIsOver if the clock has stopped, for work that is of no use unless
-        finished.
+        Raises TimeIsOver if the clock has stopped. It is called by work that is useless
+        unless it is finished.
         """
         if self.stopped:
             raise TimeIsOver
 
     def part(self, share: float, seconds: float = math.inf) -> Clock:
         """
-        Returns a clock that stops after a fraction of the time that is left or after so
-        many seconds, and with this one.
+        Returns a clock for a part of the work. It stops after the fraction `share` of
+        the remaining time, after `seconds`, or when this clock stops, whichever is
+        first.
         """
         return _Part(self, min(self.left * share, seconds))
 
@@ -91,7 +93,10 @@ class _Part(Clock):
         return min(self.whole.left, super().left)
 
     def __enter__(self) -> Clock:
-        """Does nothing: the whole clock catches interruptions."""
+        """
+        Returns the clock. It does not catch interruptions, because the clock that it is
+        a part of does.
+        """
         return self
 
     @property

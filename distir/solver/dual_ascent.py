@@ -1,16 +1,17 @@
 """
-Bounds and choices of a graph by dual ascent: sequential tree-reweighted message passing
-(TRW-S).
+Finds bounds and choices for a graph by dual ascent, with sequential tree-reweighted
+message passing (TRW-S).
 
-An edge tells each of its ends what the alternatives of the other one cost at least. So
-costs move between nodes and edges, while the sum for every choice stays the same. Every
-node at its cheapest plus every edge at its cheapest is then a bound, which rises with each
-pass over the nodes. Deciding the nodes in order, each as the best for those before it,
-gives choices. Both are close to the optimum after some dozens of passes, where a linear
-program of the same relaxation takes ten times as long. Alternatives that cost more than the
-distance between the two are in no better choice.
+Each edge sends its two nodes messages: for each alternative, the least cost at the
+other end. Messages move costs between nodes and edges, while the total cost of every
+choice stays the same. The sum of the least costs of all nodes and edges is thus a lower
+bound, which rises with each pass over the nodes. A choice is read off by deciding the
+nodes in order, each for the alternative that is best given those before it. Bound and
+choice are close to the optimum after some dozens of passes; a linear program of the
+same relaxation takes ten times as long. An alternative that costs more than the gap
+between the two is in no better choice.
 
-Costs of nodes may change between runs: the messages of the last run are then a good start.
+If costs of nodes change, the messages of the last run are a good start for the next.
 """
 
 from __future__ import annotations
@@ -27,37 +28,44 @@ from distir.solver.problem import Costs
 from distir.solver.result import ROUNDING, SolverResult
 
 PASSES = 300
-"""The most passes, forwards and backwards."""
+"""
+The largest number of passes over the nodes in a run; each goes forwards and backwards.
+"""
 
 LOOKED_AT = 5
-"""The number of passes after which the bound is computed and a choice read."""
+"""The number of passes between two computations of the bound and of a choice."""
 
 STALLED = 0.1
 """
-If the bound rises by less than this fraction of the gap between two looks, the run ends.
+A run ends if, between two computations of the bound, the bound rises by less than this
+fraction of the allowed gap.
 """
 
 LEAST_GAP = 1e-5
 """
-The relative gap to which the bound is raised if no gap is allowed; other methods close the
-rest.
+The relative gap at which a run stops if the caller allows no gap. Other methods close
+the rest.
 """
 
 FORBIDDEN = 1e3
-"""The cost of an impossible pair, as a multiple of the cost of everything together."""
+"""
+The cost of an impossible pair of alternatives, as a multiple of the cost of everything
+together.
+"""
 
 _Sender = tuple[int, float, list[tuple[int, Costs]]]
 """
-A node, the fraction of its costs that each of its targets is told, and the targets with
-their edges.
+A node, the fraction of its costs that it sends to each of its targets, and the targets
+with the cost matrices of their edges.
 """
 
 
 @dataclass
 class _Fold:
     """
-    A node that is folded away, the at most two neighbours that it has then, its costs, and
-    the matrices of its edges to them (rows are its alternatives).
+    A node that was folded, that is, removed from the graph. `near` holds its neighbours
+    at that time, at most two, and `costs` its costs. `matrices` holds the cost matrices
+    of its edges to them; rows are the alternatives of the node.
     """
 
     node: int
@@ -68,11 +76,11 @@ class _Fold:
 
 class DualAscent:
     """
-    The relaxation of a graph without memory limit, whose nodes and edges do not change.
-    Nodes with at most two neighbours are folded first, which is exact; the others are the
-    core.
+    The relaxation of a graph without memory limits, by dual ascent. The nodes and edges
+    of the graph do not change. Nodes with at most two neighbours are folded first,
+    which is exact. The other nodes are the core.
 
-    - `costs`: those of the graph's nodes; they may be replaced between runs;
+    - `costs`: the costs of the graph's nodes; they may be replaced between runs;
     - `best`: the cheapest choice of the last run, and the bound.
     """
 
@@ -97,9 +105,10 @@ class DualAscent:
         self, clock: Clock, gap: float = 0.0, step: float | None = None
     ) -> SolverResult:
         """
-        Returns a choice of all nodes and a bound. They are improved until the gap or the
-        time is reached, or the bound hardly rises in comparison to `step`, a fraction of
-        it: by default the gap. The bound is infinite if no choice is possible.
+        Returns a choice for all nodes of the core, and a bound. They are improved until
+        the relative gap `gap` is reached, the clock stops, or the bound rises by too
+        little in comparison with `step`. `step` is a fraction of the bound, by default
+        the gap. If no choice is possible, the bound is infinite.
         """
         step = max(gap, LEAST_GAP) if step is None else step
         self._fold()
@@ -122,8 +131,8 @@ class DualAscent:
 
     def remaining(self) -> CostGraph:
         """
-        Returns the core without alternatives that are in no choice better than the best
-        one.
+        Returns the core as a graph, without the alternatives that cannot be in a choice
+        better than the best one.
         """
         nodes, edges = self._parts()
         slack = {i: costs - costs.min() for i, costs in nodes.items()}
@@ -146,7 +155,10 @@ class DualAscent:
         return CostGraph(costs, near, constant=self.constant)
 
     def result(self, core: SolverResult) -> SolverResult:
-        """Extends a result for the core to the nodes that were folded."""
+        """
+        Returns the result `core`, found for the core, extended to the nodes that were
+        folded.
+        """
         if core.choice is None:
             return core
         every = dict(core.choice)
@@ -158,7 +170,10 @@ class DualAscent:
         return SolverResult(every, core.objective, core.bound)
 
     def _fold(self) -> None:
-        """Returns the costs and edges of the core."""
+        """
+        Folds the nodes outside the core and sets the costs and edges of the core
+        accordingly.
+        """
         costs = dict(self.costs)
         near = {i: dict(around) for i, around in self.graph.near.items()}
         self.constant = self.graph.constant
@@ -192,7 +207,10 @@ class DualAscent:
         }
 
     def _pass(self, senders: Sequence[_Sender]) -> None:
-        """Lets each node tell those that come after it, in equal parts, what it knows."""
+        """
+        Sends messages from each node in turn to the nodes after it in the order. Each
+        of them gets an equal share of the node's costs.
+        """
         messages, least = self.messages, np.minimum.reduce
         for node, share, targets in senders:
             into = messages[node]
@@ -224,8 +242,8 @@ class DualAscent:
 
     def _parts(self) -> tuple[dict[int, Costs], dict[tuple[int, int], Costs]]:
         """
-        Returns costs of nodes and edges that add up to the same for every choice of the
-        core, after a pass backwards.
+        Returns costs of nodes and edges of the core that give every choice its original
+        total cost. It must follow a backward pass.
         """
         nodes: dict[int, Costs] = {}
         edges: dict[tuple[int, int], Costs] = {}
@@ -243,7 +261,7 @@ class DualAscent:
         return nodes, edges
 
     def _look(self) -> None:
-        """Computes the bound, and reads a choice."""
+        """Computes the bound, reads off a choice, and updates the best result."""
         nodes, edges = self._parts()
         parts = (*nodes.values(), *edges.values())
         bound = self.constant + sum(float(part.min()) for part in parts)
@@ -271,8 +289,8 @@ class DualAscent:
 
 def _fold_order(near: dict[int, set[int]]) -> list[tuple[int, tuple[int, ...]]]:
     """
-    Returns the nodes that can be removed from a graph one after the other because they have
-    at most two neighbours then, with these neighbours.
+    Returns the nodes that can be removed from a graph one after another because each
+    then has at most two neighbours. Each comes with these neighbours.
     """
     order: list[tuple[int, tuple[int, ...]]] = []
     queue = sorted(near, key=lambda i: (-len(near[i]), -i))

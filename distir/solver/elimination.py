@@ -1,10 +1,11 @@
 """
-Exact variable elimination (bucket elimination): nodes are eliminated one after the other,
-and the best answer of a node to each choice of its neighbours becomes a table over them.
+Exact variable elimination (bucket elimination).
 
-The tables grow with the number of neighbours at the time, so that the order decides
-everything. `plan` looks for a good one and knows the tables' size before any is made;
-`eliminate` makes them. Memory limits are ignored.
+Nodes are eliminated one after another. The best alternative of a node, for each choice
+of its neighbours, becomes a table over these neighbours. A table grows with the number
+of neighbours that the node has at that time, so the order of elimination decides the
+effort. `plan` looks for a good order and knows the sizes of all tables before any is
+computed. `eliminate` computes the tables. Memory limits are ignored.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ LITTLE_WORK = 2e8
 @dataclass(frozen=True)
 class EliminationOrder:
     """
-    An order of elimination, and what it takes.
+    An order of elimination, and its effort.
 
     - `order`: the nodes, in the order in which they are eliminated.
-    - `entries`: number of entries of all tables together; `largest`: of the largest one.
+    - `entries`: number of entries of all tables together; `largest`: of the largest
+      table.
     - `work`: approximate number of additions and comparisons.
     """
 
@@ -45,9 +47,11 @@ def plan(
     graph: CostGraph, most: float = math.inf, kept: Sequence[int] = ()
 ) -> EliminationOrder:
     """
-    Returns the better of two greedy orders: least table next, and, unless that is good
-    enough, least new table entries between neighbours (weighted min-fill) next. An order
-    whose work exceeds `most` is given up. The nodes in `kept` are not eliminated.
+    Returns a good order of elimination: the better of two greedy orders. The first
+    eliminates the node with the smallest table next. If it needs too much work, a
+    second order is tried, which eliminates the node that adds the fewest table entries
+    between neighbours next (weighted min-fill). An order is cut short as soon as its
+    work exceeds `most`. Nodes in `kept` are not eliminated.
     """
     order = _greedy(graph, _table_size, most, kept)
     if order.work <= LITTLE_WORK:
@@ -59,8 +63,8 @@ def eliminate(
     graph: CostGraph, plan: EliminationOrder, clock: Clock
 ) -> SolverResult | None:
     """
-    Returns the best choice of the remaining nodes of a graph, which is not changed. None if
-    the time was over.
+    Returns the optimum of a graph by eliminating its nodes in the order `plan`. The
+    graph is not changed. Returns None if the clock stops first.
     """
     taken = take_out(graph, plan, (), clock)
     if taken is None:
@@ -76,9 +80,9 @@ def take_out(
     graph: CostGraph, plan: EliminationOrder, kept: Sequence[int], clock: Clock
 ) -> tuple[list[Substitution], Costs] | None:
     """
-    Eliminates all nodes but those in `kept`. Returns how the others follow from them, for
-    `replay`, and the cost of the best choice for each choice of theirs. None if the time
-    was over.
+    Eliminates all nodes except those in `kept`. Returns the steps by which `replay`
+    finds the alternatives of the eliminated nodes, and a table with the least total
+    cost for each choice of the kept nodes. Returns None if the clock stops first.
     """
     rank = {node: r for r, node in enumerate((*plan.order, *kept))}
     # Each factor is kept with the first of its nodes to go; its axes are in that order.
@@ -121,8 +125,9 @@ def _minimise(
     sizes: Mapping[int, Costs],
 ) -> tuple[Costs, np.ndarray]:
     """
-    Returns the least sum of the factors over the alternatives of their first node, for each
-    choice of the nodes in `scope`, and the first alternative that attains it.
+    Returns two tables over the choices of the nodes in `scope`: the least sum of
+    `costs` and `factors` over all alternatives of the eliminated node, and the first
+    alternative with this sum. The eliminated node is the first axis of each factor.
     """
     axis = {node: a for a, node in enumerate(scope)}
     shaped: list[Costs] = []
@@ -174,8 +179,8 @@ def _greedy(
     graph: CostGraph, score: Score, most: float, kept: Collection[int] = ()
 ) -> EliminationOrder:
     """
-    Returns the order that always takes the node with the least score next; ties are broken
-    by the size of the table.
+    Returns the order that always eliminates the node with the lowest score next. Ties
+    are broken by the size of the node's table.
     """
     near = {i: set(around) for i, around in graph.near.items()}
     sizes = {i: float(len(costs)) for i, costs in graph.costs.items()}

@@ -1,6 +1,6 @@
 """
-Finds a first choice quickly: decides one node after the other, and what follows for the
-others.
+Finds a first choice quickly: decides one node after another, and after each decision
+removes the alternatives that it rules out.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ WEIGHTS = (0.0, 0.1, 1.0, 10.0, 1e3)
 
 def first_choice(graph: CostGraph) -> dict[int, int] | None:
     """
-    Returns a choice that fits, if one of a few attempts finds one: the first looks at costs
-    alone, the next ones increasingly at memory. What a decision forbids is removed at once.
+    Returns a choice that fits into memory, or None if none of a few attempts finds one.
+    The first attempt considers costs only, and later ones weigh memory more and more.
+    After each decision, the alternatives that it rules out are removed.
     """
     whole = max(abs(trivial_bound(graph)), 1.0)
     best: dict[int, int] | None = None
@@ -41,7 +42,8 @@ def first_choice(graph: CostGraph) -> dict[int, int] | None:
 
 def _dive(graph: CostGraph, weight: float) -> bool:
     """
-    Decides all nodes; returns whether the choice keeps the limit. Raises NoAlternative.
+    Decides all nodes of a graph. Returns whether the choice keeps the memory limit.
+    Raises NoAlternative if a node has no possible alternative left.
     """
     reductions = Reductions(graph)
     reductions.run()
@@ -62,8 +64,9 @@ def _dive(graph: CostGraph, weight: float) -> bool:
 
 def _price(graph: CostGraph, node: int, weight: float) -> Costs:
     """
-    Returns the price of each alternative: its own cost, its edges at their best, and the
-    memory that it occupies.
+    Returns the price of each alternative of a node: its cost, the least cost of each
+    edge together with the neighbour there, and `weight` times the share of memory that
+    it occupies.
     """
     price = graph.costs[node].copy()
     for j, matrix in graph.near[node].items():
@@ -82,5 +85,5 @@ def _price(graph: CostGraph, node: int, weight: float) -> Costs:
 
 
 def _regret(price: Costs) -> float:
-    """Returns the difference in cost between the second-best alternative and the best."""
+    """Returns the difference between the second-lowest and the lowest price."""
     return float(np.partition(price, 1)[1] - price.min()) if len(price) > 1 else 0.0

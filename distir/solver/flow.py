@@ -1,14 +1,15 @@
 """
 Finds where a program's graph may be cut into segments (Rhino sections 4.3.1 and 4.3.2).
 
-The *backbone* consists of the nodes on longest paths: with one unit of time for each node,
-their earliest time equals their latest. Nodes on it that compute much are *critical*.
-Critical nodes that come before or after every other node that computes much are *pivots*:
-nodes before a pivot are decided, except for those that skip it, independently of nodes after it.
+The *backbone* consists of the nodes on longest paths: if each node takes one unit of
+time, their earliest and latest times are equal. Backbone nodes with much computation
+are *critical*. Critical nodes that come before or after every other node with much
+computation are *pivots*. Given a pivot's alternative, the nodes before it and the nodes
+after it can be decided independently, except for edges that skip the pivot.
 
-In a training step the pivots are in the forward part. A backward node belongs to the
-segment whose values it reads: so the two passes over a layer are one segment, and
-parameters, gradients and updates are weighed together.
+In a training step the pivots are in the forward. A backward node belongs to the segment
+whose values it reads. The forward and the backward of a layer are thus in one segment,
+and parameters, gradients and updates are decided together.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Segments:
     The segments of a graph.
 
     - `groups`: the nodes of each segment, in the order in which segments are decided;
-    - `critical`: nodes that compute much and are on the backbone;
-    - `pivots`: the critical nodes in which segments end.
+    - `critical`: nodes on the backbone with much computation;
+    - `pivots`: the critical nodes at which segments end.
     """
 
     groups: Sequence[Sequence[int]]
@@ -35,8 +36,9 @@ class Segments:
 
     def covering(self, problem: Problem) -> Segments:
         """
-        Returns these segments with the further nodes of a problem added: each to the first
-        segment in which it has a neighbour.
+        Returns the segments with all other nodes of `problem` added. Each of them joins
+        the first segment in which it has a neighbour, or the first segment if it has no
+        neighbour.
         """
         group = {i: g for g, nodes in enumerate(self.groups) for i in nodes}
         groups = [list(nodes) for nodes in self.groups]
@@ -58,15 +60,15 @@ class Segments:
 @dataclass(frozen=True)
 class Flow:
     """
-    The edges along which values flow: `users[i]` are the nodes that use what node i
-    computes. `intensive` are the nodes that compute much.
+    The values that flow through a graph. `users[i]` are the nodes that use the value of
+    node i. `intensive` are the nodes with much computation.
     """
 
     users: Sequence[Collection[int]]
     intensive: frozenset[int]
 
     def segments(self) -> Segments:
-        """Returns the segments, from the last pivot to the first."""
+        """Returns the segments of the graph, the last segment first."""
         order = self._order()
         place = {node: p for p, node in enumerate(order)}
         # What leads back to an earlier node (a new parameter to the parameter) is left out.
@@ -88,7 +90,10 @@ class Flow:
         return Segments(groups[::-1], frozenset(critical), pivots)
 
     def _order(self) -> list[int]:
-        """Returns an order with makers before users; cycles are cut."""
+        """
+        Returns the nodes in an order in which the maker of a value comes before its
+        users. Cycles are cut.
+        """
         waiting = [0] * len(self.users)
         for around in self.users:
             for j in around:
@@ -118,8 +123,8 @@ class Flow:
         critical: Collection[int],
     ) -> list[int]:
         """
-        Returns the critical nodes, in order, that lie on a path to or from every node that
-        computes much.
+        Returns, in order, the critical nodes that have a path to or from every node
+        with much computation.
         """
         bit = {node: 1 << n for n, node in enumerate(sorted(self.intensive))}
         reach = [0] * len(users)
@@ -140,7 +145,7 @@ def _backbone(
     users: Sequence[Sequence[int]],
     makers: Sequence[Sequence[int]],
 ) -> set[int]:
-    """Returns the nodes on longest paths."""
+    """Returns the nodes that lie on longest paths."""
     before, after = [0] * len(order), [0] * len(order)
     for node in order:
         before[node] = max((before[j] + 1 for j in makers[node]), default=0)
@@ -157,9 +162,11 @@ def _levels(
     pivots: Sequence[int],
 ) -> list[int]:
     """
-    Returns the segment of each node, counted from the front: segment n lies between pivots
-    n - 1, which belongs to it, and n. What a pivot needs, directly or not, is before the
-    first such pivot; other nodes are in the first segment that they read from.
+    Returns the segment of each node, counted from the front. Segment n starts with
+    pivot n - 1 and ends before pivot n. A node that pivots depend on, directly or not,
+    is in the segment that ends at the first of these pivots. Any other node is in the
+    earliest segment that it reads from; values that do not depend on a pivot do not
+    count. If it reads from none, it is in the earliest segment that uses it.
     """
     number = {pivot: n for n, pivot in enumerate(pivots)}
     needed: list[int | None] = [None] * len(

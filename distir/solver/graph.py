@@ -1,9 +1,10 @@
 """
-The problem while it is being solved: a graph whose nodes disappear one after the other.
+The problem while it is being solved: a graph that loses its nodes one after another.
 
-Methods do not work on a `Problem` but on a `CostGraph`, in which nodes are restricted,
-merged and folded away. Each of these leaves a `Substitution` behind; replayed backwards,
-these turn a choice of the remaining nodes into a choice of all.
+Methods work on a `CostGraph` instead of a `Problem`. In a `CostGraph`, nodes are
+restricted, merged and folded away. Each of these steps records a `Substitution`.
+Replaying the substitutions backwards turns a choice for the remaining nodes into a
+choice for all nodes.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Table = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class Pieces:
     """
-    The memory of a node: `usage[p, a]` under alternative a, over the points `first[p]`
-    to `last[p] - 1`.
+    The memory of a node, as pieces. Piece p occupies `usage[p, a]` bytes under
+    alternative a, from point `first[p]` to point `last[p] - 1`.
     """
 
     first: Table
@@ -35,12 +36,16 @@ class Pieces:
     usage: Costs
 
     def chosen(self, table: npt.NDArray[np.integer]) -> Pieces:
-        """Returns the pieces of the node with these alternatives instead, in this order."""
+        """
+        Returns the pieces for a node whose alternatives are replaced: alternative n of
+        the result is alternative `table[n]` of this node.
+        """
         return Pieces(self.first, self.last, self.usage[:, table])
 
     def joined(self, other: Pieces | None) -> Pieces:
         """
-        Returns the pieces combined with those of another node with the same alternatives.
+        Returns the pieces of this node together with those of `other`, a node with the
+        same alternatives. `other` is None for no pieces.
         """
         if other is None:
             return self
@@ -51,8 +56,8 @@ class Pieces:
 
     def simplified(self) -> Pieces:
         """
-        Returns the same pieces with each interval once, and without those in which nothing
-        is occupied.
+        Returns the pieces with equal intervals merged, and without pieces that occupy
+        nothing.
         """
         if len(self.first) == 1 and self.usage.any():
             return self
@@ -71,9 +76,9 @@ class Pieces:
 @dataclass(frozen=True)
 class Substitution:
     """
-    The alternative of a node as a function of those of others: `table[choice of
-    nodes...]`. A restricted node follows from itself, as `table` then numbers the
-    alternatives that were kept.
+    The rule that gives the alternative of a removed node: `table`, indexed by the
+    alternatives of `nodes`. If a node was restricted, `nodes` is the node itself, and
+    `table` maps its new alternatives to the old ones.
     """
 
     node: int
@@ -83,8 +88,8 @@ class Substitution:
 
 def replay(steps: Sequence[Substitution], choice: dict[int, int]) -> dict[int, int]:
     """
-    Turns the choice after the steps into the choice before them; changes `choice` in place
-    and returns it.
+    Turns a choice for the graph after `steps` into a choice for the graph before them.
+    Changes `choice` in place and returns it.
     """
     for step in reversed(steps):
         at = tuple(choice[node] for node in step.nodes)
@@ -98,12 +103,12 @@ class CostGraph:
     The graph that methods reduce and solve.
 
     - `costs[i]`: the costs of node i's alternatives; the keys are the remaining nodes.
-    - `near[i][j]`: the matrix of an edge, rows are i's alternatives; `near[j][i]` is its
-      transpose.
-    - `pieces[i]`: what node i occupies beyond what it does under every alternative. No
-      entry: nothing.
-    - `limit[p]`: how much may be occupied at point p; `always`: by how much what every
-      choice occupies changes there.
+    - `near[i][j]`: the cost matrix of an edge, with a row for each alternative of node
+      i; `near[j][i]` is its transpose.
+    - `pieces[i]`: the memory of node i beyond its least usage; without an entry, the
+      node always occupies the same.
+    - `limit[p]`: the largest number of bytes that may be occupied at point p;
+      `always[p]`: the change, at point p, in the bytes that every choice occupies.
     - `constant`: the cost of the decisions so far.
     - `steps`: the reductions so far, for `replay`.
     """
@@ -118,7 +123,10 @@ class CostGraph:
 
     @staticmethod
     def of(problem: Problem) -> CostGraph:
-        """Returns the graph of a whole problem, after checking its shapes."""
+        """
+        Returns the graph of a whole problem. Raises DistIRError if the shapes of the
+        problem do not fit together.
+        """
         check(problem)
         costs = {i: np.asarray(c, np.float64) for i, c in enumerate(problem.costs)}
         near: dict[int, dict[int, Costs]] = {i: {} for i in costs}
@@ -132,8 +140,9 @@ class CostGraph:
 
     def set_memory(self, memory: Memory) -> None:
         """
-        Measures the limit at the moments that can be the peak: those after which something
-        ends and before which something began since the last such moment.
+        Sets the memory limit and the pieces of all nodes. Memory is measured only at
+        the moments that can be the peak: just before an interval ends, if another began
+        since the last such moment.
         """
         intervals = np.array(memory.intervals, np.int64).reshape(-1, 2)
         first, last, points = peak_points(intervals)
@@ -153,14 +162,15 @@ class CostGraph:
     @property
     def capacity(self) -> Costs:
         """
-        Returns how much may be occupied at each point, beyond what every choice occupies.
+        The number of bytes that may be occupied at each point, beyond those that every
+        choice occupies.
         """
         return self.limit - np.cumsum(self.always)[:-1]
 
     def set_pieces(self, node: int, pieces: Pieces) -> None:
         """
-        Sets what a node occupies. What it occupies under every alternative is subtracted
-        from the capacity.
+        Sets the memory of a node. The bytes that it occupies under every alternative
+        are subtracted from the capacity.
         """
         least = pieces.usage.min(axis=1)
         if least.any():
@@ -175,7 +185,10 @@ class CostGraph:
             self.pieces.pop(node, None)
 
     def copy(self, *, memory: bool) -> CostGraph:
-        """Returns an independent graph without steps, with the memory limit or without."""
+        """
+        Returns an independent copy of the graph without its steps. With `memory` it
+        keeps the memory limit.
+        """
         near = {i: dict(near) for i, near in self.near.items()}
         graph = CostGraph(dict(self.costs), near, constant=self.constant)
         if memory:
@@ -191,7 +204,10 @@ class CostGraph:
                     yield i, j, matrix
 
     def add_edge(self, i: int, j: int, matrix: Costs) -> None:
-        """Adds an edge between two nodes, or adds to the one that is there."""
+        """
+        Adds an edge between nodes `i` and `j`. If they have an edge already, the matrix
+        is added to that edge's matrix.
+        """
         there = self.near[i].get(j)
         if there is not None:
             matrix = there + matrix
@@ -199,12 +215,14 @@ class CostGraph:
         self.near[j][i] = matrix.T
 
     def remove_edge(self, i: int, j: int) -> None:
-        """Removes an edge."""
+        """Removes the edge between nodes `i` and `j`."""
         del self.near[i][j]
         del self.near[j][i]
 
     def remove_node(self, node: int, step: Substitution) -> None:
-        """Removes a node and its edges; `step` determines its alternative later."""
+        """
+        Removes a node and its edges. `step` records how its alternative is found later.
+        """
         for j in self.near.pop(node):
             del self.near[j][node]
         del self.costs[node]
@@ -212,7 +230,7 @@ class CostGraph:
         self.steps.append(step)
 
     def restrict(self, node: int, kept: Table) -> None:
-        """Keeps only these alternatives of a node."""
+        """Restricts a node to the alternatives with the indices `kept`."""
         self.costs[node] = self.costs[node][kept]
         for j, matrix in self.near[node].items():
             matrix = np.ascontiguousarray(matrix[kept])
@@ -223,20 +241,27 @@ class CostGraph:
         self.steps.append(Substitution(node, (node,), kept))
 
     def cost(self, choice: Mapping[int, int]) -> float:
-        """Returns the cost of a choice of the remaining nodes."""
+        """
+        Returns the total cost for a choice of the remaining nodes, decisions so far
+        included.
+        """
         total = self.constant
         total += sum(float(c[choice[i]]) for i, c in self.costs.items())
         return total + sum(float(m[choice[i], choice[j]]) for i, j, m in self.edges())
 
     def load(self, choice: Mapping[int, int]) -> Costs:
-        """Returns the bytes of a choice at each point, beyond those of every choice."""
+        """
+        Returns the bytes that a choice occupies at each point, beyond those that every
+        choice occupies.
+        """
         return self.load_of(
             {i: pieces.usage[:, choice[i]] for i, pieces in self.pieces.items()}
         )
 
     def load_of(self, usages: Mapping[int, Costs]) -> Costs:
         """
-        Returns the bytes at each point, given those of each piece of each node.
+        Returns the bytes that are occupied at each point. `usages` gives the bytes of
+        the pieces of each node.
         """
         if not usages:
             return np.zeros(len(self.limit))
@@ -255,9 +280,10 @@ def peak_points(
     intervals: npt.NDArray[np.int64],
 ) -> tuple[Table, Table, int]:
     """
-    Returns the intervals counted in points, as (first, last + 1) per interval, and the
-    number of points. Between two consecutive points something begins after something has
-    ended; all that is live at any moment is live together at some point.
+    Reduces the moments of intervals to points that are enough to find every peak of
+    memory: all intervals that are live at the same moment are also live together at
+    some point. Returns two arrays and the number of points. The arrays give the first
+    point of each interval, and the point after its last one.
     """
     live = intervals[:, 0] < intervals[:, 1]
     # Ends sort before beginnings at the same moment, as [start, end) excludes the end.
@@ -279,7 +305,7 @@ def peak_points(
 
 
 def check(problem: Problem) -> None:
-    """Refuses a problem whose parts do not fit together. Raises DistIRError."""
+    """Raises DistIRError if the parts of a problem do not fit together."""
     sizes = [len(c) for c in problem.costs]
     for i, costs in enumerate(problem.costs):
         if np.isnan(costs).any() or np.isneginf(costs).any():

@@ -14,11 +14,11 @@ Costs = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Memory:
     """
-    A limit on what the chosen alternatives occupy at any moment.
+    A limit on the memory that the chosen alternatives occupy at any moment.
 
-    - `usages[i][a]`: bytes that node i occupies under its alternative a.
-    - `intervals[i]`: the moments `[start, end)` during which it does.
-    - `limit`: bytes.
+    - `usages[i][a]`: the bytes that node i occupies under its alternative a.
+    - `intervals[i]`: the moments `[start, end)` during which node i occupies them.
+    - `limit`: the largest number of bytes that may be occupied at once.
     """
 
     usages: Sequence[Costs]
@@ -29,14 +29,14 @@ class Memory:
 @dataclass(frozen=True)
 class Problem:
     """
-    The problem of choosing one alternative of each node so that the sum of the nodes' and
-    the edges' costs is least.
+    The problem of choosing one alternative for each node such that the total cost of
+    nodes and edges is least.
 
-    - `costs[i][a]`: the cost of node i under its alternative a; infinite if that is
-      impossible.
-    - `edges[i, j][a, b]`: the cost of alternatives a of node i and b of node j together; i
-      < j, one matrix per pair of nodes.
-    - `memory`: a limit, or None.
+    - `costs[i][a]`: the cost of node i under its alternative a; infinite if the
+      alternative is impossible.
+    - `edges[i, j][a, b]`: the cost of alternative a of node i together with alternative
+      b of node j, where i < j; each pair of nodes has at most one matrix.
+    - `memory`: a memory limit, or None.
     """
 
     costs: Sequence[Costs]
@@ -47,7 +47,8 @@ class Problem:
 
     def cost(self, choice: Sequence[int]) -> float:
         """
-        Returns the cost of a choice of one alternative per node, whatever memory it takes.
+        Returns the total cost of a choice of one alternative per node. The memory limit
+        is ignored.
         """
         nodes = sum(
             float(costs[a]) for costs, a in zip(self.costs, choice, strict=True)
@@ -57,7 +58,8 @@ class Problem:
 
     def peak(self, choice: Sequence[int]) -> float:
         """
-        Returns the most bytes that a choice occupies at any moment; 0 without a limit.
+        Returns the largest number of bytes that a choice occupies at any moment, or 0
+        if the problem has no memory limit.
         """
         if self.memory is None:
             return 0.0
@@ -74,7 +76,8 @@ class Problem:
 
 def relative_gap(objective: float, bound: float) -> float:
     """
-    Returns how far an objective is above its bound, as a fraction of itself; at least 0.
+    Returns the distance from `bound` up to `objective`, as a fraction of the objective.
+    The result is 0 if the objective is not above the bound.
     """
     if objective <= bound:
         return 0.0
@@ -84,12 +87,13 @@ def relative_gap(objective: float, bound: float) -> float:
 @dataclass(frozen=True)
 class Solution:
     """
-    The best choice found, and how good it is at least.
+    The best choice found, with a bound on how good any choice can be.
 
     - `choice`: one alternative per node.
     - `objective`: its cost; `bound`: no choice within the limit costs less.
-    - `method`: the method that found it; `seconds`: how long that took.
-    - `by_segments`: the choice that segments found, if the search went on from it.
+    - `method`: the method that found it; `seconds`: the time that it took.
+    - `by_segments`: the choice that segments found first, if the search continued from
+      it.
     """
 
     choice: Sequence[int]
@@ -102,7 +106,7 @@ class Solution:
     @property
     def gap(self) -> float:
         """
-        The distance of the objective from the bound, as a fraction of the objective; 0
-        is a proof.
+        The distance of the objective from the bound, as a fraction of the objective. If
+        it is 0, the choice is proven optimal.
         """
         return relative_gap(self.objective, self.bound)

@@ -1,23 +1,26 @@
 """
-Exact reductions: what they leave has the same optimum, and is often nothing.
+Exact reductions: the reduced graph has the same optimum, and is often empty.
 
-A node is taken off a worklist and tried, cheapest first:
+Nodes are taken from a worklist, those with the fewest neighbours first, and tried:
 
-- alternatives that are infinite, or that an edge forbids with everything, go;
-- a node with one alternative left is decided, its edges become costs of its neighbours;
-- a node with at most two neighbours is folded: its best answer to each of theirs becomes a
-  cost or an edge of theirs;
-- an alternative goes when another costs no more whatever the neighbours do (Goldstein);
-- a node whose alternative follows from a neighbour's, as the edge allows only one for each,
-  is merged into that neighbour.
+- alternatives with an infinite cost, or that some edge forbids with every alternative
+  of the neighbour, are removed;
+- a node with one alternative left is decided, and its edges become costs of its
+  neighbours;
+- a node with at most two neighbours is folded: the cost of its best alternative, for
+  each choice of the neighbours, becomes a cost or an edge of the neighbours;
+- an alternative is removed if another costs no more whatever the neighbours choose
+  (Goldstein);
+- a node whose alternative follows from that of a neighbour, because their edge allows
+  only one each time, is merged into the neighbour.
 
-Edges are normalised: what depends on one end only moves into its cost, and an edge with
-nothing left goes.
+Edges are normalised: costs that depend on one end only become costs of that end, and an
+edge without costs is removed.
 
-Under a memory limit a node that occupies something is not folded, and an alternative goes only
-for one that also occupies at most as much; of a node with one neighbour, also under only
-those alternatives of the neighbour where that holds. Points whose capacity no choice can
-exceed are forgotten first.
+With a memory limit, a node that occupies memory is not folded. An alternative is then
+removed only if the other one also occupies at most as much. For a node with one
+neighbour this is tested for each alternative of the neighbour separately. Points whose
+capacity no choice can exceed are removed first.
 """
 
 from __future__ import annotations
@@ -35,9 +38,9 @@ from distir.solver.problem import Costs
 
 def forget_slack(graph: CostGraph) -> list[int]:
     """
-    Removes the points whose capacity no choice can exceed, and those at which it is
-    exceeded only if it is at another point too. Returns the nodes that occupy less
-    afterwards.
+    Removes points that cannot limit the choice: points whose capacity no choice can
+    exceed, and points whose capacity is exceeded only if that of another point is too.
+    Returns the nodes that occupy less afterwards.
     """
     if not len(graph.limit):
         return []
@@ -69,8 +72,9 @@ def forget_slack(graph: CostGraph) -> list[int]:
 
 def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
     """
-    Returns, for each point of the program, the most that can be occupied, how many pieces
-    begin there, and how many end before.
+    Returns three arrays with an entry per point: the largest number of bytes that can
+    be occupied, the number of pieces that begin at the point, and the number of pieces
+    whose last point is the one before.
     """
     points = len(graph.limit)
     change = np.zeros(points + 1)
@@ -86,17 +90,17 @@ def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
 
 def _between(events: Table, kept: Table) -> Table:
     """
-    Returns how many of the events at each point lie between a kept point and the one
-    before.
+    Returns, for each kept point, the number of events after the previous kept point, up
+    to and including this point. `events` gives the number of events at each point.
     """
     return np.diff(np.cumsum(events)[kept], prepend=0)
 
 
 def _strictest(capacity: Costs, begins: Table, ends: Table) -> npt.NDArray[np.bool_]:
     """
-    Returns the points to keep: a point is dropped if all that is live there is also live at
-    a neighbour with no more capacity. It works with a stack, as a neighbour's neighbour can
-    become one.
+    Returns a mask of the points to keep. A point is dropped if everything that is live
+    there is also live at a neighbouring point with no more capacity. When a point is
+    dropped, its two neighbours become neighbours of each other and are compared too.
     """
     stack: list[int] = []
     began: list[int] = []  # between a point on the stack and the one below it
@@ -128,7 +132,7 @@ FINITE = 1e200
 
 
 class NoAlternative(Exception):
-    """Ends reductions: no alternative of `node` is possible."""
+    """Raised when `node` has no possible alternative left; it ends the reductions."""
 
     def __init__(self, node: int):
         self.node = node
@@ -136,8 +140,8 @@ class NoAlternative(Exception):
 
 def reduce(graph: CostGraph, clock: Clock | None = None) -> bool:
     """
-    Reduces a graph in place, until nothing more can be reduced or the time is over. Returns
-    False if a node turns out to have no possible alternative.
+    Reduces a graph in place until nothing more can be reduced or the clock stops.
+    Returns False if a node turns out to have no possible alternative, else True.
     """
     try:
         Reductions(graph, clock).run()
@@ -148,8 +152,8 @@ def reduce(graph: CostGraph, clock: Clock | None = None) -> bool:
 
 class Reductions:
     """
-    The reductions of a graph, with a worklist of nodes by degree, as taking leaves first
-    keeps the others' work small.
+    The reductions of a graph. A worklist of nodes is ordered by number of neighbours,
+    because folding leaves first makes the work on other nodes smaller.
     """
 
     def __init__(self, graph: CostGraph, clock: Clock | None = None):
@@ -159,7 +163,10 @@ class Reductions:
         self.queued: set[int] = set()
 
     def run(self) -> None:
-        """Reduces everything. Raises NoAlternative."""
+        """
+        Applies all reductions to the whole graph. Raises NoAlternative if a node has no
+        possible alternative.
+        """
         self.remove_infinite()
         self.normalise_all()
         forget_slack(self.graph)
@@ -168,7 +175,11 @@ class Reductions:
         self.settle()
 
     def settle(self) -> None:
-        """Reduces the nodes on the worklist and those that follow, forgetting points too."""
+        """
+        Reduces the nodes on the worklist and all nodes that change on the way, and
+        removes points that cannot limit the choice. Raises NoAlternative if a node has
+        no possible alternative.
+        """
         while True:
             self.drain()
             if self.is_late:
@@ -180,11 +191,14 @@ class Reductions:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time is over; the reductions so far are valid."""
+        """Whether the clock has stopped. The reductions so far stay valid."""
         return self.clock is not None and self.clock.stopped
 
     def drain(self) -> None:
-        """Reduces the nodes on the worklist and those that follow."""
+        """
+        Reduces the nodes on the worklist and all nodes that change on the way. Raises
+        NoAlternative if a node has no possible alternative.
+        """
         while self.queue and not self.is_late:
             _, i = heapq.heappop(self.queue)
             if i in self.queued:
@@ -198,7 +212,9 @@ class Reductions:
             heapq.heappush(self.queue, (len(self.graph.near[i]), i))
 
     def visit(self, i: int) -> None:
-        """Tries every reduction on a node; what changes goes back on the worklist."""
+        """
+        Tries every reduction on node `i`. Nodes that change are put on the worklist.
+        """
         graph = self.graph
         if not self.keep(i, np.isfinite(graph.costs[i])):
             return
@@ -214,8 +230,9 @@ class Reductions:
 
     def keep(self, i: int, mask: npt.NDArray[np.bool_]) -> bool:
         """
-        Keeps the alternatives in the mask; returns whether the node needs to be looked at
-        further.
+        Restricts node `i` to the alternatives in `mask`. Returns True if that removes
+        none, so that further reductions of the node can be tried; otherwise the node is
+        put on the worklist. Raises NoAlternative if no alternative is left.
         """
         if mask.all():
             return True
@@ -230,7 +247,10 @@ class Reductions:
         return False
 
     def remove_infinite(self) -> None:
-        """Removes alternatives that are infinite themselves, of all nodes at once."""
+        """
+        Removes the alternatives of infinite cost from all nodes at once. Raises
+        NoAlternative if a node has no other alternative.
+        """
         graph = self.graph
         kept: dict[int, Table] = {}
         for i, costs in graph.costs.items():
@@ -253,7 +273,7 @@ class Reductions:
             graph.steps.append(Substitution(i, (i,), left))
 
     def decide(self, i: int) -> None:
-        """Removes a node with one alternative."""
+        """Removes node `i`, which has one alternative left."""
         graph = self.graph
         graph.constant += float(graph.costs[i][0])
         for j, matrix in graph.near[i].items():
@@ -263,8 +283,8 @@ class Reductions:
 
     def dominate(self, i: int) -> bool:
         """
-        Applies Goldstein's test to all pairs of alternatives; returns whether any was
-        removed.
+        Removes alternatives of node `i` that are dominated by another one, by
+        Goldstein's test of all pairs. Returns whether any was removed.
         """
         graph = self.graph
         costs = graph.costs[i]
@@ -295,7 +315,7 @@ class Reductions:
     # Nodes with few neighbours --------------------------------------------------------
 
     def fold(self, i: int) -> None:
-        """Removes a node without memory that has at most two neighbours."""
+        """Removes node `i`, which has no memory pieces and at most two neighbours."""
         graph = self.graph
         costs = graph.costs[i]
         near = tuple(graph.near[i].items())
@@ -322,8 +342,9 @@ class Reductions:
 
     def restrict_leaf(self, i: int) -> None:
         """
-        For a node with one neighbour that occupies memory: forbids, under each alternative
-        of the neighbour, what costs and occupies more than another alternative.
+        For node `i`, which occupies memory and has one neighbour: under each
+        alternative of the neighbour, forbids the alternatives that cost and occupy at
+        least as much as another one.
         """
         graph = self.graph
         ((j, matrix),) = graph.near[i].items()
@@ -350,8 +371,9 @@ class Reductions:
 
     def merge(self, i: int) -> bool:
         """
-        Merges the node into a neighbour that determines it, or a neighbour into the node;
-        returns whether one was.
+        Merges node `i` into a neighbour that determines its alternative. If there is
+        none, merges into node `i` a neighbour whose alternative node `i` determines.
+        Returns whether a node was merged.
         """
         graph = self.graph
         for j, matrix in graph.near[i].items():
@@ -365,8 +387,9 @@ class Reductions:
 
     def merge_into(self, i: int, j: int, table: Table) -> bool:
         """
-        Removes i, whose alternative is `table[j's]`, unless j's edges would grow too much;
-        returns whether it did.
+        Removes node `i`, whose alternative is `table[b]` if node `j` has alternative b.
+        Its edges move to node `j`. Returns whether this was done: nothing changes if
+        the edges of node `j` would become too large.
         """
         graph = self.graph
         number = len(table)
@@ -393,8 +416,9 @@ class Reductions:
 
     def normalise(self, i: int, j: int) -> None:
         """
-        Moves what depends on one end only into that end's cost: afterwards each row and
-        column has a least entry of 0, or belongs to an alternative that is impossible.
+        Moves costs of an edge that depend on one end only into the costs of that end.
+        Afterwards the least entry of each row and column is 0, unless the row or column
+        belongs to an impossible alternative.
         """
         graph = self.graph
         matrix = graph.near[i][j]
@@ -409,7 +433,10 @@ class Reductions:
         self.normalise_columns(i, j)
 
     def normalise_columns(self, i: int, j: int) -> None:
-        """Does the same for an edge where nothing depends on i only."""
+        """
+        Moves costs of the edge that depend on node `j` only into the costs of node `j`.
+        Removes the edge if no costs are left.
+        """
         graph = self.graph
         matrix = graph.near[i][j]
         columns = matrix.min(axis=0)
@@ -426,7 +453,10 @@ class Reductions:
             self.push(j)
 
     def normalise_all(self) -> None:
-        """Does the same for all edges at once, those of one shape together."""
+        """
+        Moves costs that depend on one end of an edge only into the costs of that end,
+        for all edges at once. Edges of the same shape are processed together.
+        """
         graph = self.graph
         shapes: defaultdict[tuple[int, ...], list[tuple[int, int, Costs]]]
         shapes = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The result of a method for a graph, and the failures of solvers."""
+"""The result of solving a graph, and the error of solvers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from distir.solver.graph import CostGraph
 
 class InfeasibleError(DistIRError):
     """
-    Raised if no choice is possible, or none was found that fits in memory.
+    Raised if no choice is possible, or if no choice that fits into memory was found.
 
-    - `nodes`: those that are to blame; under a memory limit those that occupy the most at
-      the peak of the smallest choice found, largest first.
-    - `peak`: the smallest peak found, in bytes; None if the limit is not to blame.
-    - `least`: no choice has a smaller peak than this.
-    - `proven`: whether there is no choice; otherwise none was found in the time.
+    - `nodes`: the nodes that cause this; under a memory limit, the nodes that are live
+      at the peak of the smallest choice found, largest first.
+    - `peak`: the smallest peak found, in bytes, or None if the limit is not the cause.
+    - `least`: a lower bound, in bytes, on the peak of every choice.
+    - `proven`: whether it is proven that no choice exists; otherwise none was found in
+      time.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ ROUNDING = 1e-9
 @dataclass(frozen=True)
 class SolverResult:
     """
-    A choice of the nodes of a graph that fits in memory, or None; its cost; and a lower
-    bound of the cost of all choices, which is infinite if there is none.
+    The result of solving a graph. `choice` gives the alternatives of a choice that fits
+    into memory, or is None. `objective` is the cost of the choice. `bound` is a lower
+    bound on the cost of all choices; it is infinite if no choice exists.
     """
 
     choice: Mapping[int, int] | None
@@ -56,29 +58,38 @@ class SolverResult:
     def of(
         graph: CostGraph, choice: Mapping[int, int] | None, bound: float
     ) -> SolverResult:
-        """Returns the result of a choice, with its cost in the graph, or of None."""
+        """
+        Returns the result for `choice` with its cost in the graph. If `choice` is None,
+        the cost is infinite.
+        """
         objective = math.inf if choice is None else graph.cost(choice)
         return SolverResult(choice, objective, min(bound, objective))
 
     @property
     def infeasible(self) -> bool:
-        """Whether it is proven that there is no choice."""
+        """Whether it is proven that no choice exists."""
         return self.choice is None and self.bound == math.inf
 
     def proven(self, gap: float) -> bool:
-        """Whether no choice is better by more than the gap, a fraction of the objective."""
+        """
+        Returns whether it is proven that no choice is better by more than `gap`, a
+        fraction of the objective.
+        """
         if self.choice is None:
             return self.infeasible
         return self.objective - self.bound <= max(gap, ROUNDING) * abs(self.objective)
 
     def better(self, other: SolverResult) -> SolverResult:
-        """Returns the cheaper choice and the higher bound of two results."""
+        """Returns the cheaper choice and the higher bound of the two results."""
         best = self if self.objective <= other.objective else other
         bound = max(self.bound, other.bound)
         return SolverResult(best.choice, best.objective, min(bound, best.objective))
 
 
 def trivial_bound(graph: CostGraph) -> float:
-    """Returns the sum of the cheapest entries of every node and edge."""
+    """
+    Returns a simple lower bound on the cost of a graph: the sum of the least entries of
+    all nodes and edges.
+    """
     nodes = sum(float(costs.min()) for costs in graph.costs.values())
     return graph.constant + nodes + sum(float(m.min()) for _, _, m in graph.edges())

@@ -1,12 +1,14 @@
 """
-Dynamic programming over segments (Rhino's level O2, section 4.3.2): fast, without a proof.
+Dynamic programming over segments (Rhino's level O2, section 4.3.2): fast, but without a
+proof of optimality.
 
-Segments are decided one after the other, each exactly by elimination, for every combination
-of alternatives of the critical nodes at its end: such a combination is a *history*, which
-records all choices so far. Edges between a segment and earlier decisions cost what the
-history says; edges to nodes that are still to be decided count at their cheapest until
-then. As earlier segments did not know of later ones, pairs of consecutive segments are then
-decided again, exactly, while the others stay, until nothing changes.
+Segments are decided one after another. Each is decided exactly, by elimination, for
+every combination of alternatives of the critical nodes at its end. Such a combination
+is a *history*, which records all choices so far. Edges from a segment to earlier nodes
+have the costs that a history gives. Edges to nodes that are still undecided count with
+their least cost. Because earlier segments did not know later ones, pairs of consecutive
+segments are then decided again, exactly, with all other nodes fixed, until nothing
+changes.
 """
 
 from __future__ import annotations
@@ -29,13 +31,16 @@ from distir.solver.reductions import reduce
 from distir.solver.result import ROUNDING, SolverResult
 
 HISTORIES = 64
-"""The most histories that are kept after each segment."""
+"""The largest number of histories that are kept after each segment."""
 
 COMBINATIONS = 1 << 12
-"""The most combinations of alternatives of the critical nodes at the end of a segment."""
+"""
+The largest number of combinations of alternatives of the critical nodes at the end of a
+segment.
+"""
 
 SEGMENT_WORK = 2e8
-"""The most additions and comparisons that a segment may take."""
+"""The largest number of additions and comparisons for a segment."""
 
 _PAST = -1  # the node whose alternatives are histories
 
@@ -47,10 +52,11 @@ class _Decided:
     """
     The decisions so far.
 
+    - `costs`: the cost of each history;
     - `choices[i]`: the alternative of node i in each history, for nodes with undecided
       neighbours;
-    - `records`: for each segment, which history each of its histories continues, and its
-      choices.
+    - `records`: for each segment, the earlier history that each of its histories
+      continues, and the choices within the segment.
     """
 
     costs: Costs
@@ -62,9 +68,10 @@ def solve_by_segments(
     graph: CostGraph, clock: Clock, segments: Segments
 ) -> SolverResult:
     """
-    Returns a good choice of a graph without memory, which loses its nodes; the optimum if
-    no history could continue or the segments are too large. Its bound is not a bound for
-    other choices.
+    Returns a good choice for a graph, without regard to memory. The graph loses its
+    nodes. If no history can be continued, or segments are too large, the whole graph is
+    solved at once. In all other cases the bound of the result says nothing about other
+    choices.
     """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
@@ -77,8 +84,8 @@ def solve_by_segments(
 
 def choose(graph: CostGraph, clock: Clock, segments: Segments) -> dict[int, int] | None:
     """
-    Returns a good choice of a graph, ignoring its memory limit; None if there was no time,
-    or no history could continue.
+    Returns a good choice for a graph without regard to its memory limit. Returns None
+    if the clock stops or no history can be continued.
     """
     groups = [[i for i in group if i in graph.costs] for group in segments.groups]
     groups = [group for group in groups if group]
@@ -106,7 +113,11 @@ def _decide(
     decided: _Decided,
     clock: Clock,
 ) -> bool:
-    """Continues every history through a segment; returns whether any could."""
+    """
+    Continues every history through a segment. Returns whether any could be continued.
+    `nodes` are the nodes of the segment, `waiting` the undecided nodes after it, and
+    `ends` its critical nodes.
+    """
     part = _segment(graph, nodes, waiting, decided)
     while True:
         order = plan(part, SEGMENT_WORK, kept=(_PAST, *ends))
@@ -149,8 +160,8 @@ def _segment(
     graph: CostGraph, nodes: Sequence[int], waiting: set[int], decided: _Decided
 ) -> CostGraph:
     """
-    Returns the graph of a segment and a node for the past, with edges for what depends on
-    it.
+    Returns the graph of a segment, with one extra node that stands for the past. Its
+    alternatives are the histories, and its edges hold the costs that depend on them.
     """
     inside = set(nodes)
     costs = {i: graph.costs[i] for i in nodes}
@@ -176,7 +187,8 @@ def _segment(
 
 def _ahead(matrix: Costs, costs: Costs) -> Costs:
     """
-    Returns the least that an edge to an undecided node adds to the node's own least cost.
+    Returns, for each alternative, the least cost that an edge adds to the least cost of
+    its undecided neighbour. `costs` are the costs of the neighbour.
     """
     least = costs.min()
     return (matrix + costs).min(axis=1) - (least if np.isfinite(least) else 0.0)
@@ -189,8 +201,8 @@ def _ends(
     critical: frozenset[int],
 ) -> list[int]:
     """
-    Returns the critical nodes of a segment with undecided neighbours, as long as they are
-    few.
+    Returns critical nodes of a segment that have undecided neighbours. Nodes are added
+    only as long as their alternatives have few combinations.
     """
     found: list[int] = []
     combinations = 1
@@ -210,8 +222,9 @@ def _swept(
     clock: Clock,
 ) -> None:
     """
-    Decides pairs of consecutive segments again, while the others stay, until nothing
-    changes; later rounds only visit those around which something did.
+    Decides pairs of consecutive segments again, with all other nodes fixed, until
+    nothing changes. After the first round, a pair is visited only if a node in or next
+    to it changed.
     """
     windows = [(*one, *next_) for one, next_ in pairwise(groups)]
     seen = [{*nodes, *(j for i in nodes for j in graph.near[i])} for nodes in windows]
@@ -237,7 +250,10 @@ def _swept(
 def _window(
     graph: CostGraph, nodes: Sequence[int], choice: dict[int, int]
 ) -> CostGraph:
-    """Returns the graph of some nodes, where the others follow a choice."""
+    """
+    Returns the graph of the nodes `nodes`, with all other nodes fixed at the choice
+    `choice`.
+    """
     inside = set(nodes)
     costs: dict[int, Costs] = {}
     near: dict[int, dict[int, Costs]] = {}

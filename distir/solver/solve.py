@@ -55,7 +55,8 @@ PATIENCE = 1.0
 
 def solve(problem: Problem, **options: Any) -> Solution:
     """
-    Does what `solution_of` does, and raises the InfeasibleError if there is no choice.
+    Returns the solution that `solution_of` finds with the same options. Raises
+    InfeasibleError if there is no choice.
     """
     found = solution_of(problem, **options)
     if isinstance(found, InfeasibleError):
@@ -78,23 +79,25 @@ def solution_of(
     progress: Callable[[str], None] | None = None,
 ) -> Solution | InfeasibleError:
     """
-    Returns the best choice found within a time (seconds) and to a gap (a fraction of the
-    objective), with its bound; if there is no choice, the reason. An interruption (SIGINT)
-    ends the search as the time limit does. A first choice is made whatever the time. Raises
-    DistIRError for unknown methods.
+    Returns the best choice that is found, with its bound, or the reason why there is no
+    choice. The search ends at `time_limit` seconds, when the gap to the bound is at
+    most `gap` (a fraction of the objective), or at an interruption (SIGINT). A first
+    choice is made even if the time is over. Raises DistIRError for unknown methods and
+    solvers.
 
-    - `method`: `elimination` is exact and ignores memory; `integer-program` is exact, by
-      `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by
-      size, and leaves that gap if an integer program would take minutes;
-    - `clock`: a further time limit; its owner receives interruptions;
-    - `seed_choice`: a choice that the answer must not be worse than; ignored if it does not
-      fit;
-    - `level`: at O2 the `segments` are decided one after the other instead of the whole, so
-      that the bound is far from the optimum; the whole is solved if they find nothing. At
-      O3 the Lagrangian goes on from what O2 finds, which the answer holds too;
-    - `is_binding`: whether the best choice without the limit of memory is known to exceed
-      it, so that it is not looked for again;
-    - `progress`: called with lines of text.
+    - `method`: `elimination` is exact and ignores memory; `integer-program` is exact,
+      by `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses
+      by size, and leaves that gap if an integer program would take minutes;
+    - `clock`: a further time limit; its owner handles interruptions;
+    - `seed_choice`: a choice that the result must not be worse than; ignored if it does
+      not fit into memory;
+    - `level`: at O2 the `segments` are decided one after another instead of all nodes
+      together, so the bound is far from the optimum; if segments find no choice, all
+      nodes are solved together. At O3 the Lagrangian continues from the choice of O2,
+      and the result holds that choice too;
+    - `is_binding`: whether the best choice without a memory limit is known to exceed
+      the limit, so that it is not searched again;
+    - `progress`: a function that is called with lines of text.
     """
     one_of("method", method, METHODS)
     one_of("solver", solver, SOLVERS)
@@ -169,8 +172,8 @@ class _Solving:
 
     def whole(self, choice: Mapping[int, int] | None) -> list[int] | None:
         """
-        Returns the alternatives of all nodes, which follow from those of the remaining
-        nodes.
+        Returns the alternatives of all nodes, computed from those of the remaining
+        nodes, or None if `choice` is None.
         """
         if choice is None:
             return None
@@ -178,7 +181,7 @@ class _Solving:
         return [every[i] for i in range(len(self.problem.costs))]
 
     def fits(self, choice: Sequence[int]) -> bool:
-        """Whether a choice of all nodes is possible and within the limit."""
+        """Whether a choice for all nodes is possible and keeps the memory limit."""
         memory = self.problem.memory
         possible = math.isfinite(self.problem.cost(choice))
         return possible and (
@@ -186,7 +189,10 @@ class _Solving:
         )
 
     def search(self, method: Method) -> tuple[str, SolverResult]:
-        """Returns the method's name and what it found for the remaining nodes."""
+        """
+        Returns the name of the method that was used, and its result for the remaining
+        nodes.
+        """
         graph = self.graph
         found = decided(graph)
         if found is not None:
@@ -220,8 +226,9 @@ class _Solving:
 
     def segments_only(self, by_segments: Optimum) -> tuple[str, SolverResult]:
         """
-        Solves segment by segment. If the result does not fit in memory, memory gets prices,
-        at which all segments are decided together if elimination would be slow.
+        Solves segment by segment. If the result does not fit into memory, memory is
+        given prices. At these prices, all segments are solved together if elimination
+        would be slow.
         """
         graph, clock = self.graph, self.clock
         choice = by_segments(graph.copy(memory=False), clock).choice
@@ -237,9 +244,9 @@ class _Solving:
         self, by_segments: Optimum, passes: Lagrangian, share: float = 1.0
     ) -> Lagrangian:
         """
-        Finds prices for memory, with segments decided at given prices, in a fraction of the
-        time. Unless elimination is quick, `passes` begin: dual ascent finds prices in less
-        time than the segments, and has a bound.
+        Finds prices for memory, in the fraction `share` of the time; at given prices,
+        segments are decided one after another. Unless elimination is quick, `passes`
+        first finds prices by dual ascent, which takes less time and gives a bound.
         """
         gap, clock = max(self.gap, SEGMENTS_GAP), self.clock.part(share)
         quick = Lagrangian(self.graph, gap, clock, self.progress, by_segments)
@@ -250,7 +257,10 @@ class _Solving:
         return quick
 
     def any_choice(self) -> Mapping[int, int] | None:
-        """Returns a choice that fits, if the methods found none: a good one, or any."""
+        """
+        Returns a choice that fits into memory, for use if the methods found none, or
+        None. It is a good choice if quick rules find one, else any choice that fits.
+        """
         graph, clock = self.graph, self.clock
         found = first_choice(graph)
         if graph.pieces:
@@ -270,8 +280,9 @@ class _Solving:
 
     def lagrangian(self) -> SolverResult:
         """
-        Runs the Lagrangian, from what segments find if there are any, and again from the
-        smallest peak if it saw no choice that fits.
+        Runs the Lagrangian. If segments are given, it starts from their result. If it
+        finds no choice that fits into memory, it runs again from the choice with the
+        smallest peak.
         """
         graph, clock = self.graph, self.clock
         first = self.by_passes()
@@ -296,26 +307,28 @@ class _Solving:
     @cached_property
     def order(self) -> EliminationOrder | None:
         """
-        The order in which all nodes are eliminated, memory left out; None if no choice is
-        possible.
+        The order in which all nodes can be eliminated without regard to memory, or None
+        if no choice is possible.
         """
         free = self.graph.copy(memory=False)
         return plan(free, WORK) if reduce(free) else None
 
     @property
     def is_small(self) -> bool:
-        """Whether elimination without regard to memory takes at most some seconds."""
+        """Whether elimination without regard to memory takes a few seconds at most."""
         return self.order is None or fits(self.order)
 
     @property
     def is_quick(self) -> bool:
-        """Whether elimination may be repeated for many prices of memory."""
+        """
+        Whether elimination is fast enough to be repeated for many prices of memory.
+        """
         return self.order is None or self.order.work <= PASS_WORK
 
     def by_passes(self) -> Lagrangian:
         """
-        Returns the Lagrangian: solved exactly at each choice of multipliers if elimination
-        is quick, else near its optimum.
+        Returns the Lagrangian of the remaining nodes. For given multipliers it is
+        solved exactly if elimination is quick, else approximately by dual ascent.
         """
         graph, clock = self.graph, self.clock
         if self.is_quick:
@@ -325,7 +338,9 @@ class _Solving:
 
     def elimination(self, method: Method) -> SolverResult | None:
         """
-        Returns the optimum by elimination, if that is small enough and keeps the limit.
+        Returns the optimum by elimination, or None if elimination is too slow or the
+        optimum exceeds the memory limit. Raises DistIRError instead of returning None
+        if `method` is `elimination`.
         """
         graph = self.graph
         free = graph.copy(memory=False)
@@ -356,15 +371,18 @@ class _Solving:
         return None
 
     def integer_program(self, start: Mapping[int, int] | None) -> SolverResult:
-        """Solves the integer program of the remaining nodes."""
+        """
+        Returns the result of the integer program of the remaining nodes. `start` is a
+        choice to start from, or None.
+        """
         return solve_integer_program(
             self.graph, self.solver, clock=self.clock, gap=self.gap, start=start
         )
 
     def failure(self, found: SolverResult) -> InfeasibleError:
         """
-        Returns the reason why there is no choice: the limit and who exceeds it, or the
-        forbidden pairs.
+        Returns an error with the reason why there is no choice: either the memory
+        limit, with the nodes that exceed it, or forbidden pairs of alternatives.
         """
         memory = self.problem.memory
         peak = self.peak
@@ -396,9 +414,7 @@ class _Solving:
 
 
 def contributors(problem: Problem, choice: Sequence[int]) -> list[int]:
-    """
-    Returns the nodes that are live when a choice occupies the most, the largest first.
-    """
+    """Returns the nodes that occupy memory at the peak of a choice, largest first."""
     memory = problem.memory
     assert memory is not None
     end = max(end for _, end in memory.intervals)
@@ -430,8 +446,9 @@ def _silent(_: str) -> None:
 
 def settled(problem: Problem, objective: float, bound: float) -> float:
     """
-    Returns a bound without its rounding: the next integer if all costs are integers, and
-    the objective if the bound is as close to it as sums of floats are to each other.
+    Returns the bound without rounding errors. If all costs are integers, it is rounded
+    up to an integer. If it is as close to the objective as rounding errors are, it is
+    the objective.
     """
     slack = ROUNDING * abs(objective)
     if math.isfinite(bound) and all(
@@ -449,11 +466,11 @@ def forbid_largest(
     graph: CostGraph, clock: Clock, optimum: Optimum
 ) -> Mapping[int, int] | None:
     """
-    Rhino's rule for a memory limit (section 4.4), as a few large tensors take most of the
-    memory: forbids the k nodes that can occupy the most the alternatives in which they do, and
-    solves the rest without a limit, for the least k that fits in memory. Returns the
-    choice; None if there is none, or no time to find it. `optimum` solves a graph, which
-    loses its nodes.
+    Returns a choice that fits into memory by Rhino's rule (section 4.4), or None if
+    none is found in time. The rule relies on the fact that a few large tensors take
+    most of the memory. It forbids the largest alternatives of the k nodes that can
+    occupy the most, and solves the rest without a limit. The smallest k whose result
+    fits is used. `optimum` is the function that solves a graph, which loses its nodes.
     """
     sizes = {i: pieces.usage.max(axis=0) for i, pieces in graph.pieces.items()}
     largest = sorted(sizes, key=lambda i: (-float(sizes[i].max()), i))

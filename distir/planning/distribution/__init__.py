@@ -1,6 +1,8 @@
 """
-The steps of `distribute`, in `distribute`: each is a file, which its pass calls as well.
+The steps of the pass `distribute`. Each step is in a file, which its own pass calls
+too.
 
-`meshes` and `batches` come first, then `experts` and `context`; `padding`, `zero` and
-`stored_layouts` concern the tensors that are stored; `buckets` and `overlap` come last.
+The file `distribute` runs the steps. `meshes` and `batches` come first, then `experts`
+and `context`. `padding`, `zero` and `stored_layouts` treat the tensors that devices
+store. `buckets` and `overlap` come last.
 """

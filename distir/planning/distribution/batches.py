@@ -1,4 +1,4 @@
-"""Finds the arguments that hold the batch, and splits it over a mesh axis."""
+"""Finds the arguments that hold the batch, and splits the batch over a mesh axis."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from distir.program import (
 
 def split_batch(module: ModuleOp, axis: str) -> None:
     """
-    Annotates the inputs and labels of a sequential program that hold the batch with a split
-    of it over a mesh axis, as the pass `data-parallel` documents. Raises DistIRError.
+    Annotates a sequential program: inputs and labels that hold the batch are split over
+    the mesh axis `axis`, as the pass `data-parallel` documents. Raises DistIRError if
+    the batch cannot be split in this way.
     """
     reason = try_to_split_batch(module, axis)
     if reason is not None:
@@ -38,9 +39,10 @@ def split_batch(module: ModuleOp, axis: str) -> None:
 
 def try_to_split_batch(module: ModuleOp, axis: str) -> str | None:
     """
-    Does what `split_batch` does; if the batch cannot be split over the axis, leaves the
-    program as it is and returns the reason, for the user. Raises DistIRError for an axis
-    that the program has not.
+    Splits the batch over the mesh axis `axis`, as `split_batch` does, and returns None.
+    If the batch cannot be split over the axis, leaves the program unchanged and returns
+    the reason, as a message for the user. Raises DistIRError if the program has no axis
+    `axis`.
     """
     mesh = axis_mesh(module, axis)
     function = entry_function(module)

@@ -1,5 +1,5 @@
 """
-The size of messages that several collectives share, from the latency in the cost model.
+Chooses the size of messages that several collectives share, from the cluster's latency.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.bucketing import bucket_collectives
 
 _SHARE = 0.05
-"""The largest fraction of a message's time that latency may be."""
+"""The largest fraction of a message's time that latency may take."""
 
 _LEAST, _MOST = 1 << 20, 1 << 40
 """
-The range of bytes in which sizes of messages are looked for; at the upper end latency never
+The range, in bytes, in which message sizes are searched. At the upper end latency never
 matters.
 """
 
 
 def bucket_collectives_of(module: ModuleOp, megabytes: float | None = None) -> None:
     """
-    Forms the buckets of a distributed program, in place. A bucket holds at most `megabytes`
-    (1e6 bytes) on a device; without that, it is so large that latency is at most a
-    twentieth of the message's time on the program's cluster. Raises DistIRError.
+    Combines collectives of a distributed program into buckets, in place. A bucket holds
+    at most `megabytes` (in 1e6 bytes) on a device. By default it is so large that
+    latency takes at most a twentieth of the message's time on the program's cluster.
+    Raises DistIRError if `megabytes` is not above 0.
     """
     if megabytes is not None:
         if not megabytes > 0:
@@ -55,11 +56,11 @@ def bucket_collectives_of(module: ModuleOp, megabytes: float | None = None) -> N
 
 class MessageSizes:
     """
-    The sizes in bytes above which latency does not matter, by what a message does and which
-    links it crosses.
+    The sizes, in bytes, from which on latency hardly matters, depending on the kind of
+    message and the links that it crosses.
 
-    `hardware` is the cluster, `meshes` are the meshes on it by their symbols. The size is
-    `DEFAULT` where there is no cluster, or one with fewer devices than the meshes.
+    `hardware` is the cluster. `known` maps symbols to the meshes on it. The size is
+    `DEFAULT` if there is no cluster, or if the cluster has fewer devices than a mesh.
     """
 
     DEFAULT = 25e6
@@ -72,7 +73,7 @@ class MessageSizes:
 
     def limit(self, first: CollectiveOp) -> float:
         """
-        Returns the bytes that a message should have which begins with that collective.
+        Returns the number of bytes for a message whose first collective is `first`.
         """
         if first.message not in self.known:
             self.known[first.message] = self._limit(first)

@@ -1,4 +1,4 @@
-"""Context parallelism: sequences that are split over a mesh axis, through attention."""
+"""Context parallelism: splits sequences over a mesh axis, also within attention."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ The orders in which the tokens of a sequence may be dealt out to the devices of 
 
 _ROUNDS = 32
 """
-The number of runs that a device's share of a sequence is cut into in cyclic order, where
-its length allows that. With n runs, the work that a causal mask leaves differs between
-devices by at most 1 / n.
+The least number of runs that a device's share of a sequence consists of in cyclic
+order, if the share is long enough. With n runs, the work that a causal mask leaves
+differs between devices by at most a fraction 1 / n.
 """
 
 _LONG = 8192
 """
-From this number of tokens on, searches try context parallelism without being told to. What
-attention takes grows with the square of the length, and for shorter sequences other
-parallelism is rarely beaten by it, so that trying it would cost time for nothing.
+The number of tokens from which on searches try context parallelism by default. The time
+of attention grows with the square of the length. For shorter sequences other
+parallelism is almost always faster, so that trying it would waste time.
 """
 
 
 def context_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]:
     """
-    Returns the degrees of context parallelism on so many devices that a search tries: 1,
-    and for programs that attend to long sequences the powers of two that split these evenly.
+    Returns the degrees of context parallelism that a search tries on `devices` devices.
+    If all programs attend to long sequences, these are the powers of two that divide
+    the number of devices and all sequence lengths; else the only degree is 1.
     """
     lengths: set[int] = set()
     for module in modules:
@@ -70,7 +71,8 @@ def context_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...
 
 def _held(module: ModuleOp) -> dict[int, tuple[int, ...]]:
     """
-    Returns the shapes of a program's inputs and labels that may hold sequences, by position.
+    Returns the shapes of those inputs and labels of a program that may hold sequences,
+    by argument index.
     """
     return {
         argument.index: shape
@@ -81,9 +83,10 @@ def _held(module: ModuleOp) -> dict[int, tuple[int, ...]]:
 
 def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> None:
     """
-    Annotates the inputs and labels of a sequential program that hold the sequence with a split
-    of it over a mesh axis, and prepares attention for it, as `context-parallel` says.
-    Raises DistIRError.
+    Annotates a sequential program: inputs and labels that hold the sequence are split
+    over the mesh axis `axis`, and attention is prepared for the split, as the pass
+    `context-parallel` documents. `order` is one of `ORDERS`. Raises DistIRError if the
+    sequence cannot be split in this way.
     """
     one_of("order of tokens", order, ORDERS, "context-parallel")
     mesh = axis_mesh(module, axis)
@@ -136,9 +139,9 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
 
 def _run(length: int, parts: int, order: str) -> int | None:
     """
-    Returns how many neighbouring tokens a run has; None if a device's share is one run. In
-    cyclic order a share has the least number of runs, `_ROUNDS` or more, that divides it,
-    else each token is a run.
+    Returns the number of neighbouring tokens in a run, or None if each device's share
+    is one run. In cyclic order, the number of runs is the smallest number from
+    `_ROUNDS` on that divides the share evenly. If there is none, each token is a run.
     """
     if order == "contiguous" or length == parts:
         return None

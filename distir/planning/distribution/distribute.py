@@ -1,5 +1,6 @@
 """
-Distributes a sequential program as a user asks: the steps behind the pass `distribute`.
+Distributes a sequential program by a user's options: the steps behind the pass
+`distribute`.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ from distir.transforms.sequences.ring_attention import ring_attention
 from distir.transforms.sequences.sequence_parallel import split_sequences
 
 CONTEXTS = ("gather", "ring")
-"""The ways in which keys and values reach all queries of a sequence that is split."""
+"""The ways in which keys and values reach all queries of a split sequence."""
 
 
 def _speaks_of(options: DistributionOptions, name: str) -> bool:
-    """Whether `shard` or `whole` say how an argument of that name is split."""
+    """Returns whether `shard` or `whole` requests a layout for the argument `name`."""
     patterns = (*options.whole, *map(named_argument, options.shard))
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def check_options(options: DistributionOptions, module: ModuleOp) -> None:
     """
-    Refuses options that do not go together, or not with the program. Raises
-    DistIRError.
+    Raises DistIRError for options that contradict each other or do not suit the
+    program.
     """
     one_of("way to bring keys to queries", options.context, CONTEXTS, NAME)
     if options.e == 1 and options.token_dispatch != "auto":
@@ -124,8 +125,9 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
 
 def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     """
-    Adds a mesh to a sequential program, chooses the layouts on it and leaves them as
-    annotations: the first part of `distribute`. Raises DistIRError.
+    Adds a mesh to a sequential program, chooses layouts on the mesh, and writes them as
+    annotations. This is the first part of `distribute`. Raises DistIRError for options
+    that contradict each other or do not suit the program.
     """
     check_sequential(module, NAME)
     check_options(options, module)
@@ -166,7 +168,8 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
 
 def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     """
-    Distributes a sequential program in place and verifies the result. Raises DistIRError.
+    Distributes a sequential program in place and verifies the result. Raises
+    DistIRError for options that contradict each other or do not suit the program.
     """
     options = options.on_one_mesh()
     try:
@@ -196,8 +199,9 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
 
 def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:
     """
-    Turns attention whose keys are gathered over axis "c" into rings, if `context` is
-    `ring`.
+    If the option `context` is `ring`, turns attention whose keys are gathered over axis
+    `c` into rings, in which devices pass blocks of keys on. Attention that cannot be a
+    ring is named in a note. Raises DistIRError if no attention can be a ring.
     """
     if options.c == 1 or options.context != "ring":
         return
@@ -215,7 +219,10 @@ def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> Non
 
 
 def offload_states_as_asked(module: ModuleOp, options: DistributionOptions) -> None:
-    """Keeps the optimizer's states in the host's memory, if `offload_states` says so."""
+    """
+    If the option `offload_states` is set, keeps the optimizer's states in the host's
+    memory. Raises DistIRError if the program has no such states.
+    """
     if options.offload_states and not offload_states(module):
         raise DistIRError(
             "distribute: the program keeps no states of an optimizer that could be in the "
@@ -245,7 +252,10 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
 
 
 def _check_stages(options: DistributionOptions, cluster: ClusterOp | None) -> None:
-    """Refuses stages for which a cluster has too few devices. Raises DistIRError."""
+    """
+    Raises DistIRError if the meshes of the stages together need more devices than the
+    cluster has.
+    """
     if options.stage_meshes == (SEARCH,) or cluster is None:
         return
     if options.devices > cluster.size:

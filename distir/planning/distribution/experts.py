@@ -1,4 +1,4 @@
-"""Expert parallelism: experts that are dealt out over a mesh axis, and tokens sent to them."""
+"""Expert parallelism: distributes experts over a mesh axis and sends tokens to them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,17 @@ from distir.sharding.rule import Rule, rule_for
 from distir.transforms.expert_shards import deal_out_experts
 
 DISPATCHES = ("auto", "gather", "all-to-all")
-"""How tokens come to experts on other devices; `auto` is the planner's choice."""
+"""
+The ways in which tokens reach experts on other devices. With `auto` the planner
+chooses.
+"""
 
 
 def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]:
     """
-    Returns the degrees of expert parallelism on so many devices that programs allow: 1, and
-    for mixtures of experts all that deal experts and devices out evenly.
+    Returns the degrees of expert parallelism that programs allow on `devices` devices.
+    For mixtures of experts, these are all common divisors of `devices` and the numbers
+    of experts; else the only degree is 1.
     """
     sizes = {
         shape_of(argument.type)[0]
@@ -63,8 +67,10 @@ def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]
 
 def split_experts(module: ModuleOp, axis: str, token_dispatch: str = "auto") -> None:
     """
-    Requests that the experts of a sequential program are dealt out over a mesh axis, as the
-    pass `expert-parallel` says. Raises DistIRError.
+    Requests that the experts of a sequential program are distributed over the mesh axis
+    `axis`, as the pass `expert-parallel` documents. `token_dispatch` is one of
+    `DISPATCHES`. Raises DistIRError if the program has no experts, or if they cannot be
+    distributed evenly.
     """
     one_of("way of tokens to experts", token_dispatch, DISPATCHES, "expert-parallel")
     mesh = axis_mesh(module, axis)
@@ -101,7 +107,9 @@ def split_experts(module: ModuleOp, axis: str, token_dispatch: str = "auto") -> 
 
 def _bring_tokens(module: ModuleOp, token_dispatch: str, mesh: Mesh, axis: str) -> None:
     """
-    Requests the layouts of rows with which tokens travel in that way. Raises DistIRError.
+    Requests the layouts of rows with which tokens travel in the way `token_dispatch`,
+    one of `DISPATCHES`. Raises DistIRError if it is not `auto` and the program has no
+    op `train.expert_places`.
     """
     places = [op for op in module.walk() if isinstance(op, ExpertPlacesOp)]
     if token_dispatch == "auto":
@@ -122,12 +130,15 @@ def _bring_tokens(module: ModuleOp, token_dispatch: str, mesh: Mesh, axis: str) 
 
 def _shorter(places: Sequence[ExpertPlacesOp], devices: int) -> str:
     """
-    Returns the exchange of tokens that sends fewer bytes to this number of devices:
-    "all-to-all", or "auto" for the planner's choice. A device with n tokens, each of which
-    chooses k experts, sends about k n (1 - 1/devices) tokens to experts, or receives
-    n (devices - 1) if all tokens are gathered; results take the same way back. It is "auto"
-    where gathering sends less, where devices have unequal numbers of groups of tokens, and
-    where experts have a capacity: then all places travel, and the planner knows their bytes.
+    Returns the exchange of tokens that sends fewer bytes between `devices` devices:
+    "all-to-all", or "auto" to let the planner choose.
+
+    A device with n tokens, each of which chooses k experts, sends about k n (1 -
+    1/devices) tokens to experts. If all tokens are gathered, it receives n (devices -
+    1). Results travel back in the same way. Returns "auto" if gathering sends less, or
+    if devices would have different numbers of groups of tokens. It also returns "auto"
+    if experts have a capacity: all places are then sent, used or not, and the planner
+    knows their bytes.
     """
     shapes = [shape_of(op.ids) for op in places]
     fits = all(map(_is_dropless, places)) and all(s[0] % devices == 0 for s in shapes)
@@ -137,14 +148,17 @@ def _shorter(places: Sequence[ExpertPlacesOp], devices: int) -> str:
 
 
 def _is_dropless(op: ExpertPlacesOp) -> bool:
-    """Whether an expert has places for all tokens of a group."""
+    """
+    Whether each expert has places for all tokens of a group, so that no token is
+    dropped.
+    """
     return op.capacity.value.data >= shape_of(op.ids)[1]
 
 
 def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> None:
     """
-    Requests that a device dispatches and combines the tokens that it has; if `ragged`, rows
-    that are empty do not travel.
+    Requests that each device dispatches and combines its own tokens. With `ragged`,
+    empty rows are not sent.
     """
     groups = Layout(mesh.name).with_dim(1, (Shard(axis),), 4)
     for op in list(module.walk()):
@@ -173,7 +187,10 @@ def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> Non
 def _requested(
     value: SSAValue, layout: Layout, axis: str, op: Operation
 ) -> ConstrainOp:
-    """Returns a request for the layout of a value on one axis, with the scope of an op."""
+    """
+    Returns a `dist.constrain` op that requests the layout of `value` on the axis
+    `axis`. It has the scope of `op`.
+    """
     constrain = ConstrainOp(value, layout, [axis])
     if SCOPE in op.attributes:
         constrain.attributes[SCOPE] = op.attributes[SCOPE]
@@ -181,7 +198,10 @@ def _requested(
 
 
 def _constrain(op: Operation, index: int, layout: Layout, axis: str) -> ConstrainOp:
-    """Requests the layout of an operand on one axis; returns the request."""
+    """
+    Requests the layout of operand `index` of `op` on the axis `axis`. Returns the
+    inserted `dist.constrain` op.
+    """
     constrain = _requested(op.operands[index], layout, axis, op)
     Rewriter.insert_op(constrain, InsertPoint.before(op))
     op.operands[index] = constrain.result
@@ -192,8 +212,10 @@ def _send_tokens(
     op: Operation, matrices: int, factor: int, mesh: Mesh, axis: str
 ) -> None:
     """
-    Requests that what a product takes beside its matrices (the operand of that index) is
-    dealt out like the experts: tokens come to experts, and no expert comes to tokens.
+    Requests that the other operands of a product are distributed like the experts, so
+    that tokens are sent to experts, and never experts to tokens. Operand `matrices` of
+    `op` holds the experts' matrices, and `factor` is the factor of the op's rule that
+    numbers the experts.
     """
     rule = rule_for(op)
     for i in range(len(op.operands)):
@@ -207,12 +229,14 @@ def _send_tokens(
 
 class _Experts:
     """
-    The products of a program that have a matrix for each expert.
+    The matrix products of a program that have a separate matrix for each expert.
 
-    - `parameters`: the arguments of the entry, by index, that hold these matrices;
-    - `products`: the products, each with the index of the operand that holds the matrices, and
-      with the factor of its rule that numbers the experts (or shards of them). It is in a dimension of everything that they take and give, so that a
-      product can be computed for some experts alone.
+    - `parameters`: the indices of the entry function's arguments that hold these
+      matrices;
+    - `products`: for each product, its op, the index of the operand that holds the
+      matrices, and the factor of the op's rule that numbers the experts (or shards of
+      them). All operands and results have a dimension of this factor, so that the
+      product can be computed for some of the experts alone.
     """
 
     def __init__(self, module: ModuleOp):
@@ -232,7 +256,7 @@ class _Experts:
 
     @property
     def matrices(self) -> list[SSAValue]:
-        """The arguments that hold the experts' matrices."""
+        """The arguments of the entry function that hold the experts' matrices."""
         return [self.entry.body.block.args[i] for i in self.parameters]
 
     def _add(self, op: Operation) -> None:
@@ -255,8 +279,8 @@ class _Experts:
 
     def _arguments(self, value: SSAValue) -> Iterator[int]:
         """
-        Yields the arguments of the entry that a value is made of by ops that keep its first
-        dimension.
+        Yields the indices of the arguments of the entry function that `value` is
+        computed from. Only ops that keep the first dimension are followed.
         """
         if isinstance(value, BlockArgument):
             function = value.owner.parent_op()
@@ -278,7 +302,9 @@ class _Experts:
 
 
 def _is_everywhere(factor: int, rule: Rule) -> bool:
-    """Whether a factor is parallel, and in a dimension of all operands and results."""
+    """
+    Whether `factor` is parallel and belongs to a dimension of every operand and result.
+    """
     return rule.factors[factor].kind == "parallel" and all(
         any(factor in dim for dim in dims) for dims in (*rule.operands, *rule.results)
     )

@@ -1,4 +1,4 @@
-"""The mesh that a sequential program is to be distributed over."""
+"""Declares the mesh over which a sequential program is distributed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MESH = "mesh"
 
 def check_sequential(module: ModuleOp, what: str) -> None:
     """
-    Refuses a program that is distributed already or has unknown sizes, in the name of pass
-    `what`. Raises DistIRError.
+    Raises DistIRError if the program is already distributed or has arguments of unknown
+    size. The message names the pass `what`.
     """
     for function in functions(module).values():
         for index, type_ in enumerate(function.function_type.inputs.data):
@@ -45,9 +45,11 @@ def check_sequential(module: ModuleOp, what: str) -> None:
 
 def cluster_in(module: ModuleOp, name: str, what: str) -> ClusterOp | None:
     """
-    Returns the cluster of that name, or the only one if the name is empty; None if there is
-    none. To a module without a cluster the built-in one of that name, or the one of that
-    file, is added. Raises DistIRError, in the name of pass `what`.
+    Returns the cluster `name` of the module, or its only cluster if `name` is empty. If
+    `name` is given and the module has no cluster, the built-in cluster or the file
+    `name` is loaded, added to the module and returned. Returns None if `name` is empty
+    and there is no cluster. Raises DistIRError if the cluster does not exist, or if
+    `name` is empty and there are several; the message names the pass `what`.
     """
     clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
     if name and not clusters:
@@ -73,8 +75,9 @@ def check_size(
     degrees: Sequence[tuple[str, int]], cluster: ClusterOp | None, what: str
 ) -> None:
     """
-    Refuses axes, given with their sizes, for which a cluster has too few devices. Raises
-    DistIRError.
+    Raises DistIRError if the cluster has too few devices for the axes `degrees` (names
+    with sizes), if a size is below 1, or if two axes have the same name. The message
+    names the pass `what`.
     """
     for axis, size in degrees:
         if size < 1:
@@ -95,8 +98,9 @@ def check_size(
 
 def _check_positions(axes: Sequence[tuple[str, int]], what: str) -> None:
     """
-    Refuses axes with too many positions, since a mesh lists its devices and micro-batches
-    count like devices. Raises DistIRError.
+    Raises DistIRError if a mesh with the axes `axes` would have too many positions (the
+    product of their sizes). Micro-batches count like devices. The message names the
+    pass `what`.
     """
     positions = prod(size for _, size in axes)
     if positions > MOST_DEVICES:
@@ -114,8 +118,9 @@ def add_mesh(
     what: str = "distribute",
 ) -> Mesh:
     """
-    Declares a mesh with these axes (names with sizes) on the first devices of a cluster.
-    Raises DistIRError, in the name of pass `what`.
+    Declares a mesh with the axes `axes` (names with sizes) on the first devices of a
+    cluster, and returns it. Axes of size 1 are left out. Raises DistIRError if the
+    cluster has too few devices; the message names the pass `what`.
     """
     check_size([a for a in axes if a[0] != TIME_AXIS], cluster, what)
     return declare_mesh(module, axes, cluster, what)
@@ -128,8 +133,9 @@ def declare_mesh(
     what: str,
 ) -> Mesh:
     """
-    Does what `add_mesh` does for a mesh that may be larger than the cluster, because only
-    parts of it will be used.
+    Declares a mesh with the axes `axes` (names with sizes) and returns it, as
+    `add_mesh` does. The mesh may be larger than the cluster, for programs that use only
+    parts of it. Raises DistIRError if it has too many positions.
     """
     _check_positions(axes, what)
     # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The

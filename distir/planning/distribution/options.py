@@ -1,4 +1,4 @@
-"""The options of `distribute`, which the pass, several commands and functions take."""
+"""The options of `distribute`, which the pass, several commands and functions share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distir.pipelining.options import PipelineOptions
 NAME = "distribute"
 
 AXES = ("r", "d", "e", "c", "t")
-"""The axes of a program's mesh besides that of micro-batches, in the mesh's order."""
+"""The axes of a program's mesh in their order, without the axis of micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class DistributionOptions(PipelineOptions):
 
     @property
     def devices(self) -> int:
-        """The number of devices needed."""
+        """The number of devices that the program needs."""
         shapes = self.stage_shapes()
         if shapes:
             return sum(prod(sizes.values()) for sizes in shapes)
@@ -146,14 +146,15 @@ class DistributionOptions(PipelineOptions):
 
     @property
     def batch_parts(self) -> int:
-        """The number of parts of a batch that are on different devices."""
+        """The number of parts into which a batch is split over devices."""
         return self.r * self.d * self.e
 
     def on_one_mesh(self) -> Self:
         """
-        Returns the options for the mesh that layouts are chosen on: where stages have meshes
-        of their own, it has each axis in the least size that all of theirs divide. Raises
-        DistIRError.
+        Returns the options with the sizes of the single mesh on which layouts are
+        chosen. If stages have meshes of their own, the size of each axis is the least
+        common multiple of its sizes in these meshes. Raises DistIRError if degrees are
+        given besides the meshes of stages, or if such a mesh has an unknown axis.
         """
         shapes = self.stage_shapes()
         if not shapes:

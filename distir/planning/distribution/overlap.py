@@ -22,7 +22,10 @@ from distir.transforms.overlap.place import place_functions
 _WHAT = "overlap-communication"
 
 _MOST_PIECES = 8
-"""The most pieces that a product is computed in, so that they are reduced meanwhile."""
+"""
+The largest number of pieces in which a product is computed, so that the pieces that are
+done are reduced while others are computed.
+"""
 
 
 def overlap_communication(
@@ -34,11 +37,14 @@ def overlap_communication(
     before: Simulation | None = None,
 ) -> Simulation:
     """
-    Lets communication of these kinds in a distributed program run while devices compute,
-    where that is faster and fits into memory, notes the gain and returns the simulation of
-    the result, with these profiles. Parameters are gathered `ahead` uses early; `before` is
-    the simulation of the program as it is, if known. A program that has buckets gets new
-    ones. Raises DistIRError.
+    Lets communication run while devices compute, where this is faster and fits into
+    memory. It changes the distributed program in place, adds a note on the gain, and
+    returns the simulation of the result.
+
+    `kinds` are the kinds of communication that may overlap. Parameters are gathered
+    `ahead` uses early. `profiles` are used in simulations, and `before` is the
+    simulation of the unchanged program, if known. A program with buckets gets new
+    buckets. Raises DistIRError if `ahead` is below 1 or a kind does not exist.
     """
     if ahead < 1:
         raise DistIRError(
@@ -57,7 +63,10 @@ def overlap_communication(
     def gains(
         some: frozenset[str], hoist: bool, pieces: int = 1, gathered: bool = False
     ) -> bool:
-        """Tries a combination, and takes it if it is the best; returns whether it is."""
+        """
+        Tries a combination and keeps it if it is the best so far. Returns whether it
+        is.
+        """
         nonlocal best, chosen, after, hoisted
         copy = _overlapped(
             apart, ahead, some, hoist=hoist, pieces=pieces, gathered=gathered
@@ -99,8 +108,8 @@ def overlap_communication(
 
 def _attempts(kinds: Collection[str]) -> list[tuple[frozenset[str], bool]]:
     """
-    Returns the combinations to try: kinds of communication to overlap, and whether to
-    gather outside of functions.
+    Returns the combinations to try. Each is a set of kinds of communication to overlap,
+    and whether to gather parameters outside of functions.
     """
     asked = frozenset(kinds)
     found = [(asked, True)] if "params" in asked else []
@@ -111,8 +120,8 @@ def _attempts(kinds: Collection[str]) -> list[tuple[frozenset[str], bool]]:
 
 def _take_apart(module: ModuleOp) -> bool:
     """
-    Replaces each bucket by one message per collective, in place; returns whether there were
-    buckets.
+    Replaces each bucket by one message per collective, in place. Returns whether the
+    program had buckets.
     """
     found = [op for op in module.walk() if BUCKET in op.attributes]
     for op in found:
@@ -130,9 +139,10 @@ def _overlapped(
     gathered: bool,
 ) -> ModuleOp | None:
     """
-    Returns a copy of a program in which communication overlaps computation; None if gathers
-    are to be hoisted out of functions, or products (of `gathered` rows, too) computed in
-    pieces, and there are none.
+    Returns a copy of a program in which communication of the kinds `kinds` overlaps
+    computation. With `hoist`, gathers move out of functions. With several `pieces`,
+    products are computed in pieces; `gathered` says whether this includes products of
+    gathered rows. Returns None if there are no gathers to move, or no products to cut.
     """
     copy = module.clone()
     write_kinds(copy)
@@ -148,7 +158,9 @@ def _overlapped(
 
 def _rank(result: Simulation, limit: int) -> tuple[bool, float, int]:
     """
-    Sort key by which a better program comes first: it fits, is faster, needs less memory.
+    Returns a sort key that puts better programs first: those that fit into memory, then
+    faster ones, then those that need less memory. A program whose peak is at most
+    `limit` bytes counts as fitting.
     """
     peak = max(result.peak_memory_bytes)
     return (not result.fits and peak > limit, result.step_time_s, peak)

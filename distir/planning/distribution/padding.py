@@ -1,6 +1,6 @@
 """
-Chooses the dimensions of parameters, and the heads of attention, that are padded, so that an
-axis of the mesh can split them.
+Chooses which dimensions of parameters and which heads of attention are padded, so that
+an axis of the mesh can split them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from distir.transforms.uneven_sizes.head_padding import HeadPadder, PaddedHeads
 from distir.transforms.uneven_sizes.padding import DimensionPadder, class_dimensions
 
 PADDABLE = ("heads",)
-"""The kinds of dimensions that are padded only if a user asks for it."""
+"""The kinds of dimensions that are padded only on a user's request."""
 
 
 def pad_dimensions(
     module: ModuleOp, mesh: Mesh, axis: str, requests: Sequence[str]
 ) -> None:
     """
-    Pads dimensions that an axis of the mesh does not divide with zeros: the vocabulary of a
-    training step, from its embedding to its loss, and dimensions that are requested to be
-    split over the axis (`NAME:DIM=AXIS`), if all their uses can work on the larger
-    dimension. A note says so. A program whose optimizer is outside of it stays as it is,
-    because that optimizer has parameters and gradients in their own shapes. Raises
-    DistIRError for requests that cannot be read.
+    Pads dimensions with zeros to a multiple of the size of the axis `axis`, so that the
+    axis can split them. These are the vocabulary of a training step, from its embedding
+    to its loss, and the dimensions that `requests` (`NAME:DIM=AXIS`) split over the
+    axis. A dimension is padded only if all its uses can work with the larger size. A
+    note names the padded parameters. A program whose optimizer runs outside of it is
+    not changed, because that optimizer has parameters and gradients in their original
+    shapes. Raises DistIRError for malformed requests.
     """
     function = entry_function(module)
     if parameters_of_gradients(function):
@@ -72,10 +73,10 @@ def pad_dimensions(
 
 def pad_heads(module: ModuleOp, mesh: Mesh, axis: str, asked: bool) -> list[str]:
     """
-    Pads the heads of attention that an axis of the mesh cannot split with heads of zeros, if
-    that is asked for. A note says so, or that it can be asked for. Returns the splits to
-    request of parameters (`NAME:DIM=AXIS:RUN`) whose zeros are in groups: a device has a part
-    of each group.
+    If `asked`, pads attention with heads of zeros where the axis `axis` cannot split
+    its heads, and adds a note. Otherwise only adds a note that padding is possible.
+    Returns further splits to request (`NAME:DIM=AXIS:RUN`), for parameters whose zeros
+    come in groups: every device gets a part of each group.
     """
     parts = mesh.size(axis)
     padder = HeadPadder(module, parts)

@@ -1,4 +1,4 @@
-"""The layouts in which ZeRO stores tensors, and the notes on those for which there is none."""
+"""Layouts in which ZeRO stores tensors, and notes on tensors that it cannot split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
 
 _NAMED = 4
-"""How many of the tensors that stay whole a note names."""
+"""The largest number of tensors that a note names."""
 
 
 def split_further(
@@ -25,17 +25,19 @@ def split_further(
     merged: int | None = None,
 ) -> Layout:
     """
-    Returns the layout with one more dimension split over an axis: the first one that the
-    axis divides evenly.
+    Returns `layout` with one more dimension split over the axis `axis`: the first
+    suitable dimension that the axis divides evenly. Returns `layout` if there is none.
 
-    What it divides are the parts that other axes leave, so that each device reduces,
-    scatters and gathers its own part alone. Dimensions that other axes split in runs come
-    last, and only with `cut_runs`, as their runs are then split further, for which all
-    parts have to move. Of stacks of matrices (experts), dimensions that no other axis
-    splits come first, as work may then be split along them, too. For an optimizer
-    `outside` of the program, axes are in the mesh's order, as DTensor needs it, and
-    dimensions whose runs the axis would divide are not split, nor is the dimension along
-    which several of its parameters are `merged`.
+    The axis divides the parts that other axes leave, so that each device reduces,
+    scatters and gathers only its own part. Dimensions that other axes split in runs
+    come last. They are used only with `cut_runs`, because all parts have to move if
+    their runs are cut. In stacks of matrices (experts), dimensions that no other axis
+    splits come first, because work may then be split along them as well.
+
+    `outside` says that the optimizer runs outside of the program. Axes are then in the
+    mesh's order, as DTensor requires. Dimensions whose runs the axis would cut are not
+    split. Neither is the dimension `merged`, along which several of the optimizer's
+    parameters are joined.
     """
     several = len(shape) > 2
     dims = sorted(
@@ -63,7 +65,9 @@ def _has_runs(layout: Layout, dim: int) -> bool:
 
 
 def axes_text(axes: Sequence[str], mesh: Mesh) -> str:
-    """Returns a name for the axes that ZeRO splits over, which takes a singular verb."""
+    """
+    Returns words for the axes that ZeRO splits over, as the subject of a singular verb.
+    """
     size = prod(map(mesh.size, axes))
     if len(axes) == 1:
         return f"axis {axes[0]!r} of size {size}"
@@ -74,8 +78,8 @@ def left_whole_notes(
     names: Sequence[str], axes: Sequence[str], mesh: Mesh
 ) -> list[str]:
     """
-    Returns the notes for tensors that the axes do not divide; if there are many, they name
-    the first ones only.
+    Returns notes for the tensors `names`, which the axes cannot split. If there are
+    many, one note names the first ones and the number of the others.
     """
     what = f"{axes_text(axes, mesh)} divides none of"
     if len(names) <= _NAMED:
@@ -87,7 +91,10 @@ def left_whole_notes(
 def flattened_note(
     names: Sequence[str], axes: Sequence[str], mesh: Mesh, is_padded: bool
 ) -> str:
-    """Returns the note on flattened parameters, all padded with zeros or none of them."""
+    """
+    Returns a note on the flattened parameters `names`. With `is_padded` it says that
+    they are padded with zeros.
+    """
     shown = ", ".join(names[:_NAMED])
     if len(names) > _NAMED:
         shown += f" and {len(names) - _NAMED} more"
@@ -100,8 +107,8 @@ def flattened_note(
 
 def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
     """
-    Whether splitting over an axis the part that these shards leave of a dimension cuts
-    runs.
+    Whether the axis `axis` would cut runs if it split the part that `shards` leave of a
+    dimension of `size` elements.
     """
     for shard in shards:
         size //= mesh.size(shard.axis)
@@ -114,7 +121,8 @@ def blocks_of(
     shape: Sequence[int], layout: Layout, mesh: Mesh
 ) -> tuple[list[str], list[Split]]:
     """
-    Returns the axes of a layout, and what each of them splits of a tensor of that shape.
+    Returns the axes that split a tensor of shape `shape` in `layout`, and for each of
+    them the split that it makes.
     """
     axes: list[str] = []
     splits: list[Split] = []

@@ -55,7 +55,7 @@ from distir.transforms.uneven_sizes.flattening import (
 
 
 def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
-    """Raises DistIRError for a name that no parameter has."""
+    """Raises DistIRError if a pattern of `only` matches none of the names `known`."""
     for pattern in only:
         if not any(fnmatchcase(name, pattern) for name in known):
             raise DistIRError(
@@ -66,16 +66,16 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
 
 
 def _bytes(value: SSAValue) -> float:
-    """Returns how many bytes an element of a tensor takes."""
+    """Returns the number of bytes of one array element of the tensor `value`."""
     assert isinstance(value.type, TensorType)
     return bytes_per_element(value.type.element_type)
 
 
 def _gather_once(parameter: SSAValue, axes: Sequence[str], mesh: Mesh) -> None:
     """
-    Makes all uses of a parameter except its update share one copy that is whole on axes.
-    Of a parameter that is cast to a narrower type before all else, as in mixed precision,
-    that is a copy of what the cast gives.
+    Makes all uses of a parameter, except its update, share one copy that is whole over
+    `axes`. If the parameter is first cast to a narrower type, as in mixed precision,
+    the copy is made of the result of the cast.
     """
     value, uses = parameter, _uses_but_update(parameter)
     if len(uses) == 1 and uses[0].operation.name == "onnx.Cast":
@@ -93,7 +93,7 @@ def _gather_once(parameter: SSAValue, axes: Sequence[str], mesh: Mesh) -> None:
 
 
 def _uses_but_update(value: SSAValue) -> list[Use]:
-    """Returns the uses of a value by ops other than updates of parameters."""
+    """Returns the uses of `value`, except those by updates of parameters."""
     return [use for use in value.uses if not isinstance(use.operation, UpdateOp)]
 
 
@@ -107,12 +107,13 @@ def store_split(
     no_sync: bool = False,
 ) -> None:
     """
-    Annotates what a training step keeps to be stored split over mesh axes, as the pass
-    `zero` documents. In a step that returns gradients, the gradients and parameters are
-    split. With `gather_first`, parameters of stages 1 and 2 are stored split too, and
-    brought together once, in front of the forward of the next step instead of behind their
-    update. With `no_sync`, gradients are not scattered early: those of several micro-batches
-    add up whole. Raises DistIRError.
+    Annotates a training step so that it stores tensors split over the mesh axes `axes`,
+    as the pass `zero` documents for ZeRO stage `stage`. In a step that returns
+    gradients, the gradients and parameters are split. `only` lists patterns for the
+    names of the parameters to treat. With `gather_first`, parameters of stages 1 and 2
+    are stored split too; they are gathered once before the next step's forward, instead
+    of after their update. With `no_sync`, gradients are not scattered early: whole
+    gradients are summed over micro-batches. Raises DistIRError if nothing can be split.
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
@@ -121,8 +122,8 @@ def store_split(
 
 class _Storage:
     """
-    The tensors that a training step keeps, and their split over mesh axes by a stage of
-    ZeRO.
+    The tensors that a training step stores, and their split over mesh axes by a ZeRO
+    stage.
     """
 
     def __init__(
@@ -159,14 +160,21 @@ class _Storage:
         self.attributes = argument_attributes(self.function)
         self.chosen = self._chosen(only)
         self.whole: list[int] = []
-        """The arguments, by index, that the axes divide in no dimension."""
+        """
+        The indices of the arguments that stay whole because the axes divide none of
+        their dimensions.
+        """
         self.kept: list[str] = []
-        """Notes on what users want whole."""
+        """Notes on tensors that users want whole, and on flattened tensors."""
         self.is_split = False
         self.flattener = UpdateFlattener(self.function)
 
     def _chosen(self, only: Sequence[str]) -> list[int]:
-        """Returns the arguments of the parameters that ZeRO applies to."""
+        """
+        Returns the indices of the arguments that ZeRO applies to: updated parameters
+        whose names match a pattern of `only`, and their states. Raises DistIRError if
+        the program updates no tensor that the stage splits.
+        """
         roles, names = self.roles, self.names
         if not any(
             roles[i] in self.stored and shape_of(self.types[i])
@@ -188,7 +196,7 @@ class _Storage:
         ]
 
     def split(self) -> None:
-        """Annotates the program. Raises DistIRError."""
+        """Annotates the program. Raises DistIRError if nothing can be split."""
         stored = [
             i
             for i in self.chosen
@@ -218,9 +226,10 @@ class _Storage:
 
     def _split(self, i: int, *, cut_runs: bool, partly: bool) -> None:
         """
-        Splits an argument in its dimensions over all axes that do not split it yet, if they
-        divide some; with `cut_runs` also dimensions that are split in runs already, with
-        `partly` over those axes that divide some, if others do not.
+        Splits dimensions of argument `i` over all axes that do not split it yet. With
+        `cut_runs`, dimensions that are already split in runs may be split too. If an
+        axis divides no dimension, the argument stays whole, unless `partly` allows a
+        split over the other axes alone.
         """
         before = requested_layout(self.attributes[i]) or Layout(self.mesh.name)
         axes = self._free_axes(i, before)
@@ -247,8 +256,8 @@ class _Storage:
 
     def _free_axes(self, i: int, before: Layout) -> list[str]:
         """
-        Returns the axes over which an argument is yet to be split; notes those over which
-        users want it whole.
+        Returns the axes over which argument `i` is still to be split. Adds a note for
+        each axis over which the user wants it whole.
         """
         found: list[str] = []
         for axis in self.axes:
@@ -265,7 +274,10 @@ class _Storage:
         return found
 
     def _flatten(self) -> None:
-        """Flattens the parameters that are still replicated and have elementwise updates."""
+        """
+        Flattens parameters and states that are still whole and whose update is
+        elementwise, so that they can be split. Stages 1 and 2 flatten states only.
+        """
         found: dict[UpdateOp, list[int]] = {}
         # A flat parameter is gathered for each use, which only stage 3 is to do.
         stored_flat = ("parameter", "state") if self.stage == 3 else ("state",)
@@ -299,8 +311,8 @@ class _Storage:
 
     def _are_alike(self, op: UpdateOp, stored: Sequence[int]) -> bool:
         """
-        Whether arguments can be flattened in the same way: other axes do the same to them,
-        and nothing but the update uses those that are states.
+        Whether the arguments `stored` can be flattened in the same way: all have the
+        same requested layout, and states among them are used by the update `op` only.
         """
         uses = [
             use.operation
@@ -311,12 +323,14 @@ class _Storage:
         return len(self._requests(stored)) < 2 and all(user is op for user in uses)
 
     def _requests(self, stored: Sequence[int]) -> set[Layout]:
-        """Returns the different layouts that are requested for these arguments."""
+        """Returns the set of layouts that are requested for the arguments `stored`."""
         found = (requested_layout(self.attributes[i]) for i in stored)
         return {layout for layout in found if layout is not None}
 
     def _reshard_early(self) -> None:
-        """Requests that gradients are reduced and scattered where they are computed."""
+        """
+        Requests that gradients are reduced and scattered as soon as they are computed.
+        """
         for result, argument in self.updates.items():
             owner = return_op(self.function).operands[result].owner
             if (
@@ -330,9 +344,10 @@ class _Storage:
 
     def _scatter_before_clipping(self) -> None:
         """
-        Requests that gradients are scattered before their norm is computed, if they are
-        clipped by it, so that each device adds up the squares of its part. By bytes alone,
-        reducing a gradient once for all is as good as scattering it for each of two uses.
+        Requests that gradients that are clipped by their norm are scattered before the
+        norm is computed. Each device then sums the squares of its own part. Without
+        this request the planner might reduce a whole gradient once, which costs as many
+        bytes as two scatters.
         """
         for op in list(self.function.body.block.ops):
             if not isinstance(op, UpdateOp):
@@ -348,7 +363,10 @@ class _Storage:
                 self._scatter(gradient, layouts[0], op)
 
     def _scatter(self, gradient: SSAValue, stored: Layout, update: UpdateOp) -> None:
-        """Requests that all uses of a gradient share the part that is stored like that."""
+        """
+        Requests that all uses of `gradient` share one scattered copy, split like the
+        stored layout `stored`.
+        """
         axes = [axis for axis in self.axes if axis in stored.split_axes]
         layout, rank = Layout(self.mesh.name), rank_of(gradient.type)
         for axis in axes:
@@ -364,7 +382,7 @@ class _Storage:
         Rewriter.insert_op(constrain, InsertPoint.after(gradient.owner))
 
     def _refuse(self) -> None:
-        """Raises DistIRError, as there is nothing left to split."""
+        """Raises DistIRError with the reason why nothing can be split."""
         if self.kept:
             names = " and ".join(map(repr, self.axes))
             raise DistIRError(
@@ -380,8 +398,9 @@ class _Storage:
 
 def _clipped_gradient(op: UpdateOp) -> SSAValue | None:
     """
-    Returns the gradient of an update as the backward computes it, before it is converted and
-    scaled, if sums of squares are made of it on the way; else None.
+    Returns the gradient that the backward computes for an update, before casts and
+    scaling, or None if it is not clipped by its norm. Clipping is recognised by sums of
+    squares that are computed from the gradient.
     """
     value, is_clipped = op.operands[1], False
     while True:

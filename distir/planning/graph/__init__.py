@@ -1,8 +1,8 @@
 """
 The choices of a program, which `axes` and `layouts` share.
 
-`strategies` has the alternatives of an op. `nodes`, `bodies` and `tied_ops` are the graph: a
-node for each op, argument and value, and the ops that decide together. `function_plan` holds
-the decisions; `written_plan` holds them by op and argument, and `annotate` writes them to
-the program.
+`strategies` lists the alternatives of an op. `nodes`, `bodies` and `tied_ops` build the
+graph of choices: it has a node for each op, argument and value, and tied ops share a
+node. `function_plan` holds the decisions. `written_plan` stores them by op and
+argument, without the program, and `annotate` writes them to the program.
 """

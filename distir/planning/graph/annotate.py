@@ -1,4 +1,4 @@
-"""Writes a plan onto a sequential program, for `partition`."""
+"""Writes a plan onto a sequential program as attributes, which `partition` reads."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from distir.sharding.decompose import decompose, equal_before
 
 def annotate(module: ModuleOp, plan: FunctionPlan[Layout]) -> None:
     """
-    Gives every op and argument that the entry reaches the layouts of its plan, as
-    attributes.
+    Writes the layouts of a plan to all ops and arguments that the entry function
+    reaches, as attributes.
 
-    A function whose calls have different plans is cloned; an op whose decomposition was
-    chosen is replaced by it; a value that the plan keeps in another layout than the one in
-    which it is computed is constrained to that layout.
+    A function whose calls have different plans is cloned, one copy for each plan. An op
+    for which the plan chose a decomposition is replaced by the decomposition. If the
+    plan keeps a value in another layout than the one it is computed in, a
+    `dist.constrain` op brings the value to that layout.
     """
     writer = _Writer()
     for own in list(with_callees(separated(module, plan))):
@@ -48,14 +49,17 @@ def annotate(module: ModuleOp, plan: FunctionPlan[Layout]) -> None:
 
 def separated(module: ModuleOp, plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
     """
-    Returns the same plan with one plan per function: a function that has several plans is
-    cloned, and its calls go to the clones.
+    Returns the plan for a program in which each function has only one plan. A function
+    with several plans is cloned in `module`, and its calls go to the clones.
     """
     return _Copies(module).of(plan, is_entry=True)
 
 
 def is_settled(plan: FunctionPlan[Layout]) -> bool:
-    """Whether `settled` would change nothing."""
+    """
+    Whether each function has only one plan and no op is to be decomposed, so that
+    `settled` would change nothing.
+    """
     plans = list(with_callees(plan))
     return len({own.function for own in plans}) == len(plans) and not any(
         strategy.parts for own in plans for strategy in own.ops.values()
@@ -64,8 +68,8 @@ def is_settled(plan: FunctionPlan[Layout]) -> bool:
 
 def settled(module: ModuleOp, plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
     """
-    Returns the same plan for a program that has one function for each of its plans, and the
-    ops of decompositions in place of the ops that were decomposed.
+    Returns the plan for a changed program. In `module`, functions that have several
+    plans are cloned, and ops for which a decomposition was chosen are replaced by it.
     """
     found = separated(module, plan)
     for own in with_callees(found):
@@ -75,10 +79,10 @@ def settled(module: ModuleOp, plan: FunctionPlan[Layout]) -> FunctionPlan[Layout
 
 def decomposed(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
     """
-    Replaces the ops of one function whose strategies have parts by their decompositions,
-    and returns the plan with the strategies of the new ops. A part that an earlier op
-    computes already, in the same layouts, is not computed again. Raises DistIRError for an
-    op that has no decomposition.
+    Replaces the ops of one function for which the plan chose a decomposition, and
+    returns the plan with the strategies of the new ops. If an earlier op already
+    computes a part of a decomposition in the same layouts, its result is used instead.
+    Raises DistIRError for an op that has no decomposition.
     """
     if not any(strategy.parts for strategy in plan.ops.values()):
         return plan
@@ -105,8 +109,8 @@ def decomposed(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
 
 def parts_of(op: Operation) -> list[Operation]:
     """
-    Returns the ops of an op's decomposition, new and detached. Raises DistIRError if the op
-    has none.
+    Returns the new, detached ops of the decomposition of `op`. Raises DistIRError if
+    `op` has no decomposition.
     """
     parts = decompose(op)
     if parts is None:
@@ -119,7 +123,8 @@ def parts_of(op: Operation) -> list[Operation]:
 
 class _Copies:
     """
-    Gives every plan a function of its own: equal plans share one, the others get clones.
+    Gives every plan a function of its own by cloning functions. Equal plans share a
+    function.
     """
 
     def __init__(self, module: ModuleOp):
@@ -132,7 +137,8 @@ class _Copies:
         self, plan: FunctionPlan[Layout], *, is_entry: bool = False
     ) -> FunctionPlan[Layout]:
         """
-        Returns the plan on a function of its own; plans that do the same get the same one.
+        Returns `plan` for a function that no different plan uses. Plans with equal
+        decisions get the same function.
         """
         if plan not in self._of_plan:
             calls = {call: self.of(callee) for call, callee in plan.calls.items()}
@@ -184,8 +190,8 @@ def _call(op: Operation) -> CallOp:
 
 def _content(plan: FunctionPlan[Layout]) -> Iterator[Hashable]:
     """
-    Yields all that distinguishes plans of one function, except for the functions that they
-    call.
+    Yields the layouts that distinguish two plans of the same function. The functions
+    that it calls are left out.
     """
     yield tuple(plan.arguments)
     yield tuple(plan.results)
@@ -195,7 +201,7 @@ def _content(plan: FunctionPlan[Layout]) -> Iterator[Hashable]:
 
 class _Writer:
     """
-    Writes the plans of functions into the IR; layouts that several ops share become one
+    Writes the plans of functions into the IR. Ops with the same layouts share one
     attribute object.
     """
 
@@ -203,7 +209,9 @@ class _Writer:
         self._attributes: dict[tuple[Layout, ...], ArrayAttr[LayoutAttr]] = {}
 
     def write(self, plan: FunctionPlan[Layout]) -> None:
-        """Writes a plan onto the ops and arguments of its function."""
+        """
+        Writes the layouts of a plan to the ops and arguments of the plan's function.
+        """
         attributes = argument_attributes(plan.function)
         for entry, layout in zip(attributes, plan.arguments, strict=True):
             entry[LAYOUT] = LayoutAttr(layout)
@@ -233,8 +241,8 @@ class _Writer:
 
     def _keep(self, value: OpResult, layout: Layout) -> None:
         """
-        Inserts a change of layout after the op that computes a value, for all uses of the
-        value.
+        Inserts a `dist.constrain` op that brings `value` to `layout`, after the op that
+        computes it. All uses of the value take the result of the new op.
         """
         constrain = ConstrainOp(value, layout)
         self._request(constrain, [layout], [layout])

@@ -1,6 +1,6 @@
 """
-The choices in the functions of a program, as nodes of a graph, and the plan that a solution
-means.
+The choices in the functions of a program, as nodes of a graph, and the plan that a
+solution of the graph stands for.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from distir.planning.graph.tied_ops import op_kinds
 
 W = TypeVar("W")
 V = TypeVar("V")
-"""The kinds of alternatives: W of the nodes of ops, V of those of values."""
+"""The types of alternatives: W for nodes of ops, V for nodes of values."""
 
 
 @dataclass(eq=False)
 class Body(Generic[W, V]):
     """
-    The choices in a function, for all calls of it that share them.
+    The choices in one function, for all calls of it that share them.
 
-    - `count`: how many such calls run;
-    - `ops`, `calls`, `arguments`: the nodes of its ops and arguments, and the body of each
-      callee;
-    - `ports`: where each value comes from, for its uses;
-    - `kept`: the ports of values that are brought to one layout for all their uses;
-    - `results`: the ports of what it returns; empty for the entry.
+    - `count`: the number of runs of the function that share the choices;
+    - `ops`, `arguments`: the nodes of the ops and of the arguments; `calls`: the body
+      of the callee of each call;
+    - `ports`: for each value, the result of a node that its uses read;
+    - `kept`: the nodes of values that all their uses take in one common layout;
+    - `results`: the ports of the values that the function returns; empty for the entry
+      function.
     """
 
     function: FuncOp
@@ -47,7 +48,10 @@ class Body(Generic[W, V]):
     kept: dict[OpResult, Node[V]] = field(default_factory=dict[OpResult, Node[V]])
     results: list[Port[W | V]] = field(default_factory=list[Port[W | V]])
     sinks: dict[int, Node[V]] = field(default_factory=dict[int, Node[V]])
-    """The nodes of results of the entry that update no argument, by index."""
+    """
+    The nodes of those results of the entry function that update no argument, by result
+    index.
+    """
 
     def add_ops(
         self,
@@ -58,11 +62,12 @@ class Body(Generic[W, V]):
         of_op: Callable[[Operation], tuple[Node[W], int]],
     ) -> None:
         """
-        Adds the choices of the function's ops and calls to a graph; ops and calls that are
-        alike (`op_kinds`) share them. `of_call(call, count, place)` builds the body that
-        `count` calls share; `place` counts the bodies that calls of this function had
-        before it. `of_op` makes the node of an op and says how often the op takes it each
-        time that the function runs.
+        Adds the choices of the function's ops and calls to a graph. Ops that are alike,
+        and calls of the same kind, share their choices (`op_kinds`). `of_call(call,
+        count, place)` builds the body that `count` calls share; `place` is the number
+        of bodies that were built before it for calls in this function. `of_op` returns
+        the node of an op, and the number of times that the op counts for each run of
+        the function.
         """
         kinds, sizes = op_kinds(self.function, calls, alike), Counter(calls.values())
         bodies: dict[Hashable, Body[W, V]] = {}
@@ -87,8 +92,9 @@ def plan_of(
     results: Sequence[Sharding],
 ) -> FunctionPlan[Sharding]:
     """
-    Returns the plan in which every op follows the strategy chosen for its node and every
-    value has the sharding chosen for it; `results` are those of the entry's results.
+    Returns the plan that a solution of the graph stands for. `strategy` gives the
+    strategy chosen for the node of an op, and `sharding` the sharding chosen for a
+    value. `results` are the shardings of the results of the entry function.
     """
     plans: dict[Body[W, V], FunctionPlan[Sharding]] = {}
 

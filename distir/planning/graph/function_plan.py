@@ -16,11 +16,11 @@ from distir.sharding.placement import Placement
 @dataclass(eq=False)
 class FunctionPlan(Generic[Sharding]):
     """
-    The sharding of the values of a function, for all calls of it that are treated
-    alike: in layouts, or in placements on one mesh axis.
+    The sharding of all values of a function, for those calls of it that are treated
+    alike. A sharding is either a layout, or a placement on one mesh axis.
 
-    - `arguments`, `results`: the shardings in which they come and leave;
-    - `ops`: the strategy of each op, without calls and the return;
+    - `arguments`, `results`: the shardings of the arguments and results;
+    - `ops`: the strategy of each op; calls and the return are left out;
     - `calls`: the plan of the callee of each call;
     - `kept`: the values that are brought to another sharding for all their uses.
     """
@@ -33,7 +33,10 @@ class FunctionPlan(Generic[Sharding]):
     kept: Mapping[OpResult, Sharding] = field(default_factory=dict[OpResult, Sharding])
 
     def sharding_of(self, value: OpResult) -> Sharding:
-        """The sharding of a result of an op or a call for those that use it."""
+        """
+        Returns the sharding in which the uses of `value`, a result of an op or a call,
+        find it.
+        """
         if value in self.kept:
             return self.kept[value]
         op = value.op
@@ -43,8 +46,8 @@ class FunctionPlan(Generic[Sharding]):
 
 class Caller(Protocol):
     """
-    Anything that holds, for one function, the same information on the functions that it
-    calls.
+    Any information on one function that gives, in `calls`, the same kind of information
+    on each callee.
     """
 
     @property
@@ -52,13 +55,18 @@ class Caller(Protocol):
 
 
 AxisPlan: TypeAlias = FunctionPlan[Placement]
-"""What one mesh axis does to a function, for the calls of it that are treated alike."""
+"""
+The effect of one mesh axis on a function, for those calls of it that are treated alike.
+"""
 
 _Caller = TypeVar("_Caller", bound=Caller)
 
 
 def with_callees(entry: _Caller) -> Iterator[_Caller]:
-    """Yields the entry and everything that it calls, each once, callers before callees."""
+    """
+    Yields `entry` and everything that it calls, directly or not. Each is yielded once,
+    after at least one of its callers.
+    """
     found: dict[_Caller, None] = {entry: None}
     pending = [entry]
     while pending:

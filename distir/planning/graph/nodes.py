@@ -1,9 +1,10 @@
 """
 The graph of strategies of a program, as a problem for `distir.solver`.
 
-It has one node per op, per argument, and per value that several uses share, and one edge
-per value that goes from where it is computed to where it is used. Graphs differ in what a
-strategy is: what one mesh axis does to an op, or the layouts on all axes.
+It has one node for each op, each argument, and each value that several uses share. It
+has one edge for each value from the place where it is computed to a place where it is
+used. Depending on the graph, a strategy covers one mesh axis only, or the layouts on
+all axes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from distir.solver import Problem
 Floats = npt.NDArray[np.float64]
 
 S = TypeVar("S", covariant=True)
-"""The kind of alternatives that a node has."""
+"""The type of the alternatives of a node."""
 
 N = TypeVar("N", bound="Node[Any]")
 
@@ -28,11 +29,13 @@ N = TypeVar("N", bound="Node[Any]")
 @dataclass(eq=False)
 class Node(Generic[S]):
     """
-    One choice: the strategy of an op, or the places in which a value is available to its
-    uses.
+    One choice: the strategy of an op, or the shardings in which a value is available to
+    its uses.
 
-    - `strategies`: the alternatives; `costs`: the cost of each of them, per execution;
-    - `count`: how many ops or values of the program share the choice.
+    - `what`: the name of the node in messages;
+    - `strategies`: the alternatives; `costs`: the cost of each alternative, per
+      execution;
+    - `count`: the number of ops or values of the program that share the choice.
     """
 
     what: str
@@ -42,25 +45,25 @@ class Node(Generic[S]):
 
 
 class Port(NamedTuple, Generic[S]):
-    """A value: one result of a node."""
+    """A value in the graph: result number `result` of the node `node`."""
 
     node: Node[S]
     result: int
 
 
 class Taker(Protocol):
-    """A use of a value by a node; each kind of graph adds its own fields."""
+    """A use of a value by a node. Each kind of graph adds fields of its own."""
 
     @property
     def node(self) -> Node[Any]: ...
 
 
 U = TypeVar("U", bound=Taker)
-"""The kind of use that a value has."""
+"""The type of the uses of a value."""
 
 
 class Edge(NamedTuple, Generic[S, U]):
-    """A value that goes from one node to another."""
+    """A value that passes from one node to a use in another node."""
 
     source: Port[S]
     use: U
@@ -68,11 +71,13 @@ class Edge(NamedTuple, Generic[S, U]):
 
 class StrategyGraph(Generic[S, U]):
     """
-    Nodes, and the values that go between them.
+    A graph of nodes, which are choices, and of edges, which are values between them.
 
-    - `nodes`: each node with its number; `edges`: how often a value goes along each edge;
-    - `cost`: returns the costs of an edge, with a row for each alternative of its source
-      and a column for each of its target; None for an edge that never costs anything.
+    - `nodes`: maps each node to its index; `edges`: maps each edge to the number of
+      times that the value passes along it;
+    - `cost`: a function that returns the cost matrix of an edge, with a row for each
+      alternative of its source and a column for each alternative of its target, or None
+      if the edge never costs anything.
     """
 
     def __init__(self, cost: Callable[[Edge[S, U]], Floats | None]):
@@ -82,21 +87,22 @@ class StrategyGraph(Generic[S, U]):
 
     def add(self, node: N, count: int) -> N:
         """
-        Adds a node with a count, or adds to the count of a node that is there; returns it.
+        Adds `count` to the count of `node`, inserts the node if it is new, and returns
+        it.
         """
         self.nodes.setdefault(node, len(self.nodes))
         node.count += count
         return node
 
     def connect(self, source: Port[S], use: U, count: int) -> None:
-        """Adds `count` uses of a value by a node."""
+        """Adds `count` uses of the value `source` by a node."""
         edge = Edge(source, use)
         self.edges[edge] = self.edges.get(edge, 0) + count
 
     def chosen(self, choice: Iterable[int]) -> dict[Node[S], S]:
         """
-        Maps each node to its chosen alternative, given the numbers of the alternatives in
-        the order of the nodes.
+        Maps each node to its chosen alternative. `choice` lists the indices of the
+        alternatives, in the order of the nodes.
         """
         return {
             node: node.strategies[a] for node, a in zip(self.nodes, choice, strict=True)
@@ -104,8 +110,8 @@ class StrategyGraph(Generic[S, U]):
 
     def problem(self, without: Set[Edge[S, U]] = frozenset()) -> Problem:
         """
-        Returns the problem to solve, with its nodes in the order of `nodes`, leaving out
-        some edges.
+        Returns the problem for the solver, with its nodes in the order of `nodes`. The
+        edges in `without` are left out.
         """
         costs = [np.asarray(n.costs, np.float64) * n.count for n in self.nodes]
         edges: dict[tuple[int, int], Floats] = {}
@@ -122,8 +128,8 @@ class StrategyGraph(Generic[S, U]):
         self, without: Set[Edge[S, U]]
     ) -> Iterator[tuple[Edge[S, U], Floats]]:
         """
-        Yields the costs of edges, for all times that a value goes along them, leaving out
-        some edges.
+        Yields each edge that can cost something, with its cost matrix times the number
+        of times that the value passes along it. The edges in `without` are left out.
         """
         for edge, count in self.edges.items():
             matrix = None if edge in without else self.cost(edge)

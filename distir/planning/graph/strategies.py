@@ -1,11 +1,11 @@
 """
-The strategies of an op on a mesh: every legal assignment of the mesh's axes.
+The strategies of an op on a mesh: all legal ways in which the mesh's axes can split it.
 
-A mesh axis splits one factor of the op's rule, or lets the partial sums of some operands
-pass through where the op is linear in them, or does nothing. A strategy combines one such
-option per axis. Where an axis splits a factor that the op cannot split itself, the op is
-decomposed: for example into a product of split operands, the reduction of its partial
-results, and the addition of a bias; or into the steps of a cross-entropy.
+Each mesh axis either splits one factor of the op's rule, or lets partial operands pass
+through where the op is linear in them, or does nothing. A strategy combines one such
+option per axis. If an axis splits a factor that the op cannot split by itself, the op
+is decomposed: for example into a product of split operands, the reduction of its
+partial result, and the addition of a bias, or into the steps of a cross-entropy.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from distir.sharding.rule import Rule, inference_of, layout_for, rule_for
 
 class SplitFactor(NamedTuple):
     """
-    An axis splits the factor of that index in an op's rule, in runs of `run` elements
-    (None: contiguously).
+    The option that an axis splits the factor with index `factor` of an op's rule. `run`
+    is the number of elements that stay together; None splits the factor into contiguous
+    parts.
     """
 
     factor: int
@@ -38,8 +39,9 @@ class SplitFactor(NamedTuple):
 
 class PassPartial(NamedTuple):
     """
-    The operands that entry `linear` of `Rule.linear` names pass with values that are partial
-    with `monoid` over an axis.
+    The option that some operands are partial over an axis and that the op passes them
+    on as partial results. `linear` is the index of the entry of `Rule.linear` that
+    lists these operands. `monoid` is the reduction that completes them, such as a sum.
     """
 
     linear: int
@@ -47,17 +49,19 @@ class PassPartial(NamedTuple):
 
 
 Option: TypeAlias = SplitFactor | PassPartial | None
-"""What one axis does to an op (None: nothing)."""
+"""The effect of one mesh axis on an op; None if the axis does nothing."""
 
 
 Sharding = TypeVar("Sharding", Layout, Placement)
-"""How a value is sharded: its layout on a mesh, or its placement on one of the axes."""
+"""
+The way in which a value is sharded: its layout on a mesh, or its placement on one axis.
+"""
 
 
 class OpLayouts(NamedTuple):
     """
-    The layouts in which an op takes its operands and gives its results, and those of the ops
-    of its decomposition (none: the op stays itself).
+    The layouts of an op's operands and results. `parts` holds the layouts for the ops
+    of its decomposition, and is empty if the op is not decomposed.
     """
 
     operands: tuple[Layout, ...]
@@ -66,16 +70,19 @@ class OpLayouts(NamedTuple):
 
     @staticmethod
     def of(strategy: LayoutStrategy) -> OpLayouts:
-        """Returns the layouts that a strategy gives an op, without its options."""
+        """
+        Returns the layouts that a strategy gives an op, without the options of the
+        axes.
+        """
         parts = tuple((part.operands, part.results) for part in strategy.parts)
         return OpLayouts(strategy.operands, strategy.results, parts)
 
 
 class Strategy(NamedTuple, Generic[Sharding]):
     """
-    The shardings in which an op takes its operands and gives its results. `options` says what
-    each axis does, in the mesh's order; `parts` are the strategies of the ops of its
-    decomposition (none: the op stays itself).
+    The shardings of an op's operands and results. `options` holds the effect of each
+    axis, in the order of the mesh. `parts` holds the strategies for the ops of the
+    decomposition, and is empty if the op is not decomposed.
     """
 
     options: tuple[Option, ...]
@@ -85,7 +92,7 @@ class Strategy(NamedTuple, Generic[Sharding]):
 
     @staticmethod
     def whole(op: Operation, mesh: Mesh) -> LayoutStrategy:
-        """Returns the strategy that splits nothing."""
+        """Returns the strategy of `op` that splits nothing."""
         layout = Layout(mesh.name)
         return Strategy((), (layout,) * len(op.operands), (layout,) * len(op.results))
 
@@ -94,8 +101,8 @@ class Strategy(NamedTuple, Generic[Sharding]):
         layouts: Iterable[PartLayouts], axes: Sequence[str]
     ) -> tuple[LayoutStrategy, ...]:
         """
-        Returns the strategies of the ops of a decomposition that work in these layouts;
-        `axes` are those that the options describe.
+        Returns a strategy for each op of a decomposition, from the layouts of these
+        ops. `axes` are the mesh axes for which the strategies list options.
         """
         return tuple(
             Strategy(_options(own.assignment, axes), own.operands, own.results)
@@ -104,7 +111,8 @@ class Strategy(NamedTuple, Generic[Sharding]):
 
     def assignment(self, mesh: Mesh) -> dict[int, tuple[Shard, ...]]:
         """
-        Returns how each factor of the op's rule is split, by the first of the mesh's axes.
+        Returns, for each factor of the op's rule that is split, the shards that split
+        it. Only the first axes of the mesh, those that have options, are considered.
         """
         found: dict[int, tuple[Shard, ...]] = {}
         axes = mesh.axes[: len(self.options)]
@@ -116,16 +124,19 @@ class Strategy(NamedTuple, Generic[Sharding]):
 
 
 LayoutStrategy: TypeAlias = Strategy[Layout]
-"""What an op does on all axes of a mesh."""
+"""A strategy for an op on all axes of a mesh."""
 
 AxisStrategy: TypeAlias = Strategy[Placement]
-"""What one mesh axis does to an op."""
+"""A strategy for an op on one mesh axis."""
 
 
 def _options(
     assignment: Mapping[int, tuple[Shard, ...]], axes: Sequence[str]
 ) -> tuple[Option, ...]:
-    """Returns the option of each axis for this assignment of a rule's factors."""
+    """
+    Returns the option of each of `axes`, given the shards that split each factor of a
+    rule.
+    """
     found = {
         shard.axis: SplitFactor(factor, shard.run)
         for factor, shards in assignment.items()
@@ -137,7 +148,10 @@ def _options(
 def options(
     op: Operation, rule: Rule, mesh: Mesh, axis: str, runs: Iterable[SplitFactor]
 ) -> list[Option]:
-    """Returns the options of an axis for an op; `runs` are the run lengths worth trying."""
+    """
+    Returns the options that the axis `axis` has for an op. `runs` lists the splits in
+    runs that are worth trying.
+    """
     size = mesh.size(axis)
     found: list[Option] = [None]
     tried = [*map(SplitFactor, range(len(rule.factors))), *sorted(runs)]
@@ -156,8 +170,9 @@ def strategies(
     op: Operation, rule: Rule, mesh: Mesh, per_axis: Sequence[Sequence[Option]]
 ) -> list[LayoutStrategy]:
     """
-    Returns the legal combinations of one option for each of the mesh's first axes, without
-    those that have the layouts of another; the one that splits nothing comes first.
+    Returns the legal combinations of options for an op. `per_axis` lists the options of
+    each of the mesh's first axes. Combinations that lead to the same layouts are listed
+    once. The strategy that splits nothing comes first.
     """
     axes = [axis for axis, _ in mesh.axes[: len(per_axis)]]
     found: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], LayoutStrategy] = {}
@@ -228,9 +243,9 @@ def _decomposed(
     op: Operation, mesh: Mesh, given: tuple[Option, ...], operands: tuple[Layout, ...]
 ) -> Iterator[LayoutStrategy]:
     """
-    Yields the strategies that decompose the op, with partial results reduced before they
-    are used. Where the last part adds something to what the first one leaves partial, that
-    may also be reduced and scattered.
+    Yields the strategies that decompose the op. Partial results of a part are reduced
+    before other parts use them. If the last part adds a value to the partial result of
+    the first, a further strategy reduces and scatters the partial result instead.
     """
     ops = decompose(op)
     if ops is None:
@@ -257,7 +272,10 @@ def _decomposed(
 
 
 def _scattered(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[Layout]:
-    """Yields the layouts that a reduce-scatter can bring a partial value to."""
+    """
+    Yields the layouts that one reduce-scatter can bring a partial value of shape
+    `shape` to.
+    """
     reduced = partial.without_partial(partial.partial_axes)
     if len(partial.partial_axes) != 1:
         return
@@ -271,8 +289,8 @@ def _scattered(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[La
 
 def _addend(add: Operation, reduced: Layout, mesh: Mesh) -> Layout | None:
     """
-    Returns the layout of the other addend in an addition whose first operand and result
-    have this layout.
+    Returns the layout that the second operand of an addition needs if its first operand
+    and its result have the layout `reduced`. Returns None if there is no such layout.
     """
     rule = rule_for(add)
     assignment: dict[int, tuple[Shard, ...]] = {

@@ -1,11 +1,12 @@
 """
-The ops of a function that are tied: they share their strategy.
+Finds the ops of a function that are tied, that is, that share one strategy.
 
-Calls of one function do the same work on other values, so they may share their decisions:
-the first and the last call each have their own, and the ones between alternate between two,
-so that neighbours can differ. The ops that belong to one call each, such as the updates of
-its parameters, are shared likewise: those that differ in nothing but which call of a kind
-their operands come from. Ops that touch no repeated call keep their own strategy.
+Calls of one function do the same work on different values, so they may share decisions.
+The first and the last calls have decisions of their own. The calls between them
+alternate between two sets of decisions, so that neighbours can differ. Ops that belong
+to one call each, such as updates of its parameters, are tied if they differ only in the
+call that their operands come from. Ops that are unrelated to repeated calls keep their
+own strategy.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 def call_kinds(function: FuncOp, *, ends: int | None) -> dict[CallOp, Hashable]:
     """
-    Returns the kind of each call of a function; calls of one kind share all decisions. The
-    first and the last `ends` calls of each callee are kinds of their own; with None, all
-    calls are.
+    Returns the kind of each call of a function. Calls of one kind share all decisions.
+    The first `ends` and the last `ends` calls of each callee have a kind each. The
+    calls between them alternate between two kinds. If `ends` is None, every call is a
+    kind of its own.
     """
     calls: dict[str, list[CallOp]] = {}
     for op in function.body.block.ops:
@@ -44,9 +46,10 @@ def op_kinds(
     alike: Callable[[Operation], Hashable],
 ) -> dict[Operation, Hashable]:
     """
-    Returns the kind of every op of a function, given the kinds of its calls. `alike`
-    returns a key for an op that is no call: ops with equal keys could do the same, wherever
-    their operands come from.
+    Returns the kind of every op of a function. Ops of one kind share all decisions.
+    `calls` gives the kind of each call. `alike` returns a key for any other op: ops
+    with equal keys could follow the same strategy if their operands came from the same
+    places.
     """
     sizes = Counter(calls.values())
     kinds: dict[Operation, Hashable] = {}
@@ -83,7 +86,8 @@ def _argument_kinds(
     function: FuncOp, calls: Mapping[CallOp, Hashable]
 ) -> dict[SSAValue, frozenset[tuple[Hashable, int]]]:
     """
-    Returns, for each argument, the kinds of calls that take it, with the operand index.
+    Returns, for each argument of the function, the kinds of the calls that take it,
+    each with the operand index.
     """
     return {
         arg: frozenset(

@@ -1,4 +1,6 @@
-"""Says which ops no device can share, because DistIR has no sharding rule for them."""
+"""
+Reports ops that devices cannot share because DistIR has no sharding rule for them.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ _SHOWN = 6
 
 def unruled_ops(module: ModuleOp) -> list[str]:
     """
-    Returns a note that names the ops of a sequential program without a sharding rule, whose
-    work every device does whole; none if all that take a tensor have one.
+    Returns a note that lists the ops of a sequential program that have no sharding
+    rule, so that every device does their whole work. The list is empty if every op that
+    takes a tensor has a rule.
     """
     found: Counter[str] = Counter()
     count = 0

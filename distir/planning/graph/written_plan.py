@@ -1,8 +1,9 @@
 """
-The layouts of a plan without its program: by function, op and argument, in program order.
+The layouts of a plan without its program: by function, op and argument, in program
+order.
 
-They distribute every program with the same functions and ops, in another process too, and
-are written to files as JSON.
+They can be applied to any program with the same functions and ops, in another process
+too. They can be written to files as JSON.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from distir.text import new_context
 
 class PlannedOp(NamedTuple):
     """
-    The layouts of an op, and those of the ops of its decomposition (none: it stays itself);
-    `name` is the op's, by which a wrong program is noticed.
+    The layouts of an op and, if it is decomposed, of the ops of its decomposition. The
+    op's `name` is checked against the program, to detect a plan for another program.
     """
 
     name: str
@@ -39,13 +40,16 @@ class PlannedOp(NamedTuple):
 
 
 class PlannedCall(NamedTuple):
-    """A call, with the number of its callee's layouts."""
+    """A call. `callee` is the index of its callee among the functions of the plan."""
 
     callee: int
 
 
 class KeptLayout(NamedTuple):
-    """The layout to which result `result` of op `op` is brought for all its uses."""
+    """
+    The layout to which a value is brought for all its uses. The value is result
+    `result` of the op with index `op`.
+    """
 
     op: int
     result: int
@@ -58,8 +62,10 @@ Planned: TypeAlias = PlannedOp | PlannedCall
 @dataclass(frozen=True)
 class PlannedFunction:
     """
-    The layouts of a function, for all calls of it that are treated alike: of its arguments,
-    of its results, and of all its ops in their order, but the return.
+    The layouts of a function, for those calls of it that are treated alike. `arguments`
+    and `results` are the layouts of its arguments and results. `ops` covers all its ops
+    in program order, except the return. `kept` lists results that are brought to
+    another layout.
     """
 
     arguments: tuple[Layout, ...]
@@ -71,15 +77,18 @@ class PlannedFunction:
 @dataclass(frozen=True)
 class WrittenPlan:
     """
-    A `FunctionPlan` of layouts without the program: the layouts of the entry function,
-    which come first, and of those that it calls.
+    A `FunctionPlan` of layouts without its program. `functions` holds the layouts of
+    the entry function first, then of the functions that it calls.
     """
 
     functions: tuple[PlannedFunction, ...]
 
     @staticmethod
     def of(plan: FunctionPlan[Layout]) -> WrittenPlan:
-        """Returns the layouts and options that a plan gives to the program as it is now."""
+        """
+        Returns the layouts that a plan gives to its program in the program's present
+        state.
+        """
         plans = list(with_callees(plan))
         numbers = {own: number for number, own in enumerate(plans)}
         shared: dict[Planned, Planned] = {}
@@ -106,15 +115,17 @@ class WrittenPlan:
 
     def on(self, module: ModuleOp, mesh: Mesh) -> FunctionPlan[Layout]:
         """
-        Returns the plan for a program with the same functions and ops. Raises DistIRError
-        for another one, and for layouts that its values cannot have on the mesh.
+        Returns the plan for `module`, which must have the same functions and ops.
+        Raises DistIRError for another program, and for layouts that are impossible on
+        `mesh`.
         """
         return _Reader(self, functions(module), mesh).entry(entry_function(module))
 
     def to_json(self) -> dict[str, Any]:
         """
-        Returns the plan as JSON data: every layout and every op is written once, as text
-        and as numbers of layouts, and functions give the numbers of their ops.
+        Returns the plan as JSON data. Each layout is written once, as text. Each
+        distinct op is written once and refers to its layouts by index. Functions refer
+        to their ops by index.
         """
         layouts: dict[Layout, int] = {}
         ops: dict[Planned, int] = {}
@@ -150,8 +161,8 @@ class WrittenPlan:
     @staticmethod
     def from_json(data: Any) -> WrittenPlan:
         """
-        Restores the plan from what `to_json` gave. Raises KeyError, TypeError, ValueError
-        or ParseError for other data.
+        Restores a plan from the data that `to_json` returned. Raises KeyError,
+        TypeError, ValueError or ParseError for other data.
         """
         layouts = [_layout(text) for text in data["layouts"]]
         count = len(data["functions"])
@@ -189,7 +200,10 @@ class WrittenPlan:
 
 
 def _index(number: Any, count: int | None = None) -> int:
-    """Returns a number that counts from 0 to below `count`. Raises TypeError, ValueError."""
+    """
+    Returns `number` if it is a valid index: an integer of at least 0, and below `count`
+    if that is given. Raises TypeError or ValueError otherwise.
+    """
     if type(number) is not int:
         raise TypeError(f"{number!r} is no number of anything")
     if number < 0 or (count is not None and number >= count):
@@ -199,7 +213,10 @@ def _index(number: Any, count: int | None = None) -> int:
 
 @lru_cache(maxsize=4096)
 def _layout(text: Any) -> Layout:
-    """Parses the text of a layout. Raises TypeError, ValueError or ParseError."""
+    """
+    Returns the layout that `text` describes. Raises TypeError, ValueError or ParseError
+    for anything else.
+    """
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is no layout")
     parser = Parser(new_context(), f"#dist.layout{text}")
@@ -210,12 +227,12 @@ def _layout(text: Any) -> Layout:
 
 
 def _ops(function: FuncOp) -> list[Operation]:
-    """Returns the ops of a function but its return."""
+    """Returns the ops of a function, except its return."""
     return [op for op in function.body.block.ops if not isinstance(op, ReturnOp)]
 
 
 class _Reader:
-    """Finds the functions and ops that a plan is for."""
+    """Matches a plan without its program to the functions and ops of a program."""
 
     def __init__(
         self, plan: WrittenPlan, known: Mapping[str, FuncOp], mesh: Mesh
@@ -227,7 +244,10 @@ class _Reader:
         self.checked: set[tuple[tuple[int, ...], Layout]] = set()
 
     def entry(self, function: FuncOp) -> FunctionPlan[Layout]:
-        """Returns the plan of the entry function."""
+        """
+        Returns the plan for the entry function. Raises DistIRError if the program does
+        not match.
+        """
         found = self.of(0, function)
         if len(self.found) < len(self.plan.functions):
             raise DistIRError(
@@ -238,7 +258,10 @@ class _Reader:
         return found
 
     def of(self, number: int, function: FuncOp) -> FunctionPlan[Layout]:
-        """Returns the plan of a function, given the number of its layouts."""
+        """
+        Returns the plan for `function`. `number` is the index of the function in the
+        plan. Raises DistIRError if the function does not match it.
+        """
         if number in self.found:
             found = self.found[number]
             if found.function is not function:

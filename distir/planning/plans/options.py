@@ -1,4 +1,4 @@
-"""The options of searches, which the passes, the commands and the functions take."""
+"""The options of searches, shared by passes, commands and functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from distir.planning.distribution.options import DistributionOptions
 
 def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
     """
-    Returns the values that the names given for an option stand for. Raises DistIRError.
+    Returns the boolean for each of `names`, the values that a user gave for a switch.
+    Raises DistIRError for a name that is not a value of a switch; the message names the
+    switch `option`.
     """
     unknown = [name for name in names if name not in SWITCH]
     if unknown:
@@ -29,8 +31,8 @@ def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(ProfileOptions):
     """
-    The choices of a search over plans. Where an option that holds several values is empty,
-    the search has values of its own.
+    The choices of a search over plans. If an option that holds several values is empty,
+    the search chooses the values.
     """
 
     world_size: int | None = option(
@@ -114,7 +116,10 @@ class SearchOptions(ProfileOptions):
     )
 
     def check(self) -> None:
-        """Refuses names of schedules and policies that do not exist. Raises DistIRError."""
+        """
+        Raises DistIRError for unknown schedules, checkpoint policies and ZeRO stages,
+        and for degrees below 1.
+        """
         from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
         for name in self.schedules:
@@ -138,8 +143,8 @@ class SearchOptions(ProfileOptions):
 
     def choices(self) -> dict[str, Any]:
         """
-        Returns the values to try of the options that have some, by name, and whether plans
-        have buckets. Raises DistIRError.
+        Returns, by name, the values to try for each option that was given, and whether
+        plans use buckets. Raises DistIRError for a value that a switch cannot have.
         """
         found: dict[str, Any] = {"buckets": self.buckets}
         for each in options_of(SearchOptions):
@@ -152,7 +157,10 @@ class SearchOptions(ProfileOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ListOptions:
-    """The list of the best results of a search, and the file that keeps all of them."""
+    """
+    Options for the results of a search: how many of the best to list, and the file that
+    keeps all of them.
+    """
 
     top: int = option(
         10,
@@ -169,7 +177,7 @@ class ListOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """Options that every plan of a search keeps."""
+    """Options for a search: requests that every plan must keep, and a time limit."""
 
     shard: tuple[str, ...] = same_option(
         DistributionOptions,

@@ -1,4 +1,4 @@
-"""Plans: ways to distribute a program, and the grid of them."""
+"""Plans, each one way to distribute a program, and the grid of plans."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.options import SearchOptions
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
-"""Numbers of micro-batches that are tried if none are given (DistIR section 5)."""
+"""The numbers of micro-batches that a search tries by default (DistIR section 5)."""
 
 Axes = tuple[tuple[str, int], ...]
-"""The axes of a mesh, outermost first, as names with sizes."""
+"""The axes of a mesh, outermost first, as pairs of name and size."""
 
 
 @dataclass(frozen=True)
 class Plan(ABC):
     """
-    One way to distribute a program. This is the common part of `GridPlan` and `LayoutPlan`,
-    which say how tensors are split over the devices of a pipeline rank. Plans are ordered
-    by all their fields.
+    One way to distribute a program. The subclasses `GridPlan` and `LayoutPlan` add how
+    tensors are split over the devices of a pipeline rank. Plans are ordered by all
+    their fields.
 
-    - `batch`: the size of the batch; `checkpoint`: the policy of `activation-checkpoint`;
+    - `batch`: the size of the batch; `checkpoint`: the policy of
+      `activation-checkpoint`;
     - `p`, `k`: numbers of pipeline ranks and micro-batches; `schedule`: the pipeline
-      schedule, empty for the default one; `stages`: may be `search`;
-    - `overlap`: whether communication overlaps computation; `buckets`: whether neighbouring
-      tensors travel in one message.
+      schedule, empty for the default one; `stages`: the division into stages, empty for
+      the default one, or `search` to search it;
+    - `overlap`: whether communication overlaps computation; `buckets`: whether
+      neighbouring tensors travel in one message.
     """
 
     batch: int
@@ -51,14 +53,16 @@ class Plan(ABC):
     @property
     def is_pipelined(self) -> bool:
         """
-        Whether the plan has a schedule, that is, several ranks or several micro-batches.
+        Whether the plan needs a schedule: it has several pipeline ranks or several
+        micro-batches.
         """
         return self.p > 1 or self.k > 1
 
     @property
     def pipeline(self) -> PipelineOptions:
         """
-        The options of the pipeline, or of the accumulation of gradients, if there is one.
+        The options of the pipeline. With one pipeline rank they control how gradients
+        accumulate over micro-batches.
         """
         stages = (self.stages,) if self.stages else ()
         return PipelineOptions(
@@ -68,16 +72,19 @@ class Plan(ABC):
     @property
     @abstractmethod
     def division(self) -> tuple[object, ...]:
-        """The division of the program among the devices, as a key."""
+        """
+        A key for how the program is divided among the devices. Plans with equal keys
+        divide it in the same way.
+        """
 
     @property
     @abstractmethod
     def _order(self) -> tuple[Any, ...]:
-        """The key by which plans are ordered."""
+        """The sort key of plans."""
 
     @property
     def shared(self) -> tuple[object, ...]:
-        """The key that plans have in common whose layouts are chosen together."""
+        """A key that is equal for plans whose layouts are chosen together."""
         return (self.batch, self.division, self.checkpoint, self.is_pipelined)
 
     def __lt__(self, other: Plan) -> bool:
@@ -95,7 +102,7 @@ class Plan(ABC):
         )
 
     def _options(self) -> str:
-        """The options that differ from their defaults, as text."""
+        """Returns the options that differ from their defaults, as text."""
         text = ""
         if self.checkpoint != "none":
             text += f" checkpoint={self.checkpoint}"
@@ -110,12 +117,13 @@ class Plan(ABC):
 @dataclass(frozen=True, kw_only=True)
 class GridPlan(Plan):
     """
-    A point of DistIR's grid: options of `distribute`. `d`, `t`, `c` and `e` are the degrees of
-    data, tensor, context and expert parallelism, `zero` is the ZeRO stage, `context` says how keys
-    and values come to the queries of other devices. Sequences in parts are in cyclic order.
-    `r` is the number of groups of devices that hold copies of what ZeRO splits over d. With
-    `no_sync`, ZeRO 3 adds up whole gradients over micro-batches. With `offload_states` the
-    optimizer's states are in the host's memory.
+    A plan from DistIR's grid, given as options of `distribute`. `d`, `t`, `c` and `e`
+    are the degrees of data, tensor, context and expert parallelism. `zero` is the ZeRO
+    stage. `context` is the way in which keys and values reach the queries on other
+    devices. Sequences that are split (c > 1) are dealt out in cyclic order. `r` is the
+    number of groups of devices that each hold a full copy of the tensors that ZeRO
+    splits over d. With `no_sync`, ZeRO 3 sums whole gradients over micro-batches. With
+    `offload_states`, the optimizer's states are in the host's memory.
     """
 
     d: int = same_option(DistributionOptions, "d")
@@ -130,12 +138,12 @@ class GridPlan(Plan):
 
     @property
     def devices(self) -> int:
-        """The number of devices."""
+        """The number of devices that the plan uses."""
         return self.batch_parts * self.c * self.t * self.p
 
     @property
     def batch_parts(self) -> int:
-        """The number of parts of a batch that are on different devices."""
+        """The number of parts into which the batch is split over devices."""
         return self.r * self.d * self.e
 
     @property
@@ -156,8 +164,9 @@ class GridPlan(Plan):
         self, shard: tuple[str, ...] = (), whole: tuple[str, ...] = ()
     ) -> DistributionOptions:
         """
-        Returns the options of `distribute` for this plan, with the given arguments split
-        (`shard`) and kept whole.
+        Returns the options of `distribute` for this plan. `shard` and `whole` are
+        requests of the user: splits that arguments must have, and names of arguments to
+        keep whole.
         """
         named = {own.name for own in fields(DistributionOptions)}
         own = {name: value for name, value in vars(self).items() if name in named}
@@ -170,7 +179,8 @@ class GridPlan(Plan):
 
     def searched(self, axes: Axes) -> LayoutPlan:
         """
-        Returns the same pipeline with layouts that are searched on a mesh of these axes.
+        Returns a plan with the same pipeline, whose layouts are searched on a mesh with
+        the axes `axes`.
         """
         common = {own.name: getattr(self, own.name) for own in fields(Plan)}
         return LayoutPlan(**common, axes=axes)
@@ -189,8 +199,8 @@ class GridPlan(Plan):
 @dataclass(frozen=True, kw_only=True)
 class LayoutPlan(Plan):
     """
-    A plan whose layouts are searched (`search-sharding`) on a mesh of these `axes` for each
-    pipeline rank.
+    A plan whose layouts are searched, as `search-sharding` does. Each pipeline rank has
+    a mesh with the axes `axes`.
     """
 
     axes: Axes
@@ -218,19 +228,24 @@ class Space:
     The grid of plans (DistIR section 5).
 
     - `batches`: sizes of the batch; `trains`: whether the program is a training step;
-    - `devices`: r x d x e x c x t x p is exactly that many, unless `degrees` lists triples (d, t, p);
-    - `c`, `e`: degrees of context and of expert parallelism; `r`: numbers of groups with copies
-      of what ZeRO splits, of which plans without ZeRO have the first only;
-    - `micro_batches`: numbers of micro-batches k. Without them, k is 1 for p = 1, and
-      one of 2, 4, ... 128 for a pipeline. With them, pipelines take each of them, and a
-      training step on one pipeline rank takes 1 and each of them (it accumulates
-      gradients);
-    - `zero`, `checkpoint`: of training steps; a ZeRO stage is left out where d = e = 1;
-    - `no_sync`: whether whole gradients add up, where ZeRO 3 meets several micro-batches;
-    - `offload_states`: of training steps: whether the optimizer's states are in the host's
-      memory;
-    - `schedules`: of pipelines; none is the default schedule;
-    - `overlap`: whether communication overlaps computation, where there are several devices;
+    - `devices`: the number of devices, always equal to r x d x e x c x t x p, unless
+      `degrees` lists triples (d, t, p);
+    - `c`, `e`: degrees of context and of expert parallelism; `r`: numbers of groups
+      that each hold a full copy of the tensors that ZeRO splits; plans without ZeRO use
+      the first one;
+    - `micro_batches`: numbers of micro-batches k. If empty, k is 1 for p = 1, and one
+      of 2, 4, ... 128 for a pipeline. If given, pipelines try each of them. A training
+      step on one pipeline rank then tries 1 and each of them, and accumulates
+      gradients;
+    - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps; ZeRO
+      is left out where d = e = 1;
+    - `no_sync`: whether whole gradients are summed, for ZeRO 3 with several
+      micro-batches;
+    - `offload_states`: whether a training step keeps the optimizer's states in the
+      host's memory;
+    - `schedules`: schedules of pipelines; if empty, the default schedule is used;
+    - `overlap`: whether communication overlaps computation, for plans with several
+      devices;
     - `buckets`: whether neighbouring tensors travel in one message, in all plans.
     """
 
@@ -259,9 +274,9 @@ class Space:
         degrees: Sequence[tuple[int, int, int]] = (),
     ) -> Space:
         """
-        Returns the grid of a search; without options it has no ZeRO, no checkpointing and
-        no overlap. `devices` is the number of devices if the options do not give one.
-        Raises DistIRError.
+        Returns the grid of a search. By default it has no ZeRO, no checkpointing and no
+        overlap. `devices` is the number of devices, unless the options have a
+        `world_size`. Raises DistIRError for option values that do not exist.
         """
         return Space(
             batches,
@@ -273,8 +288,10 @@ class Space:
 
     def plans(self) -> list[GridPlan]:
         """
-        Returns all plans, those that share work next to each other, without those whose
-        devices would get no sample per micro-batch. Raises DistIRError if none is left.
+        Returns all plans that give each device at least one sample per micro-batch.
+        Plans that share work are next to each other. Raises DistIRError if no plan is
+        left, if there are too many devices, or if an option needs a training step and
+        the program is none.
         """
         for_training = any(self.zero) or any(self.offload_states)
         if not self.trains and (for_training or set(self.checkpoint) != {"none"}):
@@ -298,7 +315,10 @@ class Space:
         return found
 
     def known(self) -> list[GridPlan]:
-        """Returns all plans in the order of `plans`; none if the grid is empty."""
+        """
+        Returns all plans in the order of `plans`, without its checks. The list may be
+        empty.
+        """
         return list(dict.fromkeys(self._all()))
 
     def _all(self) -> Iterator[GridPlan]:
@@ -328,7 +348,10 @@ class Space:
                                 )  # fmt: skip
 
     def _degrees(self) -> Iterator[tuple[int, int, int, int, str, int, int]]:
-        """All (d, t, p, c), with the ways in which keys come to queries, e and r."""
+        """
+        Yields all combinations (d, t, p, c, context, e, r) of degrees. `context` is the
+        way in which keys reach the queries on other devices.
+        """
         for c, e, r in product(self.c, self.e, self.r):
             inner = c * e * r
             rest = self.devices // inner if self.devices % inner == 0 else 0
@@ -337,7 +360,10 @@ class Space:
                     yield *degrees, c, context, e, r
 
     def _pipelines(self, p: int) -> Iterator[tuple[int, str]]:
-        """Yields the numbers of micro-batches with schedules on p ranks."""
+        """
+        Yields the numbers of micro-batches to try on `p` pipeline ranks, each with a
+        schedule.
+        """
         if p == 1:
             yield 1, ""
             if self.trains:
@@ -349,13 +375,13 @@ class Space:
 
 
 def _factorisations(devices: int) -> Iterator[tuple[int, int, int]]:
-    """Yields all (d, t, p) whose product is the number of devices."""
+    """Yields all (d, t, p) whose product is `devices`."""
     for d in _divisors(devices):
         for t in _divisors(devices // d):
             yield d, t, devices // (d * t)
 
 
 def _divisors(number: int) -> list[int]:
-    """Returns all divisors of a number in ascending order."""
+    """Returns all divisors of `number` in ascending order."""
     small = [i for i in range(1, isqrt(number) + 1) if number % i == 0]
     return sorted({*small, *(number // i for i in small)})

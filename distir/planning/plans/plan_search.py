@@ -1,4 +1,4 @@
-"""The base of searches for a plan."""
+"""The common base of searches for a plan, and their results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from distir.system.output_files import write_text
 @dataclass(frozen=True)
 class SearchResults:
     """
-    All results of a search, in the order of their plans. `finished` says whether it ended by
-    itself; `measured` has the seconds of a step of plans that were run.
+    All results of a search, in the order of their plans. `finished` says whether the
+    search ran to its end. `measured` maps each plan that was run on devices to its
+    measured seconds per step.
     """
 
     results: Sequence[Result]
@@ -29,16 +30,20 @@ class SearchResults:
 
     @property
     def ranked(self) -> list[Simulated]:
-        """The results that fit into memory, the highest throughput first."""
+        """The results of the plans that fit into memory, highest throughput first."""
         return ranked(self.results)
 
     @property
     def pareto_front(self) -> list[Simulated]:
-        """The results for which none is faster with as little memory."""
+        """
+        The results on the Pareto front of throughput and memory, among those that fit
+        into memory. No other result is better in one of the two without being worse in
+        the other.
+        """
         return pareto_front(self.results)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the results as `distir search --json` writes them."""
+        """Returns the results as the JSON data that `distir search --json` writes."""
         return {
             "finished": self.finished,
             "best": [o.to_json() for o in self.ranked[:1]],
@@ -47,7 +52,10 @@ class SearchResults:
         }
 
     def save(self, path: str | Path) -> None:
-        """Writes the results as JSON. Raises DistIRError if that fails."""
+        """
+        Writes the results to a JSON file. Raises DistIRError if the file cannot be
+        written.
+        """
         try:
             write_text(path, json.dumps(self.to_json(), indent=2) + "\n")
         except OSError as error:
@@ -56,10 +64,10 @@ class SearchResults:
 
 class PlanSearch:
     """
-    A search for the best plan: `programs` are distributed, one for each size of the batch;
-    `results` are the plans judged so far, `measured` the seconds of a step of those that
-    were run. `finished` says whether the search ended by itself, `interrupted` whether the
-    user ended it.
+    A search for the best plan. `programs` holds the programs to distribute, one for
+    each batch size. `results` maps each plan judged so far to its result. `measured`
+    maps each plan that was run on devices to its measured seconds per step. `finished`
+    says whether the search ran to its end, `interrupted` whether the user stopped it.
     """
 
     def __init__(self, programs: Programs):
@@ -72,8 +80,9 @@ class PlanSearch:
     @property
     def best(self) -> Simulated | None:
         """
-        The plan with the highest throughput that fits, if one is known: among those that
-        were run, if any was, else by simulation.
+        The result with the highest throughput that fits into memory, or None if there
+        is none. If plans were run on devices, only these are compared, by measured
+        throughput; else all are compared by simulated throughput.
         """
         found = ranked(self.results.values())
         if self.measured:
@@ -82,12 +91,15 @@ class PlanSearch:
         return found[0] if found else None
 
     def outcomes(self) -> SearchResults:
-        """Returns all results so far."""
+        """Returns the results of all plans judged so far."""
         results = sorted(self.results.values(), key=lambda result: result.plan)
         return SearchResults(results, self.finished, dict(self.measured))
 
     def measured_note(self) -> str | None:
-        """Returns a note on the choice among plans that were run; None if none was run."""
+        """
+        Returns a note that the chosen plan was the fastest of those that were run on
+        devices, or None if no plan was run.
+        """
         best = self.best
         if best is None or best.plan not in self.measured:
             return None

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def batch_of(module: ModuleOp) -> int:
-    """The size of a program's batch: the first dimension of its first input."""
+    """
+    Returns a program's batch size, the first dimension of its first input. Raises
+    DistIRError if no input has a batch dimension.
+    """
     found = batch_size(entry_function(module))
     if found is None:
         raise DistIRError("search: the program has no input with a batch dimension")
@@ -28,19 +31,18 @@ def batch_of(module: ModuleOp) -> int:
 
 
 def trains(module: ModuleOp) -> bool:
-    """Whether a program is a training step."""
+    """Returns whether the program is a training step."""
     return Program(module).trains
 
 
 @dataclass(frozen=True)
 class Programs:
     """
-    One model for several sizes of the batch, as text that worker processes can be given.
-
-    The sizes are separate programs, for a program may hold numbers that follow from its
-    batch (the divisor of a mean, in the gradient), so that none can be derived from
-    another. `profiles` say what the cluster's devices reach in practice, `requests` what
-    every plan must keep to.
+    One model for several batch sizes, as program texts that can be sent to worker
+    processes. Each batch size has its own program, because a program may contain
+    numbers that depend on its batch, such as the divisor of a mean in a gradient.
+    `profiles` hold the measured performance of the cluster's devices. `requests` are
+    the user's requests, which every plan must keep.
     """
 
     texts: Mapping[int, str]
@@ -55,8 +57,10 @@ class Programs:
         requests: Requests | None = None,
     ) -> Programs:
         """
-        Returns the programs with one cluster, which replaces their own, and with the
-        profiles that `simulate` takes. Raises DistIRError.
+        Returns the programs, each with `cluster` in place of its own cluster.
+        `profiles` are names or files of profiles, as `simulate` takes them. Raises
+        DistIRError if two programs have the same batch size, if a program has no batch
+        dimension, or if a profile does not fit the cluster.
         """
         # Imported here, as the simulator takes long to import.
         from distir.interpreters.simulator.costs.hardware import Hardware
@@ -78,14 +82,14 @@ class Programs:
         return Programs(texts, tuple(known), requests or Requests())
 
     def __call__(self, batch: int) -> ModuleOp:
-        """Parses the program for a size of the batch, with its cluster."""
+        """Returns the program for the batch size `batch`, parsed, with its cluster."""
         return ProgramParser(new_context(), self.texts[batch]).parse_module()
 
 
 def replace_cluster(module: ModuleOp, cluster: ClusterOp) -> None:
     """
-    Puts a cluster in front of a program in place of those that it has; its meshes then
-    refer to that cluster.
+    Inserts `cluster` at the start of a program and removes its other clusters. The
+    program's meshes then refer to `cluster`.
     """
     for op in list(module.body.block.ops):
         if isinstance(op, ClusterOp) and op is not cluster:
@@ -99,8 +103,8 @@ def replace_cluster(module: ModuleOp, cluster: ClusterOp) -> None:
 
 def cluster_of_text(text: str) -> ClusterOp:
     """
-    Parses a text that holds one cluster, and returns it detached. Raises ParseError, or
-    ValueError for another op.
+    Returns the cluster that `text` holds, parsed and detached. Raises ParseError for a
+    malformed text, and ValueError if its first op is not a cluster.
     """
     op = ProgramParser(new_context(), text).parse_module().body.block.first_op
     if not isinstance(op, ClusterOp):

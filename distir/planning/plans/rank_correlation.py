@@ -1,4 +1,4 @@
-"""Compares how two series of numbers rank their items."""
+"""Compares the rankings that two series of numbers give to the same items."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     """
-    Returns Spearman's correlation of two series of numbers: that of their ranks, where
-    equal numbers share the mean of theirs. It is 1 if they rank alike, and nan for fewer
-    than two numbers or if all numbers of a series are equal.
+    Returns Spearman's rank correlation of two series of numbers. Equal numbers share
+    the mean of their ranks. The result is 1 if both series have the same ranking. It is
+    nan for fewer than two numbers, or if all numbers of a series are equal.
     """
     mine, others = (_ranks(np.asarray(values)) for values in (first, second))
     if len(set(mine)) < 2 or len(set(others)) < 2:

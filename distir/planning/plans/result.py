@@ -1,4 +1,4 @@
-"""The results of plans, as simulated."""
+"""The simulated results of plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan
 
 @dataclass(frozen=True)
 class Result(ABC):
-    """A plan and its outcome: `Simulated` or `Impossible`."""
+    """The outcome of a plan: either `Simulated` or `Impossible`."""
 
     plan: Plan
 
@@ -21,13 +21,13 @@ class Result(ABC):
     @abstractmethod
     def fits(self) -> bool:
         """
-        Whether the program can be distributed by this plan within the memory of all
-        devices.
+        Whether the program can be distributed by this plan and fits into the memory of
+        all devices.
         """
 
     def to_json(self) -> dict[str, Any]:
         """
-        Returns the result as one flat JSON object, with the same keys for all results.
+        Returns the result as one flat JSON object. All results have the same keys.
         """
         known = {**vars(self.plan), **vars(self)}
         if isinstance(self.plan, LayoutPlan):
@@ -39,9 +39,9 @@ class Result(ABC):
 @dataclass(frozen=True)
 class Impossible(Result):
     """
-    A plan by which the program cannot be distributed, and why. `is_undivided`: no plan with
-    several micro-batches is possible, for this reason; JSON does not have it, and results that
-    differ in it are equal.
+    A plan by which the program cannot be distributed. `error` is the reason.
+    `is_undivided` says whether this reason rules out every plan with several
+    micro-batches. It is not written to JSON and is ignored when results are compared.
     """
 
     error: str
@@ -55,13 +55,17 @@ class Impossible(Result):
 @dataclass(frozen=True)
 class Simulated(Result):
     """
-    A plan and its simulation. `peak_memory_bytes`, `memory_bytes` and
-    `reserved_memory_bytes` are of the device that has the least left; `spare_bytes` is what
-    is left on each device, or on one of each pipeline rank, in order. `bound_s`: if the layouts were searched, no others on that mesh take
-    fewer seconds (0: unknown; overlap and buckets may go below it). `layouts`: the searched
-    layouts, so that they need not be searched again. `layer_ranks`: of a training step, the
-    pipeline rank that each layer is on, if known. JSON has none of the spare bytes, the
-    layouts and the layers' ranks, and results that differ in the first and last are equal.
+    A plan and the results of its simulation.
+
+    `peak_memory_bytes`, `memory_bytes` and `reserved_memory_bytes` are those of the
+    device with the least memory to spare. `spare_bytes` is the free memory of each
+    device, or of one device per pipeline rank, in order. `layouts` holds the layouts if
+    they were searched, so that no second search is needed. `bound_s` is then a lower
+    bound on the seconds of a step with any layouts on the same mesh; 0 means that no
+    bound is known. Overlap and buckets can make a step shorter than the bound.
+    `layer_ranks` is the pipeline rank of each layer of a training step, if known. JSON
+    leaves out `spare_bytes`, `layouts` and `layer_ranks`. Comparisons ignore
+    `spare_bytes` and `layer_ranks`.
     """
 
     step_time_s: float
@@ -76,7 +80,10 @@ class Simulated(Result):
 
     @property
     def needed_bytes(self) -> int:
-        """The bytes that the software takes from the device."""
+        """
+        The bytes that the program needs on the device, or those that the software
+        reserves there if they are more.
+        """
         return max(self.peak_memory_bytes, self.reserved_memory_bytes)
 
     @property
@@ -85,9 +92,10 @@ class Simulated(Result):
 
     def has_layouts_of(self, plan: Plan) -> bool:
         """
-        Whether the searched layouts are those of another plan too: if the plans differ in
-        nothing but overlap, or, provided that memory did not decide, in what does not
-        change the problem: pipeline ranks, schedule and stages.
+        Returns whether the searched layouts are also those of `plan`. This is so if the
+        two plans differ in overlap alone. It is also so if both are pipelined, memory
+        did not limit the choice of layouts, and they differ only in pipeline ranks,
+        schedule, stages and overlap, which do not change the problem.
         """
         if self.layouts is None:
             return False
@@ -102,8 +110,9 @@ class Simulated(Result):
 
     def layouts_for(self, plan: Plan) -> ChosenLayouts | None:
         """
-        Returns the layouts for a plan whose layouts these are too: without what sends
-        changed if it is another pipeline.
+        Returns the searched layouts for `plan`, for which `has_layouts_of` must be
+        true. If `plan` has another pipeline, changes that depend on sends between
+        stages are left out.
         """
         if self.layouts is None or replace(self.plan, overlap=plan.overlap) == plan:
             return self.layouts
@@ -121,20 +130,23 @@ _JSON: Mapping[str, str | int | float] = {
     "error": "",
     "bound_s": 0.0,
 }
-"""The keys of a result as JSON data, with the values that stand for missing ones."""
+"""
+The keys of a result as JSON data, each with the value that is written if the result
+lacks it.
+"""
 
 
 _ADDED = (
     *("c", "context", "e", "r", "no_sync", "offload_states"),
     "reserved_memory_bytes",
 )
-"""Keys that results of earlier versions lack."""
+"""The keys that may be missing in results of earlier versions."""
 
 
 def from_json(data: Mapping[str, Any]) -> Result:
     """
-    Restores the result from what `to_json` gave. Raises KeyError, ValueError or TypeError
-    for other data.
+    Restores a result from the data that `to_json` returned. Raises KeyError, ValueError
+    or TypeError for other data.
     """
     found: dict[str, Any] = {}
     for name, default in _JSON.items():
@@ -152,7 +164,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
 
 
 def simulated(results: Iterable[Result]) -> list[Simulated]:
-    """Returns the results of the plans that are possible."""
+    """Returns those results whose plans are possible."""
     return [result for result in results if isinstance(result, Simulated)]
 
 

@@ -1,5 +1,5 @@
 """
-A plan that a search found, with all that is needed to distribute a program by it later.
+The plan that a search found, with all the data to distribute a program by it later.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ def _nothing() -> str:
 @dataclass(frozen=True)
 class SavedPlan:
     """
-    The best way to distribute a model that `distir.search` found, and what the simulator
-    says of it. Users know this class as `distir.Plan`.
+    The best plan that `distir.search` found for a model, with its simulated time and
+    memory. Users know this class as `distir.Plan`.
 
     - `result`: the plan, its time and memory, and its layouts if they were searched;
-    - `cluster`: the cluster that it is for, as text; `profiles`: the names of the profiles
-      that it was simulated with;
-    - `arguments`: the arguments of the program that it was searched for; `program`: a
-      digest of that program's ops; `trains`: whether it is a training step;
+    - `cluster`: the text of the cluster that the plan is for; `profiles`: the names of
+      the profiles that it was simulated with;
+    - `arguments`: the arguments of the program that the search distributed; `program`:
+      a digest of that program's ops; `trains`: whether the program is a training step;
     - `requests`: the user's requests, which the plan keeps;
-    - `reason`: writes what `explain` returns; `searched`: makes the program that the plan was
-      searched for; `outcomes`: the results of all plans. A plan from a file lacks these two.
+    - `reason`: a function that returns the text of `explain`; `searched`: a function
+      that returns the program of the search; `outcomes`: the results of all plans. The
+      last two are None for a plan from a file.
     """
 
     result: Simulated
@@ -83,7 +84,7 @@ class SavedPlan:
 
     def __getstate__(self) -> dict[str, Any]:
         """
-        Returns the state to pickle: all but the reason, the program and the other results,
+        Returns the state to pickle: all fields but `reason`, `searched` and `outcomes`,
         which may hold the whole search.
         """
         state = {**vars(self), "reason": _nothing, "searched": None, "outcomes": None}
@@ -92,7 +93,10 @@ class SavedPlan:
 
     @staticmethod
     def of(search: PlanSearch, reason: Callable[[], str]) -> SavedPlan:
-        """Returns the best plan of a search that has found one."""
+        """
+        Returns the best plan of `search`, which must have found one. `reason` is called
+        to explain the plan.
+        """
         best = search.best
         assert best is not None
         programs = search.programs
@@ -118,8 +122,9 @@ class SavedPlan:
     @cached_property
     def module(self) -> ModuleOp:
         """
-        The IR: the program that the plan was searched for, distributed by it. Raises
-        DistIRError for a plan from a file, which does not hold the program.
+        The IR of the distributed program: the program of the search, distributed by the
+        plan. Raises DistIRError for a plan from a file, because files do not hold the
+        program.
         """
         if self.searched is None:
             raise DistIRError(
@@ -133,8 +138,8 @@ class SavedPlan:
     @property
     def results(self) -> SearchResults:
         """
-        All results of the search, which may be saved as JSON. Raises DistIRError for a plan
-        from a file, which holds its own result alone.
+        All results of the search; they can be saved as JSON. Raises DistIRError for a
+        plan from a file, which holds only its own result.
         """
         if self.outcomes is None:
             raise DistIRError(
@@ -145,22 +150,22 @@ class SavedPlan:
 
     @property
     def time_s(self) -> float:
-        """Seconds of a step, as simulated."""
+        """The simulated seconds of a step."""
         return self.result.step_time_s
 
     @property
     def memory_bytes(self) -> int:
-        """Peak memory in bytes, of the device that has the least left."""
+        """The peak memory, in bytes, on the device with the least memory to spare."""
         return self.result.peak_memory_bytes
 
     @property
     def batch(self) -> int:
-        """The size of the global batch."""
+        """The global batch size."""
         return self.result.plan.batch
 
     @property
     def devices(self) -> int:
-        """The number of devices that it uses, with one process on each."""
+        """The number of devices that the plan uses. Each device runs one process."""
         plan = self.result.plan
         if isinstance(plan, GridPlan):
             return plan.devices
@@ -169,7 +174,7 @@ class SavedPlan:
 
     @property
     def batch_parts(self) -> int:
-        """The number of devices that have different samples of a micro-batch."""
+        """The number of parts into which a micro-batch is split over devices."""
         plan = self.result.plan
         if isinstance(plan, GridPlan):
             return plan.batch_parts
@@ -185,9 +190,10 @@ class SavedPlan:
 
     def explain(self) -> str:
         """
-        Explains the plan: module by module how parameters are split and what takes the
-        time, the same for the fastest plan that divides the model in another way, and
-        whether memory binds.
+        Explains the plan: for each module of the model, how its parameters are split
+        and where the time goes. For comparison it says the same about the fastest plan
+        that divides the model differently. It also says whether the memory limit
+        decided the choice.
         """
         return self.reason()
 
@@ -206,7 +212,10 @@ class SavedPlan:
     # Files
 
     def save(self, path: str | Path) -> None:
-        """Writes the plan to a JSON file. Raises DistIRError if that fails."""
+        """
+        Writes the plan to a JSON file. Raises DistIRError if the file cannot be
+        written.
+        """
         layouts = self.result.layouts
         data = {
             "format": _FORMAT,
@@ -231,7 +240,8 @@ class SavedPlan:
     @staticmethod
     def load(path: str | Path) -> SavedPlan:
         """
-        Reads the plan that `save` wrote to a file. Raises DistIRError for another file.
+        Reads a plan from a file that `save` wrote. Raises DistIRError if the file
+        cannot be read, holds no plan, or was written by another version of DistIR.
         """
         try:
             data = json.loads(Path(path).read_text("utf-8"))
@@ -260,9 +270,9 @@ class SavedPlan:
 
     def distribute(self, module: ModuleOp, what: str = "the program") -> None:
         """
-        Distributes the program that the plan was searched for, in place, and verifies the
-        result; nothing is searched. Raises DistIRError for any other program; `what` names
-        the program in the message.
+        Distributes `module`, the program of the search, in place, and verifies the
+        result. It searches nothing. Raises DistIRError for any other program; `what`
+        names the program in the message.
         """
         check_same_arguments(module, self.arguments, what)
         if _digest(module) != self.program:
@@ -275,10 +285,11 @@ class SavedPlan:
 
     def distribute_step(self, module: ModuleOp) -> None:
         """
-        Distributes a step of the same model and batch that returns gradients instead of
-        updating parameters, in place, and verifies the result. The optimizer outside is
-        given parameters and gradients in parts as small as the plan's optimizer states.
-        Raises DistIRError for another model or batch.
+        Distributes a step that returns gradients instead of updating parameters, in
+        place, and verifies the result. The step must have the plan's model and batch
+        size. The optimizer runs outside of the program: it gets parameters and
+        gradients split as finely as the plan splits the optimizer's states. Raises
+        DistIRError for another model or batch size, or for a plan for inference.
         """
         if not self.trains:
             raise DistIRError(
@@ -289,15 +300,19 @@ class SavedPlan:
         self._follow(module, self.result.plan, stored=True)
 
     def without(self, options: Mapping[str, Any]) -> SavedPlan:
-        """Returns the plan with other values of options; layouts that it has stay."""
+        """
+        Returns the plan with the option values `options`; options that its plan does
+        not have are ignored. Searched layouts stay.
+        """
         plan = self.result.plan
         known = {name: v for name, v in options.items() if hasattr(plan, name)}
         return replace(self, result=replace(self.result, plan=replace(plan, **known)))
 
     def distribute_forward(self, module: ModuleOp) -> None:
         """
-        Distributes the forward program of the same model and batch, in place, with its
-        parameters split as in the plan, and verifies the result. Raises DistIRError.
+        Distributes the forward program of the plan's model and batch size, in place,
+        and verifies the result. Parameters are split as in the plan. Raises DistIRError
+        if the plan does not fit the program.
         """
         plan = replace(
             self.result.plan,
@@ -349,7 +364,10 @@ def _no_plan(path: str | Path, why: str) -> DistIRError:
 
 
 def _of_known(requests: Requests, function: FuncOp) -> Requests:
-    """Returns the requests that concern arguments which the program has."""
+    """
+    Returns the requests for arguments that the function has. Requests for other
+    arguments are left out.
+    """
     names = argument_names(function)
 
     def is_known(pattern: str) -> bool:
@@ -364,9 +382,9 @@ def _of_known(requests: Requests, function: FuncOp) -> Requests:
 
 def _digest(module: ModuleOp) -> str:
     """
-    Returns a digest that distinguishes a program's ops, their types, operands and properties
-    from those of other programs. Numbers such as a learning rate are left out, as no plan
-    depends on them, and so are names.
+    Returns a digest of a program's ops, with their types, operands and properties.
+    Programs with different ops have different digests. Names are left out, and so are
+    floating-point properties such as a learning rate, because no plan depends on them.
     """
     digest = hashlib.sha256()
     for function in functions(module).values():
@@ -384,7 +402,9 @@ def _digest(module: ModuleOp) -> str:
 
 
 def _text(name: str, value: Attribute) -> bytes:
-    """Returns the contribution of an op's property to the digest of a program."""
+    """
+    Returns the bytes that the property `name` of an op adds to the digest of a program.
+    """
     if isinstance(value, FloatAttr | SymbolRefAttr):
         return b""
     if isinstance(value, DenseIntOrFPElementsAttr):

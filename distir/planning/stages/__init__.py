@@ -1,9 +1,10 @@
 """
-The search behind `search-stages`, for the division of a program into pipeline stages.
+The search behind `search-stages`, which divides a program into pipeline stages.
 
-`costs` asks the simulator what each op takes, `graph` makes of a program the problem that
-`distir.solver.stages` solves, `candidates` solves it under several load caps, `judge`
-simulates the resulting pipelines, and `search` takes the fastest.
+`costs` finds the simulated seconds of each op. `graph` turns a program into the problem
+that `distir.solver.stages` solves. `judge` has the problem solved under several load
+caps and simulates the resulting pipelines. `search` takes the fastest of them. `meshes`
+also searches the sizes of the meshes of the stages.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ def make_pipeline_as_asked(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
 ) -> None:
     """
-    Turns a program into a pipeline, in place, with stages as the option of `pipeline` gives
-    them; `search` means those that `search_stages` finds. Raises DistIRError.
+    Turns a program into a pipeline, in place. `stages` is the option `stages` of the
+    pass `pipeline`; with the value `search`, the stages are searched. Raises
+    DistIRError if the program cannot be divided in this way.
     """
     options, stages = with_searched_stages(module, options, stages)
     make_pipeline(module, options, stages)
@@ -31,8 +33,9 @@ def with_searched_stages(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
 ) -> tuple[ScheduleOptions, Sequence[str]]:
     """
-    Searches stages and their meshes as far as the options ask for that, and marks the ops
-    of the program; returns the options that are left for `pipeline`. Raises DistIRError.
+    Searches stages, their meshes, or both, if the options ask for it, and marks the
+    program's ops with their stages. Returns the options and stages that `pipeline`
+    still has to apply. Raises DistIRError if no division is possible.
     """
     searched = tuple(stages) == (SEARCH,) and bool(options.stage_meshes)
     if searched or options.stage_meshes == (SEARCH,):

@@ -1,4 +1,4 @@
-"""The seconds of each op of a program in a step, as simulated."""
+"""The simulated seconds of each op of a program in a step."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class OpCosts:
     """
     The costs of the ops of a program.
 
-    - `seconds`: by op of the entry function, for all micro-batches together, on the devices
-      of the first rank, with the communication within a stage;
+    - `seconds`: the seconds of each op of the entry function in a step, for all
+      micro-batches together, on the devices of the first pipeline rank; communication
+      within a stage is included;
     - `hardware`: the cluster.
     """
 
@@ -43,11 +44,11 @@ class OpCosts:
     @staticmethod
     def of(module: ModuleOp, structure: Structure, mesh: str = "") -> OpCosts:
         """
-        Returns the costs of the program that `structure` describes, on its mesh or on one
-        with the sizes of axes that `mesh` says, such as `d=2,t=1`. A copy becomes a
-        pipeline of one stage, whose steps are those that the simulator will execute on
-        several; scopes, which every pass carries along, tell from which op they come.
-        Raises DistIRError.
+        Returns the costs of the ops of the program that `structure` describes, found by
+        simulation. `mesh` replaces sizes of the program's mesh, such as `d=2,t=1`; if
+        empty, the program's own mesh is used. The simulated program is a copy of
+        `module` as a pipeline of one stage. Raises DistIRError if that pipeline cannot
+        be made or simulated.
         """
         ops = [op for op in structure.ops if not isinstance(op, ReturnOp)]
         copy = module.clone()
@@ -65,7 +66,7 @@ class OpCosts:
 
 
 class _Totals:
-    """Adds up the seconds of simulator steps by the op that they come from."""
+    """Sums the seconds of the simulator's steps for each op of the original program."""
 
     def __init__(self, known: Mapping[str, Operation], seconds: dict[Operation, float]):
         self._known = known
@@ -74,7 +75,9 @@ class _Totals:
         self._calls: dict[CompiledFunction, list[tuple[Operation, float]]] = {}
 
     def add(self, plan: CompiledFunction) -> None:
-        """Adds the steps of a function, once for each call of it."""
+        """
+        Adds the seconds of the steps of a function. A callee counts once for each call.
+        """
         for op, seconds in self._by_op(plan):
             self._seconds[op] += seconds
 
@@ -92,7 +95,7 @@ class _Totals:
         return self._calls[plan]
 
     def _of_step(self, step: CompiledStep) -> float:
-        """Returns the seconds of a step on its slowest device."""
+        """Returns the seconds of a step on the device that takes longest."""
         if isinstance(step, CallStep):
             return self._of_plan(step.callee)
         if isinstance(step, CommunicationStep):

@@ -1,4 +1,6 @@
-"""A program as a graph to divide into stages, in seconds and bytes of the simulator."""
+"""
+A program as a graph to be divided into stages, with the simulator's seconds and bytes.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +38,23 @@ PHASES = ("forward", "backward", "once")
 @dataclass(frozen=True)
 class StageGraph:
     """
-    The forward ops of a program as nodes, in program order; a call of a layer is one node.
+    A program as a problem for the solver that divides it into stages. The nodes are its
+    forward ops in program order; a call of a layer is one node.
 
-    An op that is not forward belongs to the node with which `pipeline` would run it if each
-    node were a stage of its own: a backward op with its forward op, an update where its
-    parameter is first used. Values, gradients and parameters that several nodes need are
-    shared tensors, which cost the seconds of a send between neighbouring ranks.
+    Each other op belongs to the node with which `pipeline` would run it if every node
+    were a stage: a backward op to its forward op, an update to the first use of its
+    parameter. Values, gradients and parameters that several nodes need are shared
+    tensors. Their cost is the seconds of a send between neighbouring ranks.
     """
 
     ops: Sequence[Operation]
     problem: StageProblem
     schedule: PipelineSchedule
     work: Mapping[str, Sequence[float]]
-    """The seconds of each node by phase (`forward`, `backward`, or `once` a step)."""
+    """
+    The seconds of each node in a step, by phase: `forward`, `backward`, or `once` for
+    ops that run once per step.
+    """
 
     @staticmethod
     def of(
@@ -58,27 +64,34 @@ class StageGraph:
         mesh: Mesh | None = None,
     ) -> StageGraph:
         """
-        Builds the graph of a program for the stages of a schedule, on devices like the
-        program's mesh or `mesh`, which has its axes. Raises DistIRError.
+        Builds the graph of a program for the stages of `schedule`. `mesh` is the mesh
+        of a stage, with the same axes as the program's mesh; by default it is the
+        program's mesh. Raises DistIRError for a program that cannot be divided.
         """
         own = mesh or structure.mesh
         return _StageGraphBuilder(structure, schedule, costs, own).build()
 
     def stages(self, of_nodes: Sequence[int]) -> dict[Operation, int]:
-        """Maps each op to its stage, given the stage of each node."""
+        """
+        Maps each forward op to its stage. `of_nodes` lists the stage of each node.
+        """
         return dict(zip(self.ops, of_nodes, strict=True))
 
     def fits(self, of_nodes: Sequence[int]) -> bool:
-        """Whether parameters, states and residuals of micro-batches fit into memory."""
+        """
+        Returns whether each stage's parameters, states and residuals of micro-batches
+        in flight fit into memory. `of_nodes` lists the stage of each node.
+        """
         memory = self.problem.memory
         held = self.problem.stage_memory(of_nodes)
         return memory is None or float(held.max()) <= memory.limit
 
     def step_time(self, of_nodes: Sequence[int]) -> float:
         """
-        Estimates the seconds of a step: the schedule is run with the work of each stage,
-        and each message between stages takes as long as the average one. This is exact
-        enough to tell which divisions are worth a simulation.
+        Returns an estimate of the seconds of a step. `of_nodes` lists the stage of each
+        node. The schedule is run with the work of each stage, and every message between
+        stages takes the average time. The estimate is exact enough to decide which
+        divisions are worth simulating.
         """
         work = {
             phase: np.bincount(of_nodes, seconds, self.problem.stages).astype(
@@ -94,8 +107,9 @@ def estimated_step(
     schedule: PipelineSchedule, work: Mapping[str, Floats], sent: float
 ) -> float:
     """
-    Returns the seconds of a step by a schedule, given the seconds of each stage by phase
-    (`PHASES`) and those that all messages between stages take together.
+    Returns an estimate of the seconds of a step with this schedule. `work` gives the
+    seconds of each stage by phase (`PHASES`), and `sent` the seconds of all messages
+    between stages together.
     """
     batches = schedule.micro_batches
     halves = any(a.phase is Phase.BACKWARD_INPUT for a in schedule.actions[0])
@@ -142,14 +156,14 @@ class _StageGraphBuilder:
         return StageGraph(self.ops, problem, self.schedule, work)
 
     def _slowest_link(self, hardware: Hardware) -> RankLink:
-        """Returns the slowest link between neighbouring ranks."""
+        """Returns the slowest link between neighbouring pipeline ranks."""
         size = prod(n for axis, n in self.mesh.axes if axis != TIME_AXIS)
         # Where ranks have meshes of different shapes, not all are as large as this one.
         size = min(size, max(len(hardware.kinds) // self.schedule.ranks, 1))
         return RankLink.slowest(hardware, self.schedule.ranks, size)
 
     def _work(self) -> dict[str, list[float]]:
-        """Returns the seconds of each node by phase."""
+        """Returns the seconds of each node, by phase."""
         forward, backward = set(self.ops), set(self.structure.backward)
         work = {phase: [0.0] * len(self.ops) for phase in PHASES}
         for op, seconds in self.costs.seconds.items():
@@ -178,7 +192,8 @@ class _StageGraphBuilder:
 
     def _tensors(self) -> list[SharedTensor]:
         """
-        Returns the values that nodes exchange, with those that go the same way combined.
+        Returns the values that nodes exchange. Values with the same producer and
+        consumers are combined into one tensor.
         """
         costs: dict[tuple[int, tuple[int, ...]], float] = {}
 
@@ -197,7 +212,7 @@ class _StageGraphBuilder:
         return [SharedTensor(p, c, cost) for (p, c), cost in costs.items() if cost > 0]
 
     def _send_seconds(self, value: SSAValue) -> float:
-        """Returns the seconds per step of bringing a value to another rank."""
+        """Returns the seconds per step for sending `value` to another rank."""
         sends, size = 1, self._bytes(value)
         is_split = isinstance(over_time(value), SplitPlacement)
         if is_split or isinstance(value.owner, Operation):
@@ -207,14 +222,16 @@ class _StageGraphBuilder:
         return sends * self.link.seconds(size)
 
     def _bytes(self, value: SSAValue) -> float:
-        """Returns the bytes of a value on each device, for all micro-batches together."""
+        """
+        Returns the bytes of `value` on one device, for all micro-batches together.
+        """
         return local_bytes(value, layout_of(value) or Layout(""), self.mesh)
 
     def _memory(self) -> StageMemory | None:
         """
-        Returns the memory of nodes: parameters and states, sums of gradients, and what the
-        forward keeps for the backward. Several stages on a rank get equal shares of its
-        memory.
+        Returns the memory that each node needs: parameters, states, sums of gradients,
+        and the residuals that the forward keeps for the backward. If a rank has several
+        stages, each gets an equal share of its memory.
         """
         fixed, kept = [0.0] * len(self.ops), [0.0] * len(self.ops)
         for argument in arguments_of(self.structure.function):

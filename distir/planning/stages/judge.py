@@ -1,4 +1,6 @@
-"""Divisions into stages to try, and the simulation of the pipelines that they make."""
+"""
+Proposes divisions of a program into stages and simulates the pipelines that they give.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,17 @@ from distir.transforms.resharding import lower_reshards
 
 SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """
-By which fraction the busiest stage may exceed the best balance in order to save
-communication. Which of them is best depends on the schedule; the simulator decides.
+The fractions by which the busiest stage may exceed the best balance in order to save
+communication. The best fraction depends on the schedule, so the simulator decides.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class StagesCandidate:
     """
-    A division into stages and its name. `division` is the solver's answer, None for a
-    division from elsewhere. `is_usual` marks those that `pipeline` makes by itself.
+    A division into stages, with its name. `stages` lists the stage of each node.
+    `division` is the solver's answer, or None for a division that the solver did not
+    find. `is_usual` marks divisions that `pipeline` makes without a search.
     """
 
     name: str
@@ -42,9 +45,10 @@ def candidates(
     graph: StageGraph, method: str, end: float, usual: Mapping[str, Sequence[int]]
 ) -> list[StagesCandidate]:
     """
-    Returns the divisions with the least communication under several load caps, searched
-    until `end` on the monotonic clock, and the `usual` divisions by name; each division
-    once. Memory is a limit where that is possible. Raises DistIRError.
+    Returns the divisions to try, each once: the divisions with the least communication
+    under several load caps, and the divisions `usual`, given by name. The solver stops
+    at the time `end` of the monotonic clock. The memory limit is dropped if no division
+    keeps it. Raises DistIRError if the program cannot be divided.
     """
     problem = graph.problem
 
@@ -91,7 +95,8 @@ class Judge:
 
     def simulate(self, stages: Mapping[Operation, int]) -> Simulation:
         """
-        Simulates the pipeline whose forward ops are on these stages. Raises DistIRError.
+        Returns the simulation of the pipeline whose forward ops are on the stages
+        `stages`. Raises DistIRError if that pipeline cannot be made.
         """
         mark(stages)
         copy = self.module.clone()
@@ -103,7 +108,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class JudgedStages:
-    """A division, the seconds of a step with it, and whether it fits into memory."""
+    """A division, its simulated seconds per step, and whether it fits into memory."""
 
     candidate: StagesCandidate
     step_time_s: float
@@ -112,8 +117,8 @@ class JudgedStages:
 
 WORTH_SIMULATING = 1.15
 """
-Divisions whose estimated step exceeds the shortest one by at most this factor are
-simulated; estimates are within a few per cent.
+The largest ratio between the estimated step time of a division and the shortest
+estimate for which the division is still simulated. Estimates are within a few per cent.
 """
 
 
@@ -126,10 +131,11 @@ def simulated(
     usual_too: bool,
 ) -> list[JudgedStages]:
     """
-    Simulates divisions and returns the outcomes. Of those that should fit into memory, the
-    one with the shortest estimated step comes first; then, until `end` on the monotonic
-    clock, the usual ones and those that may be about as fast, or all while nothing fits.
-    With `usual_too` the usual ones are simulated however long that takes.
+    Simulates divisions and returns their outcomes. First comes the division with the
+    shortest estimated step among those that should fit into memory. The usual divisions
+    come next, then those whose estimate is close to the shortest; as long as nothing
+    fits, no division is skipped. No simulation starts after the time `end` of the
+    monotonic clock, except that with `usual_too` all usual divisions are simulated.
     """
     step_time = {c: graph.step_time(c.stages) for c in found}
     order = sorted(found, key=lambda c: (not graph.fits(c.stages), step_time[c]))

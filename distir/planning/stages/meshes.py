@@ -1,6 +1,6 @@
 """
-The stages of a pipeline whose ranks have meshes of different shapes: how large each mesh is,
-and which ops each stage has.
+Searches the sizes of the meshes of the pipeline's ranks, and the division into stages,
+for ranks whose meshes may differ in shape.
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ from distir.transforms.pipelines.stages import forward_stages, is_divided, mark
 from distir.transforms.pipelines.structure import Structure
 
 SECONDS = 10.0
-"""The default time, in seconds, after which no further meshes are simulated."""
+"""The default time limit in seconds, after which no further meshes are simulated."""
 
 MOST_COMBINATIONS = 2000
-"""Up to how many combinations of meshes all are considered."""
+"""
+The largest number of combinations of meshes up to which all of them are considered.
+"""
 
 MOST_DIVIDED = 100
-"""The most combinations of meshes that the program is divided for."""
+"""The number of combinations of meshes for which the program is divided into stages."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
     """
-    A mesh that a stage may have: the sizes of its axes, also as an option gives them, and
-    the program as a graph whose nodes cost what they take on it.
+    A mesh that a stage may have. `sizes` holds the sizes of its axes, and `text` the
+    same as text, such as `d=2,t=1`. `graph` is the program as a graph whose nodes have
+    their costs on this mesh. `hardware` is the cluster.
     """
 
     sizes: Mapping[str, int]
@@ -55,7 +58,7 @@ class _Shape:
 
     @property
     def devices(self) -> int:
-        """The number of devices."""
+        """The number of devices of the mesh."""
         return prod(self.sizes.values())
 
     @cached_property
@@ -66,8 +69,9 @@ class _Shape:
     @cached_property
     def arriving(self) -> tuple[Floats, Floats]:
         """
-        The seconds for what crosses a cut before each node, to this mesh: forwards, and
-        backwards (gradients).
+        The seconds, for a cut before each node, to send to this mesh the values that
+        cross the cut. The first array is for values of the forward, the second for
+        gradients.
         """
         forward, backward = np.zeros((2, len(self.loads) + 2))
         for tensor in self.graph.problem.tensors:
@@ -83,7 +87,9 @@ class _Shape:
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """The mesh of each rank, the stage of each node and an estimate of a step's seconds."""
+    """
+    A mesh for each rank, a stage for each node, and the estimated seconds of a step.
+    """
 
     shapes: tuple[_Shape, ...]
     stages: Sequence[int]
@@ -97,10 +103,12 @@ def search_stage_meshes(
     time_limit: float | None = None,
 ) -> ScheduleOptions:
     """
-    Marks each forward op of a program with its stage, notes the choice, and returns the
-    options with the mesh of each rank. `options.stage_meshes` has the meshes, or is `search`
-    for any mesh that has divisors of the program's sizes of axes. `request` is the option
-    `stages` of `pipeline`. Raises DistIRError.
+    Chooses the meshes of the ranks, marks each forward op of a program with its stage,
+    and adds a note on the choice. Returns the options with the mesh of each rank. If
+    `options.stage_meshes` is `search`, the size of each axis may be any divisor of its
+    size in the program's mesh; else the option lists the meshes. `request` is the
+    option `stages` of `pipeline`. `time_limit` is in seconds. Raises DistIRError if no
+    choice is possible.
     """
     end = monotonic() + (SECONDS if time_limit is None else time_limit)
     search = _Search(module, options, request)
@@ -138,7 +146,7 @@ def _with_meshes(options: ScheduleOptions, candidate: _Candidate) -> ScheduleOpt
 
 
 class _Search:
-    """The meshes that ranks may have, and what a program costs on each of them."""
+    """The meshes that ranks may have, with the costs of a program on each mesh."""
 
     def __init__(
         self, module: ModuleOp, options: ScheduleOptions, request: Sequence[str]
@@ -160,7 +168,10 @@ class _Search:
         return candidate.shapes[0].graph.stages(candidate.stages)
 
     def candidates(self) -> list[_Candidate]:
-        """Returns combinations of meshes, each with the division that suits it best."""
+        """
+        Returns combinations of meshes for the ranks, each with the division into stages
+        that suits it best.
+        """
         if self.options.stage_meshes != (SEARCH,):
             asked = [self._shape(sizes) for sizes in self.options.stage_shapes()]
             return [self._estimated(asked, self._fixed)]
@@ -202,8 +213,9 @@ class _Search:
 
     def usual(self, candidate: _Candidate) -> list[_Candidate]:
         """
-        Returns the division that `pipeline` makes by itself for the same meshes, if it is
-        another one and stages are free.
+        Returns a list with the division that `pipeline` makes without a search for the
+        meshes of `candidate`. The list is empty if that division is the candidate's
+        own, or if the user has fixed the stages.
         """
         if self._fixed is not None:
             return []
@@ -218,8 +230,9 @@ class _Search:
         self, shapes: Sequence[_Shape], stages: Sequence[int] | None
     ) -> _Candidate:
         """
-        Returns a division for these meshes; None: that of least load of the busiest stage,
-        what it receives included.
+        Returns a candidate with the meshes `shapes` and an estimate of its step time.
+        If `stages` is None, the division is the one whose busiest stage has the least
+        load, including the time to receive its inputs.
         """
         schedule = self.schedule
         own = [shapes[schedule.stage_rank(s)] for s in range(schedule.stages)]
@@ -250,8 +263,9 @@ class _Search:
 
 def _arriving(before: _Shape, after: _Shape) -> Floats:
     """
-    Returns the seconds for what crosses a cut before each node, between these meshes. What
-    fewer devices send to more, each device sends several times.
+    Returns the seconds, for a cut before each node, to send the values that cross the
+    cut between two meshes. If one mesh has fewer devices than the other, each of its
+    devices sends several times.
     """
     forward, gradients = after.arriving[0], before.arriving[1]
     ratio = after.devices / before.devices
@@ -264,8 +278,8 @@ def _divisors(size: int) -> list[int]:
 
 def _combinations(shapes: Sequence[_Shape], ranks: int) -> Iterator[tuple[_Shape, ...]]:
     """
-    Yields a mesh for each rank: all combinations, or, of too many, those in which the mesh
-    changes once along the ranks at most.
+    Yields tuples with a mesh for each rank. If there are too many combinations, only
+    those are yielded in which the mesh changes at most once along the ranks.
     """
     if len(shapes) ** ranks <= MOST_COMBINATIONS:
         yield from product(shapes, repeat=ranks)

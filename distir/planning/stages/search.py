@@ -1,4 +1,4 @@
-"""Searches the pipeline stages that the simulator finds the fastest."""
+"""Searches for the division into pipeline stages with the shortest simulated step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distir.transforms.pipelines.stages import (
 from distir.transforms.pipelines.structure import Structure
 
 SECONDS = 10.0
-"""The default time, in seconds, for finding and simulating divisions."""
+"""The default time limit in seconds for finding and simulating divisions."""
 
 
 def search_stages(
@@ -36,9 +36,10 @@ def search_stages(
     time_limit: float | None = None,
 ) -> None:
     """
-    Marks each forward op of a program that is split into micro-batches with its stage, and
-    notes the choice. `method` and `time_limit` (seconds) are those of `search-stages`.
-    Raises DistIRError.
+    Chooses a division into stages, marks each forward op of a program with its stage,
+    and adds a note on the choice. The program must be split into micro-batches.
+    `method` and `time_limit` (seconds) are the options of `search-stages`. Raises
+    DistIRError for a program that cannot be divided.
     """
     start = monotonic()
     structure = Structure(module)
@@ -64,8 +65,8 @@ def _usual_divisions(
     structure: Structure, meshes: Sequence[Mesh]
 ) -> Iterator[tuple[str, list[int]]]:
     """
-    Yields the divisions that `pipeline` makes by itself, by name. Raises DistIRError for a
-    program that cannot be divided.
+    Yields the divisions that `pipeline` makes without a search, each with its name.
+    Raises DistIRError for a program that cannot be divided.
     """
     equal = forward_stages(structure, meshes, ())
     yield "equal work", [equal[op] for op in structure.forward]
@@ -77,7 +78,10 @@ def _usual_divisions(
 def _chosen(
     graph: StageGraph, best: JudgedStages, outcomes: Sequence[JudgedStages], found: int
 ) -> str:
-    """Describes the chosen division, and what it was chosen from."""
+    """
+    Returns a note that describes the chosen division and the alternatives. `found` is
+    the number of divisions that were found.
+    """
     candidate, problem = best.candidate, graph.problem
     loads = problem.stage_loads(candidate.stages)
     text = (
@@ -101,7 +105,10 @@ def _chosen(
 
 
 def _proof(division: StageDivision) -> str:
-    """Says how good a division is under its load cap."""
+    """
+    Returns words on how good a division is: how close to the optimum under its load
+    cap.
+    """
     if division.gap < 1e-6:
         return f"{division.method}, proven to be the best"
     if division.method == "in-order" and not division.bound:

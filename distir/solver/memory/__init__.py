@@ -1,1 +1,4 @@
-"""A limit of memory: multipliers, the smallest peak, and what cannot decide anything."""
+"""
+Solving under a memory limit: prices for memory, the smallest peak, and the problem
+without the limit.
+"""

@@ -1,20 +1,22 @@
 """
-Turns a memory limit into a price: each byte occupied at a point costs the multiplier of
-the point.
+Replaces a memory limit by a price: each byte that is occupied at a point costs the
+multiplier of that point (Lagrangian relaxation).
 
-At given multipliers the problem without a limit has a cheapest choice, and its price less
-that of the capacity is a bound. The best multipliers come from cutting planes: each choice
-that was priced is a plane above the bound as a function of the multipliers, and the next
-multipliers are where the lowest of the planes is highest. Points get a multiplier when a
-choice exceeds them.
+For given multipliers, the problem without a limit has a cheapest choice. Its cost and
+price, less the price of the capacity, is a lower bound. The best multipliers are found
+by cutting planes: each choice that was priced gives a plane above the bound, as a
+function of the multipliers. The next multipliers are those where the lowest plane is
+highest. A point gets a multiplier when a choice exceeds its capacity.
 
-At the best multipliers repeated layers all cost the same with much memory as with little.
-So the multipliers are raised a little for the nodes up to some position and lowered for the
-others, and the position is searched for from which on the choice fits.
+At the best multipliers, repeated layers cost the same with much memory as with little.
+The multipliers are therefore raised a little for the nodes up to some position and
+lowered for the others. A binary search finds the position from which on the choice
+fits.
 
-Choices at different multipliers differ in parts, and where one saves memory another does
-not have to. The final answer is the best combination of their alternatives, from an integer
-program that is small because nearly all nodes agree.
+Choices for different multipliers differ in parts, and a part that saves memory in one
+choice may not be needed in another. The final answer is the best combination of their
+alternatives. An integer program finds it, which is small because nearly all nodes
+agree.
 """
 
 from __future__ import annotations
@@ -39,26 +41,35 @@ PASSES = 60
 
 PATIENCE = 3
 """
-How many times as long as usual a pass may take, if that is more than `LEAST_PATIENCE`
-seconds.
+The longest time that a pass may take, as a multiple of the usual time. At least
+`LEAST_PATIENCE` seconds are allowed.
 """
 
 LEAST_PATIENCE = 3.0
 
 STEP = 0.3
 """
-The step from the best multipliers towards where the planes are highest, as a fraction of
-the way, which is long at first.
+The length of a step from the best multipliers towards those where the lowest plane is
+highest, as a fraction of the distance between them. It is used if the priced choices
+are only nearly the cheapest.
 """
 
 IDLE = 6
-"""After so many passes that hardly raise the bound, the ascent ends."""
+"""
+The number of successive passes that hardly raise the bound after which the ascent ends,
+if the priced choices are only nearly the cheapest.
+"""
 
 RISE = 0.1
-"""By which fraction of the gap a pass has to raise the bound to count."""
+"""
+The smallest rise of the bound, as a fraction of the gap, that does not count as idle.
+"""
 
 NODES = 20
-"""The nodes of each search for the best combination, which is no proof for the whole."""
+"""
+The largest number of branch-and-bound nodes in each search for the best combination.
+Such a search proves nothing about the whole problem anyway.
+"""
 
 STEPS = (0.01, 0.05, 0.2)
 """The fractions by which multipliers are raised and lowered."""
@@ -66,7 +77,10 @@ STEPS = (0.01, 0.05, 0.2)
 
 @dataclass(frozen=True)
 class Priced:
-    """A choice that was cheapest at some multipliers, its cost, and what it occupies."""
+    """
+    A choice that was cheapest for some multipliers, with its cost. `over` is the number
+    of bytes by which it exceeds the capacity of each point.
+    """
 
     choice: Mapping[int, int]
     cost: float
@@ -74,7 +88,7 @@ class Priced:
 
     @property
     def fits(self) -> bool:
-        """Whether the choice keeps the limit."""
+        """Whether the choice keeps the memory limit."""
         return not (self.over > 0).any()
 
 
@@ -82,11 +96,12 @@ class Lagrangian:
     """
     The search for the best multipliers, and for choices near them.
 
-    - `points`: those that have a multiplier.
-    - `optimum`: finds the cheapest choice at some multipliers. If it only finds good ones,
-      there is no bound.
-    - `bound`: the highest found, at `multipliers`; `dearest`: no choice costs more; `best`:
-      the cheapest choice that fits.
+    - `points`: the points that have a multiplier.
+    - `optimum`: a function that finds the cheapest choice for given multipliers. If it
+      finds good choices without a lower bound, `bound` is not valid.
+    - `bound`: the highest lower bound found, at `multipliers`; `dearest`: an upper
+      bound on the cost of every choice; `best`: the cheapest choice that fits into
+      memory.
     """
 
     def __init__(
@@ -114,17 +129,18 @@ class Lagrangian:
 
     def go_on(self, other: Lagrangian) -> None:
         """
-        Begins with the choices that another search priced. Their costs and what they occupy
-        are known, so that its multipliers are near the best, but its bound may have been
-        none.
+        Starts from the choices that another search priced. Their costs and bytes are
+        known, so the multipliers start near the best ones. The bound of the other
+        search is not taken over, because it may not be valid.
         """
         self.priced, self.points = other.priced, other.points
         self.highest, self.best = other.highest, other.best
 
     def run(self, thorough: bool = True) -> SolverResult:
         """
-        Solves the dual, then looks for choices near it; if `thorough`, until the gap or the
-        time is reached, else only for the best combination of the choices seen.
+        Solves the dual, then looks for choices near it, and returns the best result.
+        With `thorough`, it goes on until the gap or the time limit is reached;
+        otherwise it stops after the best combination of the choices seen.
         """
         if not self.priced and not self.price({}):
             return self.result()
@@ -146,9 +162,9 @@ class Lagrangian:
     @property
     def patience(self) -> float:
         """
-        Returns the seconds that finding the cheapest choice may take. Some multipliers make
-        many choices equally cheap; the choice found until then gives a plane too, whose
-        bound is valid.
+        The seconds that one search for the cheapest choice may take. For some
+        multipliers many choices are equally cheap, and the search takes long. If it is
+        cut short, the choice found so far still gives a plane with a valid bound.
         """
         usual = (
             sorted(self.seconds)[len(self.seconds) // 2] if self.seconds else math.inf
@@ -162,7 +178,7 @@ class Lagrangian:
 
     @property
     def is_over(self) -> bool:
-        """Whether the gap or the time is reached."""
+        """Whether the gap or the time limit is reached."""
         return self.result().proven(self.gap) or self.clock.stopped
 
     def result(self) -> SolverResult:
@@ -177,9 +193,9 @@ class Lagrangian:
         factors: Mapping[int, float] | None = None,
     ) -> bool:
         """
-        Finds the cheapest choice at some multipliers; if `factors` are given, multipliers
-        are multiplied by them node by node, and there is no bound. Returns whether a choice
-        was found.
+        Finds the cheapest choice for the multipliers `multipliers`, and returns whether
+        there is one. If `factors` are given, the multipliers are scaled for each node
+        by its factor, and the bound is not updated.
         """
         graph = self.graph
         free = graph.copy(memory=False)
@@ -214,8 +230,8 @@ class Lagrangian:
 
     def climb(self) -> dict[int, float]:
         """
-        Raises the bound from the best multipliers so far, until the planes say that there is
-        little left to gain; returns the best multipliers.
+        Raises the bound from the best multipliers so far, until the planes show that
+        little is left to gain. Returns the best multipliers.
         """
         clock = self.clock.part(0.6)
         idle = 0
@@ -257,9 +273,10 @@ class Lagrangian:
 
     def mixed(self) -> tuple[Costs, float] | None:
         """
-        Returns the next multipliers and how high the bound may be there. Choices are mixed
-        so that they fit on average; a point that the mixture exceeds gets a multiplier
-        first. None if the numbers are too far apart.
+        Returns the next multipliers and the value that the bound can reach there at
+        most. They come from the cheapest mixture of choices that fits on average.
+        Points that the mixture exceeds get a multiplier first. Returns None if the
+        linear program is numerically too difficult.
         """
         capacity = self.graph.capacity
         costs = np.array([c.cost for c in self.priced])
@@ -285,9 +302,9 @@ class Lagrangian:
 
     def stagger(self, multipliers: Mapping[int, float]) -> list[Mapping[int, int]]:
         """
-        Returns choices with multipliers that are higher for some nodes than for others, by
-        as little as it takes to fit; those that were known before, and the one with all
-        multipliers higher.
+        Looks for choices with multipliers that are raised for some nodes only, just
+        enough to fit into memory. Returns the choices priced before, and the one with
+        all multipliers raised.
         """
         near = self.choices
         nodes = sorted(self.graph.pieces)
@@ -308,8 +325,10 @@ class Lagrangian:
         self, nodes: Sequence[int], multipliers: Mapping[int, float], step: float
     ) -> None:
         """
-        Raises the multipliers by a step for as few of the first of these nodes as make the
-        choice fit, and lowers them for the others. With all of them raised it must fit.
+        Raises the multipliers by the fraction `step` for the first nodes of `nodes`,
+        and lowers them for the others. A binary search finds the smallest number of
+        raised nodes for which the choice fits. The choice must fit if all nodes are
+        raised.
         """
         least, most = 0, len(nodes)
         while most - least > 1 and not self.is_over:
@@ -323,8 +342,8 @@ class Lagrangian:
 
     def combine(self, chosen: Sequence[Mapping[int, int]], clock: Clock) -> bool:
         """
-        Finds the best combination of the alternatives of some choices and the best one;
-        returns whether the time sufficed.
+        Finds the best combination of the alternatives in the choices `chosen` and in
+        the best choice so far. Returns whether the time sufficed.
         """
         graph = self.graph
         before = self.best.objective
@@ -359,7 +378,8 @@ class Lagrangian:
 
 def dearest(graph: CostGraph) -> float:
     """
-    Returns the sum of the most expensive possible entry (or 0) of every node and edge.
+    Returns an upper bound on the cost of every possible choice: the sum of the largest
+    finite entry of each node and edge, or 0 where that is negative.
     """
     total = max(graph.constant, 0.0)
     for costs in graph.costs.values():
@@ -370,5 +390,5 @@ def dearest(graph: CostGraph) -> float:
 
 
 def scaled(multipliers: Mapping[int, float], factor: float) -> dict[int, float]:
-    """Returns each multiplier times a factor."""
+    """Returns the multipliers times `factor`."""
     return {point: factor * m for point, m in multipliers.items()}

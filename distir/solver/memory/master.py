@@ -1,7 +1,7 @@
 """
-The master problems of cutting planes: the multipliers at which the lowest of some planes is
-highest, and the cheapest mixture of the planes' choices that fits on average; one is the
-other's dual.
+The master problems of cutting planes. One finds the multipliers at which the lowest of
+some planes is highest. Its dual finds the cheapest mixture of the planes' choices that
+fits on average.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ def best_multipliers(
     costs: Costs, over: Costs, highest: Costs
 ) -> tuple[Costs, float, Costs] | None:
     """
-    Maximises over 0 <= m <= highest the least of `costs[k] + over[k] @ m`. Returns m, that
-    value, and the shares of the planes in the mixture; None if the numbers are too far
+    Returns the multipliers m, with 0 <= m <= `highest`, that maximise the least value
+    of `costs[k] + over[k] @ m` over all planes k. Also returns that value, and the
+    share of each plane in the dual mixture. Returns None if the numbers are too far
     apart for HiGHS.
     """
     planes, points = over.shape
@@ -47,8 +48,9 @@ def best_multipliers(
 
 def best_weights(over: Costs) -> Costs | None:
     """
-    Maximises over weights >= 0 that add up to 1 the least of `over[k] @ weights`. None if
-    the numbers are too far apart for HiGHS, or without HiGHS: the first weights must do.
+    Returns the weights, non-negative and with sum 1, that maximise the least value of
+    `over[k] @ weights` over all planes k. Returns None if HiGHS is not installed or the
+    numbers are too far apart for it.
     """
     if not is_installed():
         return None

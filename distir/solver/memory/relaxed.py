@@ -1,7 +1,7 @@
 """
-The optimum of a graph without its memory limit: by elimination if its tables are small
-enough, else by dual ascent, followed by elimination or an integer program of what that does
-not rule out.
+Solves a graph without its memory limit. It uses elimination if the tables are small
+enough, else dual ascent. The alternatives that dual ascent does not rule out are then
+solved by elimination or an integer program.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from distir.solver.result import SolverResult
 
 Optimum = Callable[[CostGraph, Clock], SolverResult]
 """
-Finds the best choice of a graph without memory, or a good one; it may remove the graph's
-nodes.
+A function that returns the best choice of a graph without memory limit, or a good one.
+It may remove nodes from the graph.
 """
 
 # Additions and comparisons that elimination may take, two or three seconds (an integer program is
@@ -30,14 +30,17 @@ ENTRIES = 3e8
 
 
 def fits(order: EliminationOrder) -> bool:
-    """Whether the tables of an order fit in memory and take some seconds at most."""
+    """
+    Whether the tables of an elimination order fit into memory and take a few seconds at
+    most.
+    """
     return order.entries <= ENTRIES and order.work <= WORK
 
 
 def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
     """
-    Returns the best choice of a graph without memory, or one within a gap (a fraction); the
-    graph loses its nodes.
+    Returns the best choice of a graph without its memory limit, or a choice within the
+    relative gap `gap`. The graph loses its nodes.
     """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
@@ -67,9 +70,9 @@ def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
 
 def near_optimum(graph: CostGraph, gap: float) -> Optimum:
     """
-    Returns a function that finds choices within about a gap, and bounds, of a graph without
-    its memory limit, when only the nodes' costs change from one call to the next. The graph
-    has been reduced.
+    Returns a function that solves a graph without its memory limit up to a gap of about
+    `gap`, with a bound. Between its calls, only the costs of nodes may change. The
+    graph must be reduced.
     """
     ascent = DualAscent(graph.copy(memory=False))
 
@@ -81,6 +84,6 @@ def near_optimum(graph: CostGraph, gap: float) -> Optimum:
 
 
 def _eliminated(graph: CostGraph, clock: Clock) -> SolverResult | None:
-    """Returns the optimum by elimination; None if that would take too long."""
+    """Returns the optimum by elimination, or None if that would take too long."""
     order = plan(graph, WORK)
     return eliminate(graph, order, clock) if fits(order) else None

@@ -1,4 +1,6 @@
-"""Finds the smallest peak of any choice, which is reported when nothing fits."""
+"""
+Finds the smallest memory peak of any choice, which is reported when no choice fits.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,17 @@ PASSES = 25
 
 IDLE = 5
 """
-After so many passes that change nothing, the search ends, provided that it is proven that
-nothing fits.
+The number of passes without progress after which the search ends, if it is proven that
+no choice fits.
 """
 
 
 @dataclass(frozen=True)
 class SmallestPeak:
     """
-    By how much the best choice found exceeds the limit and at which point, and by how much
-    every choice does at least. A choice that fits exceeds it by 0 or less.
+    The choice with the smallest memory peak that was found. `over` is the number of
+    bytes by which it exceeds the capacity at the point `point`; 0 or less means that it
+    fits. `least` is a lower bound on `over` for every choice.
     """
 
     choice: Mapping[int, int]
@@ -38,11 +41,14 @@ class SmallestPeak:
 
 def smallest_peak(graph: CostGraph, clock: Clock) -> SmallestPeak | None:
     """
-    Weighs the points: the weighted sum of what a choice occupies beyond the capacities is
-    at most its peak, so that the least of it over all choices bounds all peaks. Cutting
-    planes find weights with a high bound. It ends with a choice that fits, after some
-    passes, or after fewer if they change nothing and it is proven that no choice fits. None
-    if the time was over before a choice was found.
+    Returns the choice with the smallest memory peak that is found, with a bound.
+    Returns None if the time is over before there is a choice.
+
+    Points get weights that sum to 1. The weighted sum of the bytes by which a choice
+    exceeds the capacities is at most its peak, so the least weighted sum of all choices
+    bounds all peaks. Cutting planes find weights with a high bound. The search ends as
+    soon as a choice fits, or after a fixed number of passes. It ends earlier if it is
+    proven that no choice fits and several passes made no progress.
     """
     capacity = graph.capacity
     points: list[int] = [int(capacity.argmin())]

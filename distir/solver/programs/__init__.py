@@ -1,1 +1,1 @@
-"""Graphs as integer programs, and the solvers that run them."""
+"""Graphs as integer programs, and the solvers for them."""

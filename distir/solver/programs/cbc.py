@@ -1,4 +1,4 @@
-"""Runs an integer program in CBC, through PuLP."""
+"""Solves integer programs with CBC, through PuLP."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def run_cbc(
     start: Costs | None,
 ) -> ProgramSolution:
     """
-    Solves a program with further rows, within a time and to a relative gap, from a solution
-    to start with if given. CBC is a process of its own that returns its best solution when it
-    is interrupted.
+    Solves a program with the additional rows `extra`, within the time of the clock and
+    up to the relative gap `gap`. `start` is a solution to start from, or None. CBC runs
+    as a process of its own and returns its best solution when it is interrupted. Raises
+    DistIRError if PuLP or CBC is not installed.
     """
     try:
         import pulp
@@ -73,7 +74,10 @@ def run_cbc(
 
 
 def _bound(log: str) -> float:
-    """Returns the last bound that CBC wrote to its log."""
+    """
+    Returns the last bound that CBC wrote to its log, or minus infinity if there is
+    none.
+    """
     found = re.findall(
         r"(?:Lower bound:|best possible|Continuous objective value is)\s+(-?[\d.e+]+)",
         log,

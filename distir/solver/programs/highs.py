@@ -1,4 +1,4 @@
-"""Runs integer and linear programs in HiGHS."""
+"""Solves integer and linear programs with HiGHS."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def is_installed() -> bool:
 
 class Highs:
     """
-    A program in HiGHS; rows can be added between runs. A run can be interrupted: HiGHS
-    works in a thread of its own and is told to stop.
+    A program in HiGHS. Rows can be added between runs. HiGHS works in a thread of its
+    own and is told to stop when the clock stops, so that a run can be interrupted.
     """
 
     @nothing_on_stdout()
@@ -70,7 +70,10 @@ class Highs:
 
     @nothing_on_stdout()
     def add(self, rows: ConstraintRows) -> None:
-        """Adds rows; the next run continues from the last one."""
+        """
+        Adds rows to the program. The next run continues from the result of the last
+        one.
+        """
         self.highs.addRows(
             len(rows.lower),
             rows.lower,
@@ -90,11 +93,11 @@ class Highs:
         start: Costs | None = None,
     ) -> ProgramSolution:
         """
-        Solves the program until the clock stops, a number of nodes of the search is
-        reached, or the absolute gap (in the unit of the costs) is at most `gap`. The gap is
-        absolute because HiGHS does not know the costs that were taken out of the program,
-        so that a fraction would refer to the rest only. `start` gives the values of the
-        first columns of a known solution.
+        Solves the program until the clock stops, the search has `nodes`
+        branch-and-bound nodes, or the absolute gap is at most `gap`. The gap is in the
+        unit of the costs: HiGHS does not know the costs that were taken out of the
+        program, so a relative gap would be wrong. `start` holds the values of the first
+        columns of a known solution.
         """
         highs, kinds = self.highs, self.kinds
         highs.setOptionValue("mip_abs_gap", gap)

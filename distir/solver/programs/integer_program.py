@@ -1,10 +1,11 @@
 """
 Solves a graph as an integer program.
 
-With HiGHS the relaxation comes first: it gives a bound, and for each alternative and each
-pair by how much the cost of a choice with it exceeds the bound at least. Only what exceeds
-it by little is kept; the rest is reduced again and is much smaller. Its optimum is that of
-the whole unless it costs more than the alternatives left out; then more are kept. Memory
+With HiGHS the relaxation comes first. It gives a lower bound. For each alternative and
+each pair of alternatives, it also tells how much more than the bound a choice with it
+costs at least. Only those with small excess are kept, and the graph is reduced again,
+which makes it much smaller. The optimum of this part is that of the whole graph, unless
+it costs more than the alternatives left out could; in this case more are kept. Memory
 rows are added at the points where a solution exceeds the limit.
 """
 
@@ -31,19 +32,19 @@ from distir.solver.result import ROUNDING, SolverResult, trivial_bound
 
 NEAR = 0.9
 """
-Points at which a relaxation uses this fraction of the memory are those at which an integer
-solution may exceed it.
+If the relaxation uses at least this fraction of the capacity of a point, the point gets
+a memory row in advance, because an integer solution may exceed the capacity there.
 """
 
 WIDE = 9e-3
 """
-Where a good choice is enough, alternatives are left out that cost more than the bound by a
-larger fraction of it: with them the search takes several times as long, and hardly ever
-finds a better choice.
+The largest excess over the bound, as a fraction of the bound, with which alternatives
+are kept if a good choice is enough. More alternatives make the search several times
+longer, and hardly ever lead to a better choice.
 """
 
 SolverName = Literal["highs", "cbc"]
-"""The program that is run: HiGHS in this process, or CBC through PuLP."""
+"""The name of a solver: HiGHS in this process, or CBC through PuLP."""
 
 
 def solve_integer_program(
@@ -57,10 +58,10 @@ def solve_integer_program(
     enough: float = -math.inf,
 ) -> SolverResult:
     """
-    Solves a reduced graph, within a time and to a relative gap, from a start choice if one
-    is given. With HiGHS, each search may also be limited to `nodes` nodes, and ends when a
-    choice costs less than `enough`. After a time-out or an interruption the result is the
-    best choice found.
+    Returns the result for a reduced graph, up to the relative gap `gap`. `start` is a
+    choice to start from, or None. With HiGHS, each search may be limited to `nodes`
+    branch-and-bound nodes, and the whole ends as soon as a choice costs less than
+    `enough`. When the clock stops, the result is the best choice found.
     """
     found = decided(graph)
     if found is not None:
@@ -72,8 +73,8 @@ def solve_integer_program(
 
 def decided(graph: CostGraph) -> SolverResult | None:
     """
-    Returns the result if the reductions found it already: that nothing fits, or the choice
-    of no nodes; None if nodes remain.
+    Returns the result if the reductions have already solved the graph: either nothing
+    fits, or no nodes are left. Returns None if nodes are left.
     """
     if (graph.capacity < 0).any():
         return SolverResult(None, math.inf, math.inf)
@@ -81,7 +82,10 @@ def decided(graph: CostGraph) -> SolverResult | None:
 
 
 class _Relaxed:
-    """The relaxation, and the search among what costs little more than it."""
+    """
+    Solves the relaxation of a graph, then searches among the alternatives that cost
+    little more.
+    """
 
     def __init__(
         self,
@@ -140,7 +144,8 @@ class _Relaxed:
 
     def part(self, reduced: Costs, slack: float) -> CostGraph | None:
         """
-        Returns the graph without what costs more than the slack; None if nothing is left.
+        Returns the graph without the alternatives and pairs whose reduced cost exceeds
+        `slack`, or None if no choice is left.
         """
         graph, program = self.graph, self.program
         kept = reduced * program.scale <= slack
@@ -162,9 +167,9 @@ def relax(
     program: IntegerProgram, graph: CostGraph, clock: Clock
 ) -> tuple[ProgramSolution, list[int]]:
     """
-    Returns the solution of the relaxation with all the memory rows that it needs (without
-    columns if it has no solution or none was found in time), the points of these rows, and
-    the points at which it leaves little memory.
+    Solves the relaxation with all the memory rows that it needs. Returns its solution,
+    without columns if none exists or none was found in time. Also returns the points of
+    the added memory rows, and the points where little memory is left.
     """
     highs = Highs(program.relaxed())
     points: list[int] = []
@@ -187,8 +192,8 @@ def solve_directly(
     graph: CostGraph, gap: float, clock: Clock, nodes: int | None = None
 ) -> SolverResult:
     """
-    Solves a reduced graph as one integer program in HiGHS, adding memory rows as they are
-    needed.
+    Solves a reduced graph as one integer program in HiGHS. Memory rows are added as
+    they are needed.
     """
     found = decided(graph)
     if found is not None:

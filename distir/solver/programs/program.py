@@ -1,15 +1,15 @@
 """
 The problem as an integer program, in arrays.
 
-One binary `x[i, a]` per alternative, one continuous marginal `e[a, b]` per pair of an edge
-that is possible:
+There is one binary `x[i, a]` for each alternative, and one continuous `e[a, b]` for
+each possible pair of alternatives of an edge:
 
     sum_a x[i, a] = 1        sum_b e[a, b] = x[i, a]        sum_a e[a, b] = x[j, b]
     sum usage[i, a] x[i, a] <= capacity, at each point
 
-The relaxation of this form is much tighter than that of `e >= x_i + x_j - 1`. There can be
-thousands of points, of which a handful matter: rows of points are made when they are asked
-for.
+The relaxation of this form is much tighter than that of `e >= x_i + x_j - 1`. There can
+be thousands of points, but only a handful matter. The rows of points are therefore made
+on request only.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ SCALED = 1e4
 @dataclass(frozen=True)
 class ProgramSolution:
     """
-    The answer of a solver: the columns of its best solution; its bound, scaled; and, for a
-    relaxation, the reduced cost of each column and the dual value of each row.
+    The answer of a solver. `columns` holds the column values of its best solution, or
+    is None. `bound` is its bound in scaled costs. For a relaxation, `reduced` holds the
+    reduced cost of each column, and `duals` the dual value of each row.
     """
 
     columns: Costs | None
@@ -42,8 +43,9 @@ class ProgramSolution:
 @dataclass(frozen=True)
 class ConstraintRows:
     """
-    Rows between bounds, compressed: row r has the entries `starts[r]` to `starts[r + 1]` of
-    `columns` and `values`.
+    Rows of constraints with lower and upper bounds, as a compressed sparse matrix: the
+    entries of row r are those from `starts[r]` to `starts[r + 1] - 1` in `columns` and
+    `values`.
     """
 
     lower: Costs
@@ -56,7 +58,10 @@ class ConstraintRows:
     def of(
         lower: Costs, upper: Costs, rows: Table, columns: Table, values: Costs
     ) -> ConstraintRows:
-        """Returns the rows that have these entries, which may come in any order."""
+        """
+        Returns the rows with the bounds `lower` and `upper`. `rows`, `columns` and
+        `values` list the matrix entries, in any order.
+        """
         order = np.argsort(rows, kind="stable")
         counts = np.bincount(rows, minlength=len(lower))
         starts = np.concatenate([[0], np.cumsum(counts)])
@@ -66,8 +71,8 @@ class ConstraintRows:
 @dataclass(frozen=True)
 class LinearProgram:
     """
-    Columns between 0 and `upper`, of least `costs`, that obey `rows`; the first `integers`
-    columns are integers.
+    A program that minimises `costs` over columns between 0 and `upper` that satisfy
+    `rows`. The first `integers` columns are integers.
     """
 
     costs: Costs
@@ -80,10 +85,12 @@ class IntegerProgram:
     """
     The integer program of a reduced graph.
 
-    - `nodes`, `first`: node n's alternatives are the columns from `first[n]` on.
-    - `pairs[i, j]`: the columns of an edge follow, as `(first column, alternatives of i,
-      alternatives of j)`.
-    - `linear`: the program without the rows of points, its costs divided by `scale`.
+    - `nodes`: the nodes; `first[i]`: the column of node i's first alternative, followed
+      by its other alternatives.
+    - `pairs[i, j]`: the columns of an edge, as `(first column, alternatives of i,
+      alternatives of j)`; they come after those of all nodes.
+    - `linear`: the program without the rows of points; its costs are divided by
+      `scale`.
     """
 
     def __init__(self, graph: CostGraph):
@@ -127,25 +134,28 @@ class IntegerProgram:
 
     def relaxed(self) -> LinearProgram:
         """
-        Returns the program without integrality. That no column exceeds 1 follows from the
-        rows.
+        Returns the program without integrality. It needs no upper bounds, because its
+        rows imply that no column exceeds 1.
         """
         free = np.full(len(self.linear.costs), np.inf)
         return LinearProgram(self.linear.costs, free, self.linear.rows)
 
     def real(self, bound: float) -> float:
-        """Returns the cost in the graph of a choice that has this cost here."""
+        """
+        Returns the cost in the graph that a cost `bound` in the scaled program stands
+        for.
+        """
         return bound * self.scale + self.graph.constant
 
     def choice(self, columns: Costs) -> dict[int, int]:
-        """Returns the alternative of each node that a solution's columns choose."""
+        """Returns the alternative of each node that the solution `columns` selects."""
         return {
             i: int(columns[at : at + len(self.graph.costs[i])].argmax())
             for i, at in self.first.items()
         }
 
     def assignment(self, choice: Mapping[int, int]) -> Costs:
-        """Returns the columns of a possible choice."""
+        """Returns the values of all columns for `choice`, which must be possible."""
         columns = np.zeros(len(self.linear.costs))
         for i, at in self.first.items():
             columns[at + choice[i]] = 1.0
@@ -154,7 +164,10 @@ class IntegerProgram:
         return columns
 
     def load(self, columns: Costs) -> Costs:
-        """Returns the bytes of a solution, also of the relaxation, at each point."""
+        """
+        Returns the bytes that the solution `columns` occupies at each point. The
+        solution may be one of the relaxation.
+        """
         graph = self.graph
         return graph.load_of(
             {
@@ -165,7 +178,7 @@ class IntegerProgram:
         )
 
     def points(self, points: Table) -> ConstraintRows:
-        """Returns the rows of these points."""
+        """Returns the memory rows of the points `points`."""
         rows: list[Table] = [np.zeros(0, np.int64)]
         columns: list[Table] = [np.zeros(0, np.int64)]
         values: list[Costs] = [np.zeros(0)]
@@ -190,8 +203,8 @@ class IntegerProgram:
 
     def cover(self, choice: Mapping[int, int], point: int) -> ConstraintRows:
         """
-        Returns the row that forbids, together, the alternatives with which a choice occupies a
-        point.
+        Returns a row by which at least one node that occupies memory at `point` must
+        take another alternative than in `choice`.
         """
         found: list[int] = []
         for i, pieces in self.graph.pieces.items():
@@ -210,8 +223,9 @@ class IntegerProgram:
 
 def violated(load: Costs, capacity: Costs, known: Iterable[int]) -> Table:
     """
-    Returns the (at most 32) points at which the most memory is missing, without known ones,
-    and with at most one of a sequence of such points.
+    Returns up to 32 points at which `load` exceeds `capacity`, largest excess first.
+    Points in `known` are skipped. A run of consecutive points yields only its worst
+    one.
     """
     over = load - capacity
     bad = over > 1e-9 * np.maximum(np.abs(capacity), 1.0)

@@ -1,6 +1,6 @@
 """
-Keeps what solvers print away from standard output, which belongs to the program's own
-results: text of MLIR, for example, that the next tool of a pipe reads.
+Keeps the messages of solvers away from standard output, which is for the program's own
+results: for example MLIR text that the next tool of a pipe reads.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _STDOUT = 1
 
 class _Guard:
     """
-    Turns file descriptor 1 away while anybody asks for that. What C and C++ print, in
-    whatever thread, and what child processes print is dropped meanwhile, or with
-    `DISTIR_DEBUG=1` goes to stderr; what Python prints comes through.
+    Redirects file descriptor 1 as long as it has users. During this time, output of C
+    and C++ code in any thread, and of child processes, is dropped, or goes to stderr
+    with `DISTIR_DEBUG=1`. Output of Python is kept.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,10 @@ class _Guard:
         self.users = 0
         self.saved = -1
         self.python: tuple[IO[str], IO[str]] | None = None
-        """What `sys.stdout` was before, and what it is meanwhile."""
+        """
+        The original `sys.stdout`, and the file that replaces it during the redirection.
+        None if `sys.stdout` was not replaced.
+        """
 
     def enter(self) -> None:
         with self.lock:
@@ -64,7 +67,11 @@ class _Guard:
             self.saved, self.python = -1, None
 
     def _redirected(self) -> tuple[IO[str], IO[str]] | None:
-        """Lets `sys.stdout` write to the saved descriptor if it writes to number 1."""
+        """
+        Replaces `sys.stdout` by a file on the saved descriptor, if it writes to
+        descriptor 1. Returns the original and the new file, or None if nothing was
+        replaced.
+        """
         before = sys.stdout
         try:
             if before.fileno() != _STDOUT:
@@ -80,7 +87,9 @@ class _Guard:
         return before, meanwhile
 
     def forked(self) -> None:
-        """Gives a process that was forked meanwhile its standard output back."""
+        """
+        Restores the standard output of a process that was forked during a redirection.
+        """
         self.lock = threading.Lock()
         if self.users:
             self.users = 1
@@ -94,9 +103,10 @@ os.register_at_fork(after_in_child=_GUARD.forked)
 @contextmanager
 def nothing_on_stdout() -> Generator[None]:
     """
-    Lets nothing reach standard output that is written to its file descriptor, by C code of
-    this process or by child processes; what Python prints to `sys.stdout` does. It also
-    decorates functions, and may be nested and used in several threads.
+    Keeps output to file descriptor 1, by C code of this process or by child processes,
+    away from standard output. It is dropped, or goes to stderr with `DISTIR_DEBUG=1`.
+    Output of Python to `sys.stdout` is kept. For use as a context manager or decorator;
+    it may be nested and used in several threads.
     """
     _GUARD.enter()
     try:
@@ -106,7 +116,7 @@ def nothing_on_stdout() -> Generator[None]:
 
 
 def _flush() -> None:
-    """Writes out what Python and C have in their buffers for standard output."""
+    """Flushes the buffers of Python and C for standard output."""
     with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
     ctypes.CDLL(None).fflush(None)

@@ -1,7 +1,8 @@
 """
-Divides a graph of ops into pipeline stages (Rhino section 5, with the corrections that the
-problem's docstring lists): exactly, by dynamic programming over one order of the ops or by
-integer programming over all orders. Nothing here knows of IR or devices.
+Divides a graph of ops into pipeline stages (Rhino section 5, with corrections that the
+docstring of `StageProblem` lists). It is exact: by dynamic programming over one order
+of the ops, or by integer programming over all orders. It does not depend on the IR or
+devices.
 """
 
 from __future__ import annotations

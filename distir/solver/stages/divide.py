@@ -1,6 +1,6 @@
 """
-Answers the two questions about divisions, cheapest communication and best balance, by the
-method that suits.
+Finds the division into stages with the least communication, or with the best balance,
+by the method that suits the problem.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from distir.solver.stages.problem import StageDivision, StageProblem
 
 METHODS = ("auto", "in-order", "integer-program")
 """
-The methods. `in-order`: dynamic programming over the order of the nodes' numbers.
-`integer-program`: all divisions. `auto`: the first, and the second as well if there are
-other orders and the graph is not too large.
+The methods. `in-order` divides the nodes in the order of their numbers, by dynamic
+programming. `integer-program` considers all divisions. `auto` uses the first, and also
+the second if other orders are possible and the graph is not too large.
 """
 
 MOST_CHOICES = 4000
-"""The most open choices of an integer program that `auto` tries."""
+"""
+The largest number of open binary choices for which `auto` tries an integer program.
+"""
 
 MOST_NODES = 2000
-"""The most nodes of a graph whose open choices `auto` counts."""
+"""The largest number of nodes for which `auto` considers an integer program."""
 
 TIME_LIMIT = 10.0
 
@@ -37,10 +39,10 @@ def cheapest(
     known: StageDivision | None = None,
 ) -> StageDivision:
     """
-    Returns the division of least communication among those with no load above `cap`
-    seconds. After `time_limit` seconds it is the best one found, with a bound; it is no
-    worse than `known`, if that is allowed under the cap. Raises DistIRError if there is
-    none or none was found.
+    Returns the division with the least communication among those whose stages have at
+    most `cap` seconds of work each. After `time_limit` seconds it is the best division
+    found, with a bound. It is no worse than `known`, if the cap allows that division.
+    Raises DistIRError if there is no division or none was found.
     """
     search = _Dividing(problem, method, time_limit)
     start: Sequence[int] | None = None
@@ -61,8 +63,8 @@ def balance(
     problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
 ) -> StageDivision:
     """
-    Does what `balance_of` does, and raises DistIRError if there is no division or none was
-    found.
+    Returns the division that `balance_of` finds. Raises DistIRError if there is no
+    division or none was found.
     """
     found = balance_of(problem, method, time_limit)
     if isinstance(found, str):
@@ -74,9 +76,10 @@ def balance_of(
     problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
 ) -> StageDivision | str:
     """
-    Returns a division whose busiest stage has as little to do as possible; among those in
-    the order of the nodes' numbers one of least communication. If there is none, or none
-    was found in the time, returns the reason.
+    Returns a division whose busiest stage has as little work as possible. Among the
+    divisions in the order of the nodes' numbers, one with the least communication is
+    taken. Returns the reason, as text, if there is no division or none was found in
+    time.
     """
     search = _Dividing(problem, method, time_limit)
     order = InOrder(problem)
@@ -88,7 +91,7 @@ def balance_of(
 
 
 class _Dividing:
-    """One question, which is put to the methods in turn."""
+    """One search for a division, which tries the methods in turn."""
 
     def __init__(self, problem: StageProblem, method: str, time_limit: float):
         one_of("method", method, METHODS, "stages")
@@ -97,19 +100,23 @@ class _Dividing:
         self.start = monotonic()
         self.end = self.start + time_limit
         self.is_exact = False
-        """Whether every division was considered."""
+        """Whether all divisions were considered."""
         self.found_by = "in-order"
         """The method that found the division to start from."""
 
     @property
     def tries_order(self) -> bool:
-        """Whether to try the divisions in the order of the nodes' numbers."""
+        """Whether divisions in the order of the nodes' numbers are tried."""
         return self.method != "integer-program"
 
     def finish(
         self, start: Sequence[int] | None, cap: float, *, balanced: bool
     ) -> StageDivision | None:
-        """Returns the better one of `start` and what the integer program finds."""
+        """
+        Returns the better of `start` and the result of the integer program, or None if
+        there is no division. With `balanced` it minimises the load of the busiest
+        stage, else communication.
+        """
         problem = self.problem
         value = problem.bottleneck if balanced else problem.communication
         bound = max(sum(problem.loads) / problem.stages, *problem.loads)
@@ -148,7 +155,7 @@ class _Dividing:
 
 
 def _reason(problem: StageProblem, cap: float | None, is_exact: bool) -> str:
-    """Says what prevents a division."""
+    """Returns a message that says why there is no division."""
     limits: list[str] = []
     if cap is not None:
         limits.append(f"{cap:.6g} s of work a stage")

@@ -1,4 +1,4 @@
-"""Divides the nodes in the order of their numbers, by dynamic programming."""
+"""Divides nodes into stages in the order of their numbers, by dynamic programming."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from distir.solver.stages.problem import TOLERANCE, Floats, StageProblem
 Ints = npt.NDArray[np.int64]
 
 HALVINGS = 60
-"""
-How often the interval is halved in which the least load of the busiest stage is searched.
-"""
+"""The number of steps in the binary search for the least load of the busiest stage."""
 
 
 class InOrder:
     """
-    The divisions of a problem whose stages are stretches of the nodes in the order of their
-    numbers. These are all divisions if there is no other order, and few of them in a graph
-    of parallel branches.
+    The divisions of a problem whose stages are stretches: runs of nodes with
+    consecutive numbers. If the nodes have no other order, these are all divisions. In a
+    graph of parallel branches they are only a few of them.
 
-    A stretch `[start, end)` pays for every tensor that comes from outside and that a node
-    in it needs. So what a division costs is the sum over its stretches, and the cheapest
-    division up to a node is that of one stage less up to where the last stretch begins. For
-    stretches of at most n nodes that takes n steps for each node and stage.
+    A stretch `[start, end)` pays for every tensor from outside that one of its nodes
+    needs. The cost of a division is thus the sum of the costs of its stretches. The
+    cheapest division up to some node consists of its last stretch and the cheapest
+    division, with one stage less, up to the start of that stretch. If stretches have at
+    most n nodes, this takes n steps for each node and stage.
     """
 
     def __init__(self, problem: StageProblem):
@@ -40,8 +39,8 @@ class InOrder:
 
     def cheapest(self, cap: float) -> list[int] | None:
         """
-        Returns the stage of each node for the least communication with no load above `cap`;
-        None if there is no such division.
+        Returns the stage of each node for the least communication with no load above
+        `cap`, or None if there is no such division.
         """
         size, count = self.problem.nodes, self.problem.stages
         last_end = self._last_ends(cap)
@@ -81,8 +80,8 @@ class InOrder:
 
     def least_cap(self) -> float | None:
         """
-        Returns the least load of the busiest stage; None if memory suffices for no
-        division.
+        Returns the least possible load of the busiest stage, or None if no division
+        fits into memory.
         """
         low = max(self._loads[-1] / self.problem.stages, max(self.problem.loads))
         high = self._loads[-1]
@@ -112,7 +111,10 @@ class InOrder:
         return bool(reached[-1])
 
     def _least_stretches(self, cap: float) -> Ints:
-        """Returns how many stretches the nodes from each one on need at least."""
+        """
+        Returns, for each node, a lower bound on the number of stretches that the nodes
+        from it to the last one need.
+        """
         left = self._loads[-1] - self._loads[:-1]
         if cap <= 0:
             return np.ones(len(left), np.int64)
@@ -120,8 +122,8 @@ class InOrder:
 
     def _last_ends(self, cap: float) -> Ints:
         """
-        Returns the ends [stage, start] by which a stretch must end for load and memory to
-        suffice.
+        Returns an array [stage, start] with the last possible end of a stretch, so that
+        its load is at most `cap` and it fits into memory.
         """
         allowed = cap * (1 + TOLERANCE)
         by_load = np.searchsorted(self._loads, self._loads[:-1] + allowed, "right") - 1
@@ -129,7 +131,8 @@ class InOrder:
 
     def _memory_ends(self) -> Ints:
         """
-        Returns the ends [stage, start] by which a stretch must end for memory to suffice.
+        Returns an array [stage, start] with the last possible end of a stretch, so that
+        it fits into memory.
         """
         problem, memory = self.problem, self.problem.memory
         ends = np.full((problem.stages, problem.nodes), problem.nodes, np.int64)
@@ -144,22 +147,22 @@ class InOrder:
 
 
 def _sums(values: object) -> Floats:
-    """Returns the sums of the first 0, 1, ... values."""
+    """Returns the prefix sums of `values`, starting with 0."""
     return np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
 
 
 def _changes(problem: StageProblem) -> tuple[Ints, Ints, Floats]:
     """
-    Returns the costs of stretches, as second differences: of stretches that begin at `at` or
-    later, those that end at `index` or later pay `amount` more. The arrays are sorted by
-    `at`.
+    Returns the costs of stretches as second differences, in three arrays `at`, `index`
+    and `amount`. A stretch that begins at `at` or later and ends at `index` or later
+    pays `amount` more. The arrays are sorted by `at`.
     """
     found: list[tuple[int, int, float]] = []
 
     def pay(first: int, last: int, least: int, most: int, cost: float) -> None:
         """
-        Adds a cost to the stretches that begin at `first` to `last` and end at `least` to
-        `most`.
+        Adds `cost` to the stretches that begin at `first` to `last` and end at `least`
+        to `most`.
         """
         for at, sign in ((first, cost), (last + 1, -cost)):
             found.append((at, least, sign))

@@ -1,16 +1,17 @@
 """
-Divides any graph, by an integer program in HiGHS.
+Divides any graph into stages, by an integer program in HiGHS.
 
-A binary y[i, s] says whether node i is on stage s or a later one, so that an edge (i, j) is
-y[i, s] <= y[j, s], and node i is on stage s if x[i, s] = y[i, s] - y[i, s + 1] is 1. Each
-stage has a row for its load. A tensor is brought to stage s if z[t, s] is 1, which is at
-least x[c, s] - x[p, s] for its producer p and each consumer c: once for each stage.
+A binary y[i, s] says whether node i is on stage s or a later one. An edge (i, j)
+becomes y[i, s] <= y[j, s]. Node i is on stage s if x[i, s] = y[i, s] - y[i, s + 1] is
+1. Each stage has a row for its load. z[t, s] is 1 if tensor t is sent to stage s. It is
+at least x[c, s] - x[p, s] for its producer p and each consumer c, and so counts once
+for each stage.
 
-Under a load cap C most of the y are known. With T_a seconds of predecessors (direct or not)
-and T_d of successors, a node of t seconds has a stage between ceil((T_a + t) / C) - 1 and d
-- ceil((t + T_d) / C): the stages up to its own hold its predecessors and itself. (Rhino's
-upper bound counts from the wrong end, and without C as a constraint its bounds do not
-hold.)
+Under a load cap C most of the y are known in advance. Let a node take t seconds, its
+predecessors (direct or not) T_a and its successors T_d. Its stage is then at least
+ceil((T_a + t) / C) - 1, because the stages up to its own hold its predecessors and
+itself. With d stages, it is at most d - ceil((t + T_d) / C). (Rhino's upper bound
+counts from the wrong end, and without C as a constraint its bounds do not hold.)
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ SLACK = 1e-6
 @dataclass(frozen=True)
 class BoundedStages:
     """
-    The `stages` of the nodes, or None if none were found; no division has an objective
-    below `bound`, which is infinite if there is none.
+    The result of a search for a division. `stages` holds the stage of each node, or is
+    None if no division was found. `bound` is a lower bound on the objective of every
+    division, and infinite if there is none.
     """
 
     stages: Sequence[int] | None
@@ -42,7 +44,10 @@ class BoundedStages:
 
 
 def stage_bounds(problem: StageProblem, cap: float) -> tuple[list[int], list[int]]:
-    """Returns the first and last stage that each node can be on under a load cap."""
+    """
+    Returns the first and the last stage that each node can be on if no load exceeds
+    `cap`.
+    """
     size, last = problem.nodes, problem.stages - 1
     loads = np.array(problem.loads, np.float64)
     follows = np.zeros((size, size), bool)
@@ -56,12 +61,16 @@ def stage_bounds(problem: StageProblem, cap: float) -> tuple[list[int], list[int
 
 
 def _stages_of(seconds: float, cap: float) -> int:
-    """Returns how many stages that much work needs at least."""
+    """
+    Returns the least number of stages for `seconds` of work if no load exceeds `cap`.
+    """
     return ceil(seconds / cap * (1 - SLACK) - SLACK) if cap > 0 else 0
 
 
 def free_choices(problem: StageProblem, cap: float) -> int:
-    """Returns how many of the binaries the bounds leave open."""
+    """
+    Returns the number of binaries that the bounds of the nodes' stages leave open.
+    """
     low, high = stage_bounds(problem, cap)
     return sum(max(h - n, 0) for n, h in zip(low, high, strict=True))
 
@@ -75,9 +84,10 @@ def solve(
     time_limit: float,
 ) -> BoundedStages:
     """
-    Minimises communication, or with `balanced` the load of the busiest stage, among the
-    divisions with no load above `cap`. `start` is such a division, if one is known. After
-    `time_limit` seconds, returns the best division found, with the bound so far.
+    Returns the division with the least communication, or with `balanced` the one with
+    the least load of the busiest stage, among those with no load above `cap`. `start`
+    is such a division, or None. After `time_limit` seconds, the result is the best
+    division found, with the bound so far.
     """
     low, high = stage_bounds(problem, cap)
     if any(n > h for n, h in zip(low, high, strict=True)):
@@ -87,7 +97,8 @@ def solve(
 
 class _Program:
     """
-    The integer program. Loads are in units of the cap, costs in units of the largest cost.
+    The integer program of a division into stages. Loads are in units of the cap,
+    communication costs in units of the largest cost.
     """
 
     def __init__(
@@ -122,7 +133,10 @@ class _Program:
         self._limit_memory()
 
     def solve(self, start: Sequence[int] | None, time_limit: float) -> BoundedStages:
-        """Solves the program within that many seconds."""
+        """
+        Solves the program within `time_limit` seconds and returns the division. `start`
+        is a division to start from, or None.
+        """
         if self.is_impossible:
             return BoundedStages(None, np.inf)
         if not self._columns:
@@ -160,25 +174,28 @@ class _Program:
         return LinearProgram(costs, upper, table, len(self._later))
 
     def _column(self) -> int:
-        """Adds a column that is not binary, and returns its index."""
+        """Adds a continuous column and returns its index."""
         self._columns += 1
         return self._columns - 1
 
     def _at_or_after(self, node: int, stage: int, sign: float) -> _Sum:
-        """Returns sign * y[node, stage]."""
+        """
+        Returns `sign` times y[node, stage], which is 1 if the node is on `stage` or a
+        later one.
+        """
         column = self._later.get((node, stage))
         if column is None:
             return _Sum([], sign * (stage <= self.low[node]))
         return _Sum([(column, sign)], 0.0)
 
     def _on(self, node: int, stage: int, sign: float = 1.0) -> _Sum:
-        """Returns sign * x[node, stage]."""
+        """Returns `sign` times x[node, stage], which is 1 if the node is on `stage`."""
         return self._at_or_after(node, stage, sign) + self._at_or_after(
             node, stage + 1, -sign
         )
 
     def _add(self, total: _Sum, least: float) -> None:
-        """Requires a sum to be at least that much."""
+        """Adds the constraint that the sum `total` is at least `least`."""
         if total.terms:
             self._rows.append((total.terms, least - total.constant))
         elif total.constant < least - SLACK:
@@ -198,7 +215,10 @@ class _Program:
                 )
 
     def _weighted(self, weights: Sequence[float], stage: int, unit: float) -> _Sum:
-        """Returns the negative weights of the nodes on a stage."""
+        """
+        Returns minus the sum of the weights of the nodes on `stage`, in units of
+        `unit`.
+        """
         total = _Sum([], 0.0)
         for i, weight in enumerate(weights):
             if weight and self.low[i] <= stage <= self.high[i]:
@@ -228,7 +248,10 @@ class _Program:
             self._add(self._weighted(weights, stage, max(memory.limit, 1.0)), -1.0)
 
     def _transfers(self) -> list[tuple[int, float]]:
-        """Adds a column for each tensor and stage; returns the terms of the objective."""
+        """
+        Adds a column for each tensor and each stage that it may be sent to. Returns the
+        terms of the objective.
+        """
         terms: list[tuple[int, float]] = []
         for tensor in self.problem.tensors:
             if tensor.cost <= 0:
@@ -249,7 +272,7 @@ class _Program:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A sum of columns with coefficients, and a constant."""
+    """A linear expression: a sum of columns with coefficients, plus a constant."""
 
     terms: list[tuple[int, float]]
     constant: float

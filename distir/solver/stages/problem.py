@@ -1,4 +1,4 @@
-"""The problem of dividing a graph into stages, and a division."""
+"""The problem of dividing a graph into stages, and its solution."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from distir.solver.problem import relative_gap
 Floats = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-9
-"""By which fraction rounding may exceed a limit."""
+"""The fraction by which a limit may be exceeded through rounding."""
 
 
 @dataclass(frozen=True)
 class SharedTensor:
     """
-    A tensor that a node gives to others: `cost` is the cost of bringing it from the
-    stage of its producer to another one. It is brought to each stage once, however many
-    consumers are there.
+    A tensor that the node `producer` provides to the nodes `consumers`. `cost` is the
+    cost of sending it from its producer's stage to one other stage. It is sent to each
+    stage only once, however many consumers are there.
     """
 
     producer: int
@@ -35,12 +35,14 @@ class SharedTensor:
 @dataclass(frozen=True)
 class StageMemory:
     """
-    A limit on what the nodes of a stage occupy.
+    A memory limit for the nodes of each stage.
 
-    - `fixed[i]`: bytes of node i whatever runs (parameters, gradients, optimizer state);
-    - `kept[i]`: bytes that it keeps of each micro-batch from its forward to its backward;
+    - `fixed[i]`: the bytes that node i always occupies (parameters, gradients,
+      optimizer states);
+    - `kept[i]`: the bytes that node i keeps of each micro-batch from its forward to its
+      backward;
     - `in_flight[s]`: the number of micro-batches that stage s keeps at a time;
-    - `limit`: bytes.
+    - `limit`: the bytes that each stage may occupy.
     """
 
     fixed: Sequence[float]
@@ -52,18 +54,18 @@ class StageMemory:
 @dataclass(frozen=True)
 class StageProblem:
     """
-    The problem of assigning each node of a graph without cycles to one of `stages` stages
-    0, 1, ..., such that none of a node's predecessors is on a later one and no stage is
-    empty.
+    The problem of assigning each node of an acyclic graph to one of the stages 0, 1,
+    ..., `stages` - 1. No predecessor of a node may be on a later stage, and no stage
+    may be empty.
 
-    - `loads[i]`: seconds of node i. Backward work belongs to the node of its
-      forward: stages are mirrored, so that a backward op is with its forward whatever
-      is chosen. (Rhino orders forward and backward alike, which does not keep them
+    - `loads[i]`: the seconds of node i. Backward work belongs to the node of its
+      forward: stages are mirrored, so that a backward op is with its forward in every
+      division. (Rhino orders forward and backward alike, which does not keep them
       together.)
-    - `edges`: pairs (i, j), i < j, of nodes where j needs something of i: the nodes are
-      numbered in an order in which they can run.
-    - `tensors`: the costs of bringing values to other stages, and gradients too, whose
-      producers come after their consumers.
+    - `edges`: pairs (i, j), i < j, of nodes where j needs a result of i. The nodes are
+      thus numbered in an order in which they can run.
+    - `tensors`: the costs of sending values to other stages. Gradients are included;
+      their producers come after their consumers.
     - `layers`: each stage must have at least one of these nodes; by default all nodes.
     - `memory`: a limit for each stage, or None.
 
@@ -93,16 +95,20 @@ class StageProblem:
 
     @cached_property
     def layer_nodes(self) -> Sequence[int]:
-        """The nodes of which each stage must have one."""
+        """
+        The nodes that are layers, in order. Each stage must have at least one of them.
+        """
         return range(self.nodes) if self.layers is None else sorted(set(self.layers))
 
     @cached_property
     def has_one_order(self) -> bool:
         """
-        Whether every division follows the order of the nodes' numbers. If layers follow
-        each other, what leads to the first one is on the first stage in any case, and what
-        depends on the last one on the last stage, in whatever order they run; all others
-        must follow each other.
+        Whether every division keeps the order of the nodes' numbers.
+
+        If the layers follow each other, the nodes that lead to the first layer are
+        always on the first stage, and the nodes that depend on the last layer are
+        always on the last stage. Their order does not matter. All other nodes must form
+        one chain.
         """
         after = self._descendants
         layers = self.layer_nodes
@@ -120,23 +126,30 @@ class StageProblem:
 
     @cached_property
     def _descendants(self) -> Sequence[int]:
-        """Returns the nodes that depend on each node, as bits."""
+        """For each node, the nodes that depend on it, as bits of an integer."""
         found = [0] * self.nodes
         for i, j in sorted(self.edges, reverse=True):
             found[i] |= 1 << j | found[j]
         return found
 
     def stage_loads(self, stages: Sequence[int]) -> Floats:
-        """Returns the seconds of each stage."""
+        """
+        Returns the seconds of work of each stage. `stages` gives the stage of each
+        node.
+        """
         return _by_stage(self.loads, stages, self.stages)
 
     def bottleneck(self, stages: Sequence[int]) -> float:
-        """Returns the seconds of the busiest stage."""
+        """
+        Returns the seconds of work of the busiest stage. `stages` gives the stage of
+        each node.
+        """
         return float(self.stage_loads(stages).max())
 
     def communication(self, stages: Sequence[int]) -> float:
         """
-        Returns the cost of all tensors, each once for every stage that it is brought to.
+        Returns the communication cost of a division: each tensor counts once for every
+        stage that it is sent to. `stages` gives the stage of each node.
         """
         return sum(
             t.cost * len({stages[c] for c in t.consumers} - {stages[t.producer]})
@@ -144,7 +157,10 @@ class StageProblem:
         )
 
     def stage_memory(self, stages: Sequence[int]) -> Floats:
-        """Returns the bytes on each stage; zeros without a limit of memory."""
+        """
+        Returns the bytes that each stage occupies, or zeros if the problem has no
+        memory limit. `stages` gives the stage of each node.
+        """
         memory = self.memory
         if memory is None:
             return np.zeros(self.stages)
@@ -154,8 +170,9 @@ class StageProblem:
 
     def allows(self, stages: Sequence[int], cap: float = np.inf) -> bool:
         """
-        Whether a division keeps the order, leaves no stage without a layer, and keeps to
-        the memory limit and to `cap` seconds for each stage.
+        Whether a division is valid: it keeps the order of the edges, every stage has a
+        layer and fits into memory, and no stage has more than `cap` seconds of work.
+        `stages` gives the stage of each node.
         """
         if len(stages) != self.nodes or not set(stages) <= set(range(self.stages)):
             return False
@@ -171,13 +188,13 @@ class StageProblem:
 @dataclass(frozen=True)
 class StageDivision:
     """
-    The best division found, and how good it is at least.
+    The best division found, with a bound on how good any division can be.
 
-    - `stages`: the stage of each node; `communication`, `bottleneck`: those of the
-      division;
-    - `objective`: the one of the two that was minimised; `bound`: no allowed division has a
-      smaller one;
-    - `method`: the method that found it; `seconds`: how long that took.
+    - `stages`: the stage of each node; `communication`: its communication cost;
+      `bottleneck`: the seconds of its busiest stage;
+    - `objective`: the one of these two values that was minimised; `bound`: no allowed
+      division has a smaller objective;
+    - `method`: the method that found it; `seconds`: the time that it took.
     """
 
     stages: Sequence[int]
@@ -191,14 +208,17 @@ class StageDivision:
     @property
     def gap(self) -> float:
         """
-        The distance of the objective from the bound, as a fraction of the objective; 0
-        is a proof.
+        The distance of the objective from the bound, as a fraction of the objective. If
+        it is 0, the division is proven optimal.
         """
         return relative_gap(self.objective, self.bound)
 
 
 def _by_stage(values: Sequence[float], stages: Sequence[int], count: int) -> Floats:
-    """Returns the sum of the nodes' values on each stage."""
+    """
+    Returns the sum of `values` over the nodes of each stage. `stages` gives the stage
+    of each node.
+    """
     sums = np.zeros(count)
     np.add.at(sums, list(stages), np.asarray(values, np.float64))
     return sums
