@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, prod
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -25,6 +26,7 @@ from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
 from distir.parallel.weights import batch_counters
+from distir.parallel.whole_state import whole_state
 
 
 class _Loss(torch.autograd.Function):
@@ -125,6 +127,8 @@ class ParallelModule(nn.Module):
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
+        self._source = (source,)  # not a part of this module
+        _copy_attributes(source, self)
         self._others = fill(self, source, program, seed)
         self._known = {spec.name: spec for spec in program.all_arguments}
         self.train(source.training)
@@ -172,6 +176,32 @@ class ParallelModule(nn.Module):
             torch.Tensor, own, (tuple(args), dict(kwargs))
         )
         self._prepared(self._named(), *call, self._asked.now("training"))
+
+    def whole_state_dict(self) -> dict[str, torch.Tensor]:
+        """
+        Returns, on rank 0, the state dictionary of the source module with the values of now:
+        whole tensors on the CPU. Other ranks get an empty dictionary. Every rank must call
+        this.
+        """
+        return whole_state(self._named(), self._source[0], self._program.device)
+
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
+        """
+        Writes the module with the values of now as `save_pretrained` of the source module
+        does, with its `options`: rank 0 writes, and the other ranks wait. Every rank must call
+        this. Raises DistIRError if the source module has no such method.
+        """
+        (source,) = self._source
+        if not hasattr(source, "save_pretrained"):
+            raise DistIRError(
+                f"{type(source).__name__} has no save_pretrained; save whole_state_dict() of "
+                f"rank 0 with torch.save"
+            )
+        state = self.whole_state_dict()
+        if dist.get_rank() == 0:
+            cast(Any, source).save_pretrained(folder, state_dict=state, **options)
+        if dist.get_world_size() > 1:
+            dist.barrier()
 
     def sampler(
         self, dataset: Dataset[Any], *, shuffle: bool = True, seed: int = 0
@@ -558,6 +588,18 @@ class ParallelModule(nn.Module):
         if value is None:
             value = named[f"{STATES}.{name}"]
         return _local(value)
+
+
+def _copy_attributes(source: nn.Module, module: nn.Module) -> None:
+    """
+    Gives a module the attributes of `source`, such as `config`, but for its modules and tensors
+    and for what the module has itself.
+    """
+    for name, value in vars(source).items():
+        if name not in vars(module) and not hasattr(type(module), name):
+            if isinstance(value, torch.Tensor | nn.Module) or name.startswith("_"):
+                continue
+            setattr(module, name, value)
 
 
 def _without_copies(
