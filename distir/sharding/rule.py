@@ -49,7 +49,7 @@ The factors of one dimension, major to minor. A dimension without factors cannot
 @dataclass(frozen=True)
 class Factor:
     """
-    A group of dimensions, or parts of dimensions, that a mesh axis splits together, with
+    A group of dimensions, or of parts of dimensions, that a mesh axis splits together, with
     its size and kind.
 
     - `parallel`: it appears in results; splitting it splits them;
@@ -65,8 +65,9 @@ class Factor:
 @dataclass(frozen=True)
 class Linear:
     """
-    A set of operands through which partial values pass: if exactly these operands are
-    partial over an axis (all with the same one of the monoids), so are the results.
+    A set of operands through which partial values pass. If exactly these operands are
+    partial over an axis, all with the same reduction out of `monoids`, the results are
+    partial over that axis too.
     """
 
     operands: frozenset[int]
@@ -74,7 +75,7 @@ class Linear:
 
 
 Assignment = Mapping[int, tuple[Shard, ...]]
-"""For each factor the axes that split it; run lengths are relative to the factor."""
+"""The axes that split each factor. Run lengths are relative to the factor."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ class Rule:
     @staticmethod
     def replicated(op: Operation) -> Rule:
         """
-        Returns the rule that splits nothing, which is always correct and never parallel.
+        Returns the rule that splits nothing. It is correct for every op, but allows no
+        parallel work.
         """
         return Rule(
             operands=tuple(((),) * rank_of(v.type) for v in op.operands),
@@ -119,7 +121,7 @@ class Rule:
 
     @cached_property
     def result_factors(self) -> frozenset[int]:
-        """The factors that appear in some result."""
+        """The factors that appear in at least one result."""
         return frozenset(f for dims in self.results for dim in dims for f in dim)
 
 
@@ -127,13 +129,15 @@ RuleFunction = Callable[[Operation], Rule]
 
 sharding_rule = Registry[RuleFunction]("distir.sharding.rules")
 """
-Registers the sharding rule of the ops with these names: a function from an op to its
-`Rule`.
+Registers the sharding rule of the ops with the given names: a function from an op to
+its `Rule`.
 """
 
 
 def rule_for(op: Operation) -> Rule:
-    """Returns the rule of an op; ops without a registered rule are replicated."""
+    """
+    Returns the sharding rule of `op`. An op without a registered rule is replicated.
+    """
     function = sharding_rule.get(op.name)
     return Rule.replicated(op) if function is None else function(op)
 
@@ -142,8 +146,8 @@ def dim_shards(
     dim: Dim, rule: Rule, assignment: Assignment, mesh: Mesh
 ) -> tuple[Shard, ...]:
     """
-    Returns the axes that split a dimension whose factors are split by `assignment`: in the
-    mesh's order, as far as the order within each factor allows.
+    Returns the axes that split the dimension `dim` if `assignment` splits its factors.
+    The axes are in the mesh's order, as far as the order within each factor allows.
     """
     pending = [list(assignment.get(f, ())) for f in dim]
     if not any(pending):
@@ -170,8 +174,9 @@ def factor_shards(
     shards: Sequence[Shard], dim: Dim, rule: Rule, mesh: Mesh
 ) -> dict[int, tuple[Shard, ...]] | None:
     """
-    Returns how the factors of a dimension are split when the dimension is split by `shards`
-    (the inverse of `dim_shards`); None if no split of single factors has that effect.
+    Returns the shards of each factor of the dimension `dim` if `shards` split the
+    dimension; this is the inverse of `dim_shards`. Returns None if no split of its
+    factors gives `shards`.
     """
     left = [rule.factors[f].size for f in dim]
     out: dict[int, list[Shard]] = {}
@@ -206,7 +211,11 @@ def layout_for(
     mesh: Mesh,
     partial: Sequence[tuple[str, str]] = (),
 ) -> Layout:
-    """Returns the layout of an operand or result under an assignment."""
+    """
+    Returns the layout of an operand or result with the dimensions `dims` under
+    `assignment`. `partial` lists the axes, with their reductions, over which it is
+    partial.
+    """
     return Layout(
         mesh.name,
         tuple(dim_shards(dim, rule, assignment, mesh) for dim in dims),
@@ -217,8 +226,8 @@ def layout_for(
 @dataclass(frozen=True)
 class Inference:
     """
-    The consequences of the layouts of an op's operands: the split of each factor, and
-    the layouts of the results.
+    The facts that follow from the layouts of an op's operands: the split of each
+    factor, and the layouts of the results.
     """
 
     assignment: Assignment
@@ -227,8 +236,8 @@ class Inference:
 
 def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
     """
-    Returns the result of `inference_of` for operands with these layouts. Raises
-    ShardingError if the rule does not allow them.
+    Returns the split of factors and the layouts of results for operands with the
+    layouts `operands`. Raises ShardingError if the rule does not allow them.
     """
     found = inference_of(rule, operands, mesh)
     if isinstance(found, str):
@@ -238,9 +247,9 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
 
 def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference | str:
     """
-    Returns the assignment and the result layouts that operands with these layouts give
-    without any communication. If the rule does not allow them, returns the reason, which
-    names the operand and the layout that was expected.
+    Returns the split of factors and the layouts of results that follow, without
+    communication, from the operand layouts `operands`. If the rule does not allow them,
+    returns the reason as text, which names the operand and the expected layout.
     """
     operands = layouts_read(rule, operands)
     assignment: dict[int, tuple[Shard, ...]] = {}
@@ -332,8 +341,9 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
 
 def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:
     """
-    Returns the operands' layouts as far as the op depends on them: for operands whose
-    values it does not read, without the axes that do nothing to the others.
+    Returns the layouts of the operands, restricted to what affects the op. An operand
+    whose values are not read loses the axes that other operands use, and the axes over
+    which it is partial.
     """
     found = list(operands)
     for i in rule.unread:
@@ -350,8 +360,8 @@ def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:
 
 def _reduced(rule: Rule, assignment: Assignment, result: int) -> list[tuple[str, str]]:
     """
-    Returns the axes, with the monoid, over which one result is partial although the factor
-    that they split is parallel.
+    Returns the axes, each with its reduction, over which the result `result` is partial
+    because it is a sum over a split parallel factor.
     """
     return [
         (shard.axis, rule.factors[f].monoid)
@@ -379,8 +389,8 @@ def _expectation(
 
 def _passed_monoid(rule: Rule, operands: Sequence[Layout], axis: str) -> str | None:
     """
-    Returns the monoid with which the results are partial over `axis`; None if partial
-    operands cannot pass.
+    Returns the reduction with which the results are partial over `axis`. Returns None
+    if the partial operands cannot pass through the op.
     """
     over = {
         i: dict(layout.partial)[axis]
