@@ -33,16 +33,22 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 CustomImport = Callable[[Sequence[SSAValue | None], Mapping[str, Any]], Operation]
-"""Makes the op of a node; see this module's documentation."""
+"""
+Makes the op that stands for a node of an ONNX model. It gets the values of the node's
+inputs (None for an omitted one) and the attributes by name.
+"""
 
 custom_operator: Registry[CustomImport] = Registry("distir.frontends.onnx.train_nodes")
-"""The operators that other packages read, and our own, by `DOMAIN::OPERATOR`."""
+"""
+The registry of functions that read custom operators, by `DOMAIN::OPERATOR`. It includes
+DistIR's own operators.
+"""
 
 
 def custom_import(node: NodeProto) -> CustomImport | None:
     """
-    Returns the function that reads a node; None for operators of the standard, and for those
-    that no installed package reads.
+    Returns the function that reads `node`. Returns None for a standard operator, and
+    for one that no installed package can read.
     """
     from distir.dialects.onnx_ops.versions import DOMAIN_VERSIONS
     from distir.frontends.onnx.names import domain_of
@@ -56,8 +62,9 @@ def custom_import(node: NodeProto) -> CustomImport | None:
 @cache
 def _load_packages() -> None:
     """
-    Loads the dialects of all installed packages, which register how their operators are
-    read. xDSL's own, which register nothing, take a second to load.
+    Loads the dialects of all installed packages, which registers their custom
+    operators. xDSL's own dialects are skipped: they register none and take a second to
+    load.
     """
     for name, dialect in installed_universe().all_dialects.items():
         if name not in XDSL_UNIVERSE.all_dialects:

@@ -1,4 +1,7 @@
-"""Building blocks of local forms: constants, ONNX ops and this device's position."""
+"""
+Helpers for writing local forms: they add constants, ONNX ops and this device's
+position.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from distir.sharding.local import LocalContext
 
 
 class LocalBuilder:
-    """Collects the ops of a local form, in order, under the scope of the op."""
+    """
+    Collects the ops of a local form in order. Each op gets the scope of the distributed
+    op.
+    """
 
     def __init__(self, context: LocalContext):
         self.context = context
@@ -28,17 +34,20 @@ class LocalBuilder:
 
     @property
     def op(self) -> OnnxOp:
-        """The op, in a local form of an ONNX operator."""
+        """The distributed op, which must be an ONNX op."""
         assert isinstance(self.context.op, OnnxOp)
         return self.context.op
 
     def input(self, position: int) -> SSAValue | None:
-        """Returns the local operand at a schema position; None if it is omitted."""
+        """
+        Returns the local operand at schema position `position`, or None if it is
+        omitted.
+        """
         return self.inputs[position] if position < len(self.inputs) else None
 
     @property
     def inputs(self) -> list[SSAValue | None]:
-        """The local operands by schema position."""
+        """The local operands by schema position; None stands for an omitted one."""
         operands = iter(self.context.operands)
         return [None if v is None else next(operands) for v in self.op.input_values]
 
@@ -66,8 +75,8 @@ class LocalBuilder:
 
     def coordinate(self, axes: Sequence[str]) -> SSAValue:
         """
-        Adds an op that gives this device's position along the axes, the first one major, as
-        an i64; returns its value.
+        Adds an op that computes this device's position along `axes`, with the first
+        axis major. Returns it as an i64.
         """
         index = 0
         for axis in axes:
@@ -85,8 +94,9 @@ class LocalBuilder:
         drop: Sequence[str] = (),
     ) -> Sequence[Operation]:
         """
-        Returns the collected ops followed by the op itself on these inputs (by schema
-        position; its own by default), with some integer attributes replaced or dropped.
+        Returns the collected ops, followed by the op itself on `inputs` (by schema
+        position; by default the local operands). `attributes` replaces integer
+        attributes, and `drop` removes attributes.
         """
         op = type(self.op).build_op(
             self.inputs if inputs is None else inputs,
@@ -102,7 +112,7 @@ class LocalBuilder:
         return [*self.ops, op]
 
     def result_shape(self, index: int = 0) -> tuple[int, ...]:
-        """Returns the local shape of a result."""
+        """Returns the local shape of the result `index`."""
         return shape_of(self.context.result_types[index])
 
     def _scope(self) -> dict[str, Attribute]:
@@ -111,5 +121,5 @@ class LocalBuilder:
 
 
 def is_split(context: LocalContext) -> bool:
-    """Whether any factor of the op is split here."""
+    """Whether any factor of the op is split."""
     return any(context.assignment.values())
