@@ -1,9 +1,9 @@
 """
-A second way to a training step: PyTorch differentiates, and its whole step (forward,
-backward and optimizer, as one function) is exported to ONNX and imported.
+An alternative way to a training step: PyTorch differentiates, and its whole step
+(forward, backward and optimizer as one function) is exported to ONNX and imported.
 
-What `differentiate` makes of a forward program is shorter and keeps layers and scopes; this
-way needs no gradient rule of DistIR, so that it serves as an oracle for them.
+Programs that `differentiate` makes are shorter and keep layers and scopes. This
+alternative needs no gradient rules of DistIR, so it serves as an oracle for them.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 @dataclass(frozen=True)
 class TorchOptimizer:
     """
-    An update of `torch.optim` as a function. States have the type of their parameter and
-    begin as zeros; `weight_decay` None is PyTorch's default.
+    An update rule of `torch.optim` as a pure function. States have the type of their
+    parameter and start as zeros. A `weight_decay` of None is PyTorch's default.
     """
 
     name: str = "sgd"
@@ -63,7 +63,7 @@ class TorchOptimizer:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The names of the states of a parameter, without that of the parameter."""
+        """The names of the states that belong to one parameter."""
         if self.name == "sgd":
             return ("momentum",) if self.momentum > 0 else ()
         return ("exp_avg", "exp_avg_sq")
@@ -75,7 +75,9 @@ class TorchOptimizer:
         states: Sequence[torch.Tensor],
         step: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Returns the new parameter and states; `step` counts from 1."""
+        """
+        Returns the new parameter, followed by its new states. `step` counts from 1.
+        """
         import torch
 
         default = 0.01 if self.name == "adamw" else 0.0
@@ -181,7 +183,7 @@ def import_training_step(
 
 
 class _Step:
-    """The step as a function of a flat list of tensors, its arguments."""
+    """A training step as a function of a flat list of tensors."""
 
     def __init__(
         self,
@@ -290,7 +292,7 @@ class _Step:
         return (loss.detach(), *new.values(), *states.values())
 
     def imported(self) -> ImportedModel:
-        """Traces, exports and imports the step."""
+        """Traces, exports and imports the step, and returns the program."""
         import torch
         from torch._decomp import decomposition_table
         from torch.fx.experimental.proxy_tensor import make_fx
