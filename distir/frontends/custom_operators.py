@@ -1,7 +1,7 @@
 """
-Operators of ONNX models that are not in the standard, as ops of other packages.
+Imports operators of ONNX models that are not in the standard as ops of other packages.
 
-A package says how a node of its own domain is read:
+A package registers a function that reads a node of its own domain:
 
 ```python
 @custom_operator("com.example::Similarity")
@@ -11,10 +11,11 @@ def read_similarity(operands: Sequence[SSAValue | None], attributes: Mapping[str
     return SimilarityOp.create(operands=[x, y], result_types=[TensorType(...)])
 ```
 
-It is given the values of the node's inputs (None for one that is left out) and the
-attributes by name, as Python and NumPy values, and returns one op, whose results stand for the
-node's outputs and have static shapes. It raises ValueError where the node is not as it should
-be. docs/extending.md has an example from the model to the running program.
+The function gets the values of the node's inputs (None for an omitted one) and the
+attributes by name, as Python and NumPy values. It returns one op. The results of the op
+stand for the node's outputs and must have static shapes. The function raises ValueError
+if the node is malformed. docs/extending.md has an example from the model to the running
+program.
 """
 
 from __future__ import annotations

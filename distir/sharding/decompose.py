@@ -1,10 +1,12 @@
 """
-Decompositions: ops written as other ops that can split what the op itself cannot.
+Decompositions: an op is written as several other ops, which can split factors that the op
+itself cannot.
 
 If a Gemm with a bias were partial over an axis, every device would add the bias.
 Decomposed, the partial products are reduced first and the bias is added once. A
-cross-entropy needs all classes; decomposed, its steps each leave partial numbers per label.
-Rules name such factors (`Rule.decomposed`); decompositions are registered by op name:
+cross-entropy needs all classes; its decomposition computes partial numbers per label.
+The sharding rule of an op lists such factors (`Rule.decomposed`). Decompositions are
+registered by op name:
 
 ```python
 @decomposition("onnx.Gemm")

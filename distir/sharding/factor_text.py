@@ -1,27 +1,28 @@
 """
-Sharding rules of ops whose shapes alone decide, as text: an op's `FACTORS`, or a row for an
-ONNX operator.
+Sharding rules as text, for ops whose rule depends on shapes only. The text is an op's
+`FACTORS`, or a row for an ONNX operator.
 
     [n, c, *s], [n, *p, ?] -> [n, c, *p] keep s linear 0
 
-It is the notation of users' kernels (`kernel_rule`): the factors of each dimension of each
-operand and result by name, several from major to minor (`[b, g h]`). Factors that results
-lack are summed over; those of some results alone leave the others as sums. Beside that:
+The notation is that of users' kernels (`kernel_rule`): it names the factors of each
+dimension of each operand and result, several from major to minor (`[b, g h]`). A factor
+that no result has is summed over. A factor that only some results have leaves partial
+sums in the others. In addition:
 
-- `*s` is a run of any number of dimensions, equal ones for equal names; `*a@axis` one of as
-  many dimensions as the attribute `axis` says; `g@groups` is a factor of the size that the
-  attribute `groups` says. An attribute is one of ONNX, or a property of the op's class.
-- `?` is a dimension of any size that cannot be split and says nothing about others, `*?` any
-  number of these; `?t` is one whose size has a name.
+- `*s` is a run of any number of dimensions; equal names are equal runs. `*a@axis` is a run
+  of as many dimensions as the attribute `axis` says. `g@groups` is a factor of the size in
+  the attribute `groups`. An attribute is one of ONNX, or a property of the op's class.
+- `?` is a dimension of any size that cannot be split and is unrelated to others, `*?` is
+  any number of them, and `?t` is one whose size has a name.
 - `keep s t`: factors that stay whole.
-- `max v`, `min v`: factors that are reduced by maximum or minimum, not added.
-- `decompose v`: factors that the op's decomposition alone can split.
-- `linear 0, 1+2`: operands through which partial sums pass, by themselves or together;
-  `linear max 0` or `linear any 0` says which other partial values do.
-- `flops 2*n*c/3`: a product, of sizes of factors and runs, and what it is divided by.
+- `max v`, `min v`: factors that are reduced by maximum or minimum instead of a sum.
+- `decompose v`: factors that only the op's decomposition can split.
+- `linear 0, 1+2`: operands through which partial sums pass, alone (0) or together (1+2);
+  `linear max 0` and `linear any 0` name operands for other partial values.
+- `flops 2*n*c/3`: the number of operations, a product of sizes of factors and runs with
+  an optional divisor.
 
-Optional operands and results that an op does not have are left out, variadic ones are
-repeated.
+Optional operands and results that an op lacks are left out; variadic ones are repeated.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """
 Local forms: the ops that compute one device's result of a distributed op.
 
-Most ops stay themselves on local shapes. An op whose operands or attributes speak of
-global sizes or positions (a reshape's target shape, a vocabulary-split lookup, a mean
-over a split dimension) registers a *local form*: a few ops that compute this device's
-result. Both `project` and the reference interpreter use it, so that what is checked is
-what runs.
+Most ops stay the same on local shapes. An op whose operands or attributes refer to global
+sizes or positions (a reshape's target shape, a vocabulary-split look-up, a mean over a
+split dimension) registers a *local form*: a few ops that compute this device's result.
+`project` and the reference interpreter use the same local forms, so that programs run as
+they were checked.
 
 ```python
 @local_form("onnx.ReduceMean")
@@ -33,12 +33,12 @@ from distir.sharding.rule import Assignment, Rule, infer, rule_for
 @dataclass(frozen=True)
 class LocalContext:
     """
-    The context that the local form of an op is built in.
+    The facts from which the local form of an op is built.
 
     - `op`: the distributed op, with global shapes and layouts in its types;
     - `operands`: its operands on this device; `result_types`: its local result types;
     - `coordinates`: the coordinates of this device on `mesh`;
-    - `rule`, `assignment`: the op's rule and how its factors are split here.
+    - `rule`, `assignment`: the op's sharding rule and the split of each factor.
     """
 
     op: Operation

@@ -31,7 +31,7 @@ class Mesh:
 
     @staticmethod
     def of(op: MeshOp) -> Mesh:
-        """Returns the mesh that a `device.mesh` declares."""
+        """Returns the mesh that the op `device.mesh` declares."""
         return Mesh(op.sym_name.data, op.axes.data, op.devices.data)
 
     @property
@@ -83,7 +83,7 @@ class Mesh:
         return Mesh(self.name, axes, self.devices[: prod(n for _, n in axes)])
 
     def position_of_axis(self, axis: str) -> int:
-        """Returns the index of an axis in `axes`."""
+        """Returns the index of `axis` in `axes`."""
         return list(self.sizes).index(axis)
 
     @cached_property
@@ -98,7 +98,7 @@ class Mesh:
         return self.coordinates[self.devices.index(device)]
 
     def position(self, coordinates: Mapping[str, int]) -> int:
-        """Returns the index in `devices` of the device at these coordinates."""
+        """Returns the index in `devices` of the device at `coordinates`."""
         position = 0
         for name, size in self.axes:
             position = position * size + coordinates[name]

@@ -31,7 +31,7 @@ class PartialPlacement(NamedTuple):
 
 
 class ReplicatedPlacement(Enum):
-    """Each device along the axis has the whole value."""
+    """A replicated value: each device along the axis has the whole value."""
 
     REPLICATED = "replicated"
 
@@ -63,7 +63,7 @@ FREE = FreePlacement.FREE
 
 
 def placement_in(layout: Layout, axis: str) -> Placement:
-    """Returns the placement of a value with that layout on `axis`."""
+    """Returns the placement on `axis` of a value with the layout `layout`."""
     for dim, shards in enumerate(layout.dims):
         for shard in shards:
             if shard.axis == axis:

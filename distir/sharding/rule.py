@@ -1,13 +1,13 @@
 """
-Sharding rules: how the dimensions of an op relate.
+Sharding rules: how the dimensions of an op's operands and results relate.
 
-A rule names *factors* and maps every dimension of every operand and result to an
-ordered list of them, major to minor: `matmul ([b,i,k],[k,j]) -> [b,i,j]`; a reshape
+A rule names *factors*, and maps every dimension of every operand and result to an ordered
+list of factors, major to minor: `matmul ([b,i,k],[k,j]) -> [b,i,j]`. A reshape
 `[6] -> [2,3]` is `([i j]) -> [i, j]`. A mesh axis may split at most one factor of an op.
-Everything else follows: which layouts are legal, which results they give, what is left
-to reduce, and how much work remains on a device.
+Legal layouts, the layouts of results, pending reductions and the work on each device
+follow from the rule.
 
-Rules are registered by op name, from anywhere:
+Rules are registered by op name, from any module:
 
 ```python
 @sharding_rule("toy.outer")  # out[i, j] = x[i] * y[j]
@@ -83,18 +83,18 @@ class Rule:
     """
     The sharding rule of one op.
 
-    - `operands`, `results`: for each operand (in the order of `op.operands`) and result,
-      the factors of each dimension. A dimension of size 1 that broadcasts has none.
+    - `operands`, `results`: for each operand (in the order of `op.operands`) and result, the
+      factors of each dimension. A dimension of size 1 that broadcasts has none.
     - `linear`: the sets of operands through which partial values may pass.
-    - `decomposed`: factors that the op cannot split itself, only its decomposition can
-      (`decompose`): the reduction of a Gemm with a bias, the classes of a cross-entropy.
-    - `partial_results`: for a parallel factor, the results that it does not appear in
-      because they are reduced over it (a kernel that gives both the gradient of its input,
-      per row, and that of a weight, summed over the rows). Splitting the factor leaves
-      these results partial.
+    - `decomposed`: factors that only the op's decomposition (`decompose`) can split: the
+      reduction of a Gemm with a bias, the classes of a cross-entropy.
+    - `partial_results`: for a parallel factor, the results that are reduced over it and so do
+      not have it. A kernel may return the gradient of its input, per row, and that of a
+      weight, summed over rows. Splitting the factor leaves these results partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
-    - `unread`: operands whose layout says how results are split, and whose values do not
-      matter: axes that do nothing else to the op may split them too.
+    - `unread`: operands that matter by their layout only, which determines how results are
+      split. Their values are not read, so axes that the op uses for nothing else may split
+      them too.
     """
 
     factors: tuple[Factor, ...] = ()

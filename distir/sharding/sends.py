@@ -45,7 +45,7 @@ class SentPiece:
 
     @property
     def elements(self) -> int:
-        """The number of elements that are sent."""
+        """The number of elements in this piece."""
         return prod(stop - start for start, stop in self.taken)
 
 

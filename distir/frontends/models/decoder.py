@@ -185,7 +185,7 @@ def dense_parameters(decoder: Decoder) -> list[Parameter]:
 
 
 def dense_layer(decoder: Decoder, name: str) -> Layer:
-    """Returns a layer with attention and an MLP."""
+    """Returns a layer with attention and an MLP, as a function named `name`."""
     layer = LayerBuilder(decoder, dense_parameters(decoder))
     return layer.finish(name, layer.mlp(layer.attention(layer.x)))
 

@@ -1,4 +1,4 @@
-"""Layers whose MLP is a mixture of experts, as in GShard."""
+"""Transformer layers whose MLP is a mixture of experts, as in GShard."""
 
 from __future__ import annotations
 

@@ -34,14 +34,19 @@ class Parameter(NamedTuple):
 
 
 def norm_parameters(name: str, width: int) -> list[Parameter]:
-    """Returns the scale and the bias of a layer norm."""
+    """
+    Returns the parameters of the layer norm `name` over `width` features: scale and
+    bias.
+    """
     scale = Parameter(f"{name}.weight", (width,), "ones")
     return [scale, Parameter(f"{name}.bias", (width,))]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The function of a layer, and the parameters that each call passes to it, in order."""
+    """
+    The function of a layer, and the parameters that each call passes to it, in order.
+    """
 
     function: FuncOp
     parameters: Sequence[Parameter]

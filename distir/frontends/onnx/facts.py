@@ -95,9 +95,8 @@ class Facts:
 
     def origins(self, name: str) -> list[str]:
         """
-        Returns the values on which the value `name` depends and that no node computes
-        from others: inputs of the graph. Values that only give their shape, and known
-        arrays, are not followed.
+        Returns the names of the graph's inputs whose values determine the value `name`.
+        Inputs that matter only through their shape, and known arrays, are left out.
         """
         found: dict[str, None] = {}
         pending, seen = [name], set[str]()

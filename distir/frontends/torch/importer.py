@@ -1,5 +1,6 @@
 """
-Imports PyTorch modules as sequential programs, through PyTorch's two ONNX exporters.
+Imports PyTorch modules as sequential programs, through one of PyTorch's two ONNX
+exporters.
 """
 
 from __future__ import annotations

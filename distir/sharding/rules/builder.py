@@ -185,8 +185,8 @@ class RuleBuilder:
         - `inputs`: the dimensions of operands by schema position; an operand without an
           entry is needed whole;
         - `results`: the dimensions of the results;
-        - `linear`: groups of schema positions through which partial values of the given
-          monoids pass;
+        - `linear`: groups of schema positions through which partial values of the
+          reductions `monoids` pass;
         - `decomposed`: dimensions that only the op's decomposition can split;
         - `reduced`: for each result, the parallel dimensions that it is a sum over;
         - `flops`: floating-point operations of the whole op.

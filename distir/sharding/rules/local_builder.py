@@ -52,13 +52,15 @@ class LocalBuilder:
         return [None if v is None else next(operands) for v in self.op.input_values]
 
     def constant(self, array: npt.ArrayLike) -> SSAValue:
-        """Adds an `onnx.Constant` and returns its value."""
+        """Adds an `onnx.Constant` with the value `array`, and returns its result."""
         array = np.asarray(array)
         type_ = TensorType(element_type_of_dtype(array.dtype), array.shape)
         return self.emit("Constant", [], type_, {"value": constant_attr(array)})
 
     def shape_constant(self, sizes: Sequence[int]) -> SSAValue:
-        """Adds an `onnx.Constant` of 64-bit integers and returns its value."""
+        """
+        Adds an `onnx.Constant` with `sizes` as 64-bit integers, and returns its result.
+        """
         return self.constant(np.array(sizes, dtype=np.int64))
 
     def emit(
@@ -68,7 +70,7 @@ class LocalBuilder:
         result_type: Attribute,
         attributes: Mapping[str, Any] | None = None,
     ) -> SSAValue:
-        """Adds an ONNX op with one result and returns the result."""
+        """Adds the ONNX op `name` with one result, and returns the result."""
         op = operator(name).build_op(inputs, [result_type], attributes, self._scope())
         self.ops.append(op)
         return op.results[0]
