@@ -68,8 +68,8 @@ class ImportedModel:
 
     - `module`: a sequential program with the entry function `@main`.
     - `weights`: the values of arguments with the role `parameter` or `constant`, by
-      `dist.name`, except for arguments without a value in the source (`valueless`). Weights
-      in external-data files are memory-mapped.
+      `dist.name`, except for arguments without a value in the source (`valueless`).
+      Weights in external-data files are memory-mapped.
     - `guessed`: the names of parameters that were recognised only by their use.
     - `notes`: remarks for the user.
     """

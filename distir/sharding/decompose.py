@@ -1,6 +1,6 @@
 """
-Decompositions: an op is written as several other ops, which can split factors that the op
-itself cannot.
+Decompositions: an op is written as several other ops, which can split factors that the
+op itself cannot.
 
 If a Gemm with a bias were partial over an axis, every device would add the bias.
 Decomposed, the partial products are reduced first and the bias is added once. A

@@ -9,16 +9,17 @@ dimension of each operand and result, several from major to minor (`[b, g h]`). 
 that no result has is summed over. A factor that only some results have leaves partial
 sums in the others. In addition:
 
-- `*s` is a run of any number of dimensions; equal names are equal runs. `*a@axis` is a run
-  of as many dimensions as the attribute `axis` says. `g@groups` is a factor of the size in
-  the attribute `groups`. An attribute is one of ONNX, or a property of the op's class.
-- `?` is a dimension of any size that cannot be split and is unrelated to others, `*?` is
-  any number of them, and `?t` is one whose size has a name.
+- `*s` is a run of any number of dimensions; equal names are equal runs. `*a@axis` is a
+  run of as many dimensions as the attribute `axis` says. `g@groups` is a factor of the
+  size in the attribute `groups`. An attribute is one of ONNX, or a property of the op's
+  class.
+- `?` is a dimension of any size that cannot be split and is unrelated to others, `*?`
+  is any number of them, and `?t` is one whose size has a name.
 - `keep s t`: factors that stay whole.
 - `max v`, `min v`: factors that are reduced by maximum or minimum instead of a sum.
 - `decompose v`: factors that only the op's decomposition can split.
-- `linear 0, 1+2`: operands through which partial sums pass, alone (0) or together (1+2);
-  `linear max 0` and `linear any 0` name operands for other partial values.
+- `linear 0, 1+2`: operands through which partial sums pass, alone (0) or together
+  (1+2); `linear max 0` and `linear any 0` name operands for other partial values.
 - `flops 2*n*c/3`: the number of operations, a product of sizes of factors and runs with
   an optional divisor.
 

@@ -1,11 +1,11 @@
 """
 The sharding rule of an op that is defined by a formula.
 
-The dimensions of each expression are lists of atoms, as those of a kernel's reference are
-(`kernel_propagation`); the functions in a formula unify the atoms of their operands. A
-factor can be split if every result that is computed from parts of the operands is a part
-of the whole result, or a term of its sum or maximum. The same question, asked for partial
-operands, tells through which operands partial sums pass.
+The dimensions of each expression are lists of atoms, as those of a kernel's reference
+are (`kernel_propagation`); the functions in a formula unify the atoms of their
+operands. A factor can be split if every result that is computed from parts of the
+operands is a part of the whole result, or a term of its sum or maximum. The same
+question, asked for partial operands, tells through which operands partial sums pass.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class _Derivation:
         return self._atoms.found([a for dim in self._dims[expr] for a in dim])
 
     def rule(self) -> Rule:
-        """Returns the sharding rule of the op."""
+        """Returns the sharding rule that follows from the formula."""
         operands, results = self._formula.operands, self._results
         atoms = {expr: self._atoms_of(expr) for expr in self._dims}
         if any(len(set(found)) < len(found) for found in atoms.values()):

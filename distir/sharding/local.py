@@ -1,11 +1,11 @@
 """
 Local forms: the ops that compute one device's result of a distributed op.
 
-Most ops stay the same on local shapes. An op whose operands or attributes refer to global
-sizes or positions (a reshape's target shape, a vocabulary-split look-up, a mean over a
-split dimension) registers a *local form*: a few ops that compute this device's result.
-`project` and the reference interpreter use the same local forms, so that programs run as
-they were checked.
+Most ops stay the same on local shapes. An op whose operands or attributes refer to
+global sizes or positions (a reshape's target shape, a vocabulary-split look-up, a mean
+over a split dimension) registers a *local form*: a few ops that compute this device's
+result. `project` and the reference interpreter use the same local forms, so that
+programs run as they were checked.
 
 ```python
 @local_form("onnx.ReduceMean")

@@ -1,11 +1,11 @@
 """
 Sharding rules: how the dimensions of an op's operands and results relate.
 
-A rule names *factors*, and maps every dimension of every operand and result to an ordered
-list of factors, major to minor: `matmul ([b,i,k],[k,j]) -> [b,i,j]`. A reshape
-`[6] -> [2,3]` is `([i j]) -> [i, j]`. A mesh axis may split at most one factor of an op.
-Legal layouts, the layouts of results, pending reductions and the work on each device
-follow from the rule.
+A rule names *factors*, and maps every dimension of every operand and result to an
+ordered list of factors, major to minor: `matmul ([b,i,k],[k,j]) -> [b,i,j]`. A reshape
+`[6] -> [2,3]` is `([i j]) -> [i, j]`. A mesh axis may split at most one factor of an
+op. Legal layouts, the layouts of results, pending reductions and the work on each
+device follow from the rule.
 
 Rules are registered by op name, from any module:
 
@@ -42,15 +42,16 @@ Kind = Literal["parallel", "reduction", "replicate"]
 
 Dim = tuple[int, ...]
 """
-The factors of one dimension, major to minor. A dimension without factors cannot be split.
+The factors of one dimension, major to minor. A dimension without factors cannot be
+split.
 """
 
 
 @dataclass(frozen=True)
 class Factor:
     """
-    A group of dimensions, or of parts of dimensions, that a mesh axis splits together, with
-    its size and kind.
+    A group of dimensions, or of parts of dimensions, that a mesh axis splits together,
+    with its size and kind.
 
     - `parallel`: it appears in results; splitting it splits them;
     - `reduction`: it is summed (or max, min) away; splitting it leaves results partial;
@@ -83,18 +84,20 @@ class Rule:
     """
     The sharding rule of one op.
 
-    - `operands`, `results`: for each operand (in the order of `op.operands`) and result, the
-      factors of each dimension. A dimension of size 1 that broadcasts has none.
+    - `operands`, `results`: for each operand (in the order of `op.operands`) and
+      result, the factors of each dimension. A dimension of size 1 that broadcasts has
+      none.
     - `linear`: the sets of operands through which partial values may pass.
-    - `decomposed`: factors that only the op's decomposition (`decompose`) can split: the
-      reduction of a Gemm with a bias, the classes of a cross-entropy.
-    - `partial_results`: for a parallel factor, the results that are reduced over it and so do
-      not have it. A kernel may return the gradient of its input, per row, and that of a
-      weight, summed over rows. Splitting the factor leaves these results partial.
+    - `decomposed`: factors that only the op's decomposition (`decompose`) can split:
+      the reduction of a Gemm with a bias, the classes of a cross-entropy.
+    - `partial_results`: for a parallel factor, the results that are reduced over it and
+      so do not have it. A kernel may return the gradient of its input, per row, and
+      that of a weight, summed over rows. Splitting the factor leaves these results
+      partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
-    - `unread`: operands that matter by their layout only, which determines how results are
-      split. Their values are not read, so axes that the op uses for nothing else may split
-      them too.
+    - `unread`: operands that matter by their layout only, which determines how results
+      are split. Their values are not read, so axes that the op uses for nothing else
+      may split them too.
     """
 
     factors: tuple[Factor, ...] = ()

@@ -51,7 +51,7 @@ class Signatures:
         return self._rules[kind]
 
     def of(self, op: Operation) -> int:
-        """Returns the id of `op`."""
+        """Returns the id of `op`. Ops with the same sharding rule share an id."""
         found = self._kinds.get(op)
         if found is None:
             number = self._number

@@ -41,8 +41,8 @@ def prepare(
     model: ModelProto, inputs: Mapping[str, TypeProto], dims: Mapping[str, int]
 ) -> Expanded:
     """
-    Returns an equivalent model without local functions and bodies, at the dialect's opset.
-    Large initializers have no data; they are inputs of the graph.
+    Returns an equivalent model without local functions and bodies, at the dialect's
+    opset. Large initializers have no data; they are inputs of the graph.
 
     - `inputs`: the types of the inputs.
     - `dims`: the sizes of symbolic dimensions.

@@ -65,10 +65,11 @@ class WeightRoles:
 
     - `source`, `prepared`: the graph as it was read, and as it is imported.
     - `weights`: the names of the tensors.
-    - `trainable`, `frozen`: patterns of names (`*`, `?`, `[...]`) that override the file; a
-      tensor that matches both is trained. Raises DistIRError for a pattern without a match.
-    - `is_traced`: whether PyTorch wrote the file. If the file does not tell the kinds of the
-      tensors, the older exporter wrote it, by a trace.
+    - `trainable`, `frozen`: patterns of names (`*`, `?`, `[...]`) that override the
+      file; a tensor that matches both is trained. Raises DistIRError for a pattern
+      without a match.
+    - `is_traced`: whether PyTorch wrote the file. If the file does not tell the kinds
+      of the tensors, the older exporter wrote it, by a trace.
     """
 
     def __init__(

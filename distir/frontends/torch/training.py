@@ -122,11 +122,12 @@ def import_training_step(
 ) -> ImportedModel:
     """
     Returns the program `(inputs, labels, parameters, constants, states) -> (loss, new
-    parameters, new states)` of a training step, with the names, roles and `dist.updates`
-    that `differentiate` gives. States start as zeros and are not among the weights.
+    parameters, new states)` of a training step, with the names, roles and
+    `dist.updates` that `differentiate` gives. States start as zeros and are not among
+    the weights.
 
-    - `args`, `kwargs`: example inputs; their shapes, and all values that are not tensors,
-      become fixed.
+    - `args`, `kwargs`: example inputs; their shapes, and all values that are not
+      tensors, become fixed.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`), `mse`, or a
       function of the output and the labels, for which `labels` is an example.
     - `output`: the index of the output that the loss takes, among all tensors that the
@@ -134,20 +135,21 @@ def import_training_step(
 
     Consequences of the export by PyTorch:
 
-    - The module is in evaluation mode: there is no dropout, and batch normalization uses its
-      running statistics and does not change them.
-    - The forward is exported first and then differentiated. Tracing the module itself fails
-      where Hugging Face models look at the values of an attention mask.
-    - The exporter gives `nll_loss_forward` a total weight of 1, which silently scales the
-      gradients of a cross-entropy, and it cannot write some backward ops. PyTorch's own
-      decompositions replace these ops before the export. There is no decomposition of the
-      backward of fused attention, so attention is traced in its plain form.
+    - The module is in evaluation mode: there is no dropout, and batch normalization
+      uses its running statistics and does not change them.
+    - The forward is exported first and then differentiated. Tracing the module itself
+      fails where Hugging Face models look at the values of an attention mask.
+    - The exporter gives `nll_loss_forward` a total weight of 1, which silently scales
+      the gradients of a cross-entropy, and it cannot write some backward ops. PyTorch's
+      own decompositions replace these ops before the export. There is no decomposition
+      of the backward of fused attention, so attention is traced in its plain form.
     - The backward of a convolution has no ONNX form and is an error.
     - The exporter's optimizer is switched off, because it would drop Adam's epsilon.
     - The graph has no module scopes and no functions. Passes that need them, such as
       `outline-repeats` or tensor parallelism by name, find little.
     - A parameter that the loss does not depend on is an argument, but is not updated. A
-      parameter that requires no gradient is a constant. Tied parameters are one argument.
+      parameter that requires no gradient is a constant. Tied parameters are one
+      argument.
 
     Raises DistIRError if PyTorch cannot export the step, or if an option is unknown.
     """

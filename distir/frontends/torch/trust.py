@@ -15,11 +15,11 @@ ACCEPTED = (CONTROL_FLOW, PYTHON_RANDOM, CUSTOM_BACKWARD, MISMATCH)
 """
 The differences between a module and its program that users can accept:
 
-- `control-flow`: Python decides by the values of tensors, or counts its calls; the program
-  repeats what Python did for the example inputs;
+- `control-flow`: Python decides by the values of tensors, or counts its calls; the
+  program repeats what Python did for the example inputs;
 - `python-random`: Python draws random numbers; the program repeats those of one call;
-- `custom-backward`: a `torch.autograd.Function` has a backward that is not the derivative
-  of its forward; the program uses the derivative;
+- `custom-backward`: a `torch.autograd.Function` has a backward that is not the
+  derivative of its forward; the program uses the derivative;
 - `mismatch`: the program computes something else, or does not update buffers that the
   module updates.
 """

@@ -124,9 +124,9 @@ def locate(
     elsewhere: int = 0,
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns two values for each index into the split dimension of factor `table`: whether
-    this device holds it, and its position in this device's part (`elsewhere` if another
-    device holds it).
+    Returns two values for each index into the split dimension of factor `table`:
+    whether this device holds it, and its position in this device's part (`elsewhere` if
+    another device holds it).
 
     Negative indices count from the end. Without `from_end`, no device holds them.
     """
@@ -182,8 +182,8 @@ def locate(
 @onnx_rule("GatherND")
 def gather_nd(op: OnnxOp) -> Rule:
     """
-    Returns the rule of GatherND. Batch dimensions and whole slices are parallel; indexed
-    dimensions are whole.
+    Returns the rule of GatherND. Batch dimensions and whole slices are parallel;
+    indexed dimensions are whole.
     """
     builder = RuleBuilder(op)
     sizes, picked = shape_of(op.operands[0]), shape_of(op.operands[1])

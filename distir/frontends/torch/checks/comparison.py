@@ -132,8 +132,8 @@ class ModuleComparison:
     A module with the example inputs that its program was imported for.
 
     - `imported`: the program;
-    - `training`: whether the program is that of the module in its current modes; if not, in
-      evaluation mode;
+    - `training`: whether the program is that of the module in its current modes; if
+      not, in evaluation mode;
     - `exporter`: which of PyTorch's exporters wrote it, for messages.
     """
 

@@ -29,9 +29,11 @@ class ExportedModule:
     An exported module.
 
     - `model`: the program. Tensors in `values` are in it without their data.
-    - `values`: the large tensors by name, in the memory of the exported module. None stands
-      for a tensor without a value, because the module is on the meta device or fake.
-    - `is_traced`: whether PyTorch's older exporter wrote it, by recording a run of the module.
+    - `values`: the large tensors by name, in the memory of the exported module. None
+      stands for a tensor without a value, because the module is on the meta device or
+      fake.
+    - `is_traced`: whether PyTorch's older exporter wrote it, by recording a run of the
+      module.
     - `accepted`: the names of the differences from the module that the user accepts
       (`trust.ACCEPTED`).
     """

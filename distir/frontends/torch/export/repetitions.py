@@ -89,9 +89,10 @@ def without_repetitions() -> Generator[None]:
     A context manager inside which PyTorch's exporter
 
     - reads the schema of each ONNX operator once;
-    - does not record the lines of code that called each operation, except for the user's line;
-    - compiles the Python code of a graph when it is first needed, not after each change:
-      most graphs are read and never called.
+    - does not record the lines of code that called each operation, except for the
+      user's line;
+    - compiles the Python code of a graph when it is first needed, not after each
+      change: most graphs are read and never called.
 
     If the installed libraries lack a part that this needs, the exporter runs unchanged.
     """
