@@ -54,7 +54,8 @@ def unrolled_loop(
 ) -> list[str]:
     """
     Writes the steps of a Loop into `writer` and returns the names of its results.
-    `inputs` are the names of its operands. `names` maps names of the surrounding body.
+    `inputs` are the names of its operands. `names` maps
+    the names of values in the surrounding body to names in the graph.
     Raises DistIRError if the loop is malformed, too long, or of an unknown number of
     steps.
     """
@@ -131,7 +132,8 @@ def unrolled_scan(
 ) -> list[str]:
     """
     Writes the steps of a Scan into `writer` and returns the names of its results.
-    `inputs` are the names of its operands. `names` maps names of the surrounding body.
+    `inputs` are the names of its operands. `names` maps
+    the names of values in the surrounding body to names in the graph.
     Raises DistIRError if the scan is malformed, too long, or of an unknown number of
     steps.
     """

@@ -135,7 +135,7 @@ def import_training_step(
 
     Consequences of the export by PyTorch:
 
-    - The module is in evaluation mode: there is no dropout, and batch normalization
+    - The module is in evaluation mode: there is no dropout, and batch normalisation
       uses its running statistics and does not change them.
     - The forward is exported first and then differentiated. Tracing the module itself
       fails where Hugging Face models look at the values of an attention mask.

@@ -1,5 +1,5 @@
 """
-Sharding rules and local forms of normalization ops, and local forms of gradients of
+Sharding rules and local forms of normalisation ops, and local forms of gradients of
 convolutions.
 """
 
@@ -33,7 +33,7 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @onnx_rule("MeanVarianceNormalization")
 def over_axes(op: OnnxOp) -> Rule:
     """
-    Returns the rule of MeanVarianceNormalization. The normalized dimensions are whole.
+    Returns the rule of MeanVarianceNormalization. The normalised dimensions are whole.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
@@ -45,7 +45,7 @@ def over_axes(op: OnnxOp) -> Rule:
 @onnx_rule("LayerNormalization", "RMSNormalization")
 def from_axis(op: OnnxOp) -> Rule:
     """
-    Returns the rule of ops that normalize the dimensions from `axis` on. These
+    Returns the rule of ops that normalise the dimensions from `axis` on. These
     dimensions are whole, in the scale and the bias too.
     """
     builder = RuleBuilder(op)
@@ -64,7 +64,7 @@ def from_axis(op: OnnxOp) -> Rule:
 @onnx_rule("GroupNormalization")
 def over_groups(op: OnnxOp) -> Rule:
     """
-    Returns the rule of group normalization. Channels are `[groups, channels of a
+    Returns the rule of group normalisation. Channels are `[groups, channels of a
     group]`, and groups are parallel.
     """
     builder = RuleBuilder(op)
@@ -84,7 +84,7 @@ def over_groups(op: OnnxOp) -> Rule:
 @local_form("onnx.GroupNormalization")
 def over_groups_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of group normalization: `num_groups` is the number of local
+    Returns the local form of group normalisation: `num_groups` is the number of local
     groups.
     """
     builder = LocalBuilder(context)
@@ -97,7 +97,7 @@ def over_groups_local(context: LocalContext) -> Sequence[Operation]:
 @onnx_rule("BatchNormalization")
 def over_batch(op: OnnxOp) -> Rule:
     """
-    Returns the rule of batch normalization. In inference every dimension is parallel.
+    Returns the rule of batch normalisation. In inference every dimension is parallel.
     In training all dimensions except channels are whole.
     """
     builder = RuleBuilder(op)
@@ -127,7 +127,7 @@ def convolution_local(context: LocalContext) -> Sequence[Operation]:
 @local_form("train.ghost_batch_norm", "train.ghost_batch_norm_grad")
 def local_parts(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of ghost batch normalization and its gradient, with the
+    Returns the local form of ghost batch normalisation and its gradient, with the
     number of local groups.
     """
     op = context.op

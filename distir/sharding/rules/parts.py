@@ -88,7 +88,7 @@ def split_local(context: LocalContext) -> Sequence[Operation]:
 
 def _slices(op: OnnxOp) -> dict[int, tuple[int, int, int]] | None:
     """
-    Returns start, end and step by axis, as Python's `slice.indices` normalizes them.
+    Returns start, end and step by axis, as Python's `slice.indices` normalises them.
     Returns None if they are not constant.
     """
     starts, ends = constant_operand(op, 1), constant_operand(op, 2)

@@ -1,7 +1,7 @@
 """
 Finds modules in training mode whose calls differ from each other, or that update
 buffers. A program always does the same, and updates only buffers of batch
-normalization.
+normalisation.
 """
 
 from __future__ import annotations

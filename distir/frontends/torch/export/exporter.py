@@ -191,7 +191,7 @@ _ON = "distir.training_mode"
 def write_training_mode(model: ModelProto, norms: dict[str, float]) -> None:
     """
     Writes training modes into an exported model, in place. The newer exporter writes
-    batch normalization without its mode, and both exporters write the dropout inside
+    batch normalisation without its mode, and both exporters write the dropout inside
     attention without it. `norms` is the result of `training_norms` for the module.
     """
     by_statistics = {f"{name}.running_mean": kept for name, kept in norms.items()}

@@ -66,7 +66,8 @@ def _cross_entropy(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node 
     """
     Rewrites a cross-entropy with smoothing, class weights, fractions as labels, or a
     single sample. The exporter drops `label_smoothing` and reads all labels as ids of
-    classes.
+    classes. Returns None
+    for any other.
     """
     given = _arguments(node)
     logits, target, weight = given["self"], given["target"], given["weight"]

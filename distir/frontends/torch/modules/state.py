@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def parts_that_change(module: torch.nn.Module) -> list[str]:
     """
     Returns the names of the parts in training mode that behave differently in
-    evaluation mode: parts with dropout, and batch normalizations.
+    evaluation mode: parts with dropout, and batch normalisations.
     """
     from torch.nn.modules.batchnorm import (
         _BatchNorm,  # pyright: ignore[reportPrivateUsage]
@@ -44,7 +44,7 @@ def parts_that_change(module: torch.nn.Module) -> list[str]:
 def training_norms(module: torch.nn.Module) -> dict[str, float]:
     """
     Returns, by name, the fraction of the running statistics that a step keeps, for
-    every batch normalization in training mode. Raises DistIRError for a normalization
+    every batch normalisation in training mode. Raises DistIRError for a normalisation
     without running statistics or without a fixed momentum.
     """
     from torch.nn.modules.batchnorm import (
@@ -69,12 +69,12 @@ def training_norms(module: torch.nn.Module) -> dict[str, float]:
 def unchanged(module: torch.nn.Module, training: bool | None = None) -> Generator[None]:
     """
     A context manager inside which a module runs in training or evaluation mode (None:
-    each part in its own mode), and batch normalization does not update its running
+    each part in its own mode), and batch normalisation does not update its running
     statistics.
 
     Afterwards, the module has its modes, buffers, attributes and hooks back, and the
     random numbers of Python, NumPy and PyTorch continue as before. Raises DistIRError
-    for batch normalizations that `training_norms` refuses.
+    for batch normalisations that `training_norms` refuses.
     """
     import torch
 
