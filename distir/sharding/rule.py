@@ -96,8 +96,8 @@ class Rule:
       partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
     - `unread`: operands that matter by their layout only, which determines how results
-      are split. Their values are not read, so axes that the op uses for nothing else
-      may split them too.
+      are split. Their values are not read. Only those of their axes count that no other
+      operand uses.
     """
 
     factors: tuple[Factor, ...] = ()
@@ -345,8 +345,8 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
 def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:
     """
     Returns the layouts of the operands, restricted to what affects the op. An operand
-    whose values are not read loses the axes that other operands use, and the axes over
-    which it is partial.
+    whose values are not read keeps only the split axes that no other operand uses, and
+    is not partial.
     """
     found = list(operands)
     for i in rule.unread:

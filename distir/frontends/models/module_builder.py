@@ -68,7 +68,7 @@ class ModuleBuilder(FunctionBuilder):
         return self.parameters(self.root, [wanted])[0]
 
     def integers(self, *values: int) -> SSAValue:
-        """Adds a constant vector of integers."""
+        """Adds a constant vector of the integers `values`, and returns it."""
         return self.constant(np.array(values, np.int64))
 
     def elementwise(self, name: str, *values: SSAValue, **attributes: Any) -> SSAValue:

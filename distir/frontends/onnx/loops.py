@@ -54,10 +54,9 @@ def unrolled_loop(
 ) -> list[str]:
     """
     Writes the steps of a Loop into `writer` and returns the names of its results.
-    `inputs` are the names of its operands. `names` maps
-    the names of values in the surrounding body to names in the graph.
-    Raises DistIRError if the loop is malformed, too long, or of an unknown number of
-    steps.
+    `inputs` are the names of its operands. `names` maps the names of values in the
+    surrounding body to names in the graph. Raises DistIRError if the loop is malformed,
+    too long, or of an unknown number of steps.
     """
     body = body_of(node, "body")
     states = list(inputs[2:])
@@ -132,10 +131,9 @@ def unrolled_scan(
 ) -> list[str]:
     """
     Writes the steps of a Scan into `writer` and returns the names of its results.
-    `inputs` are the names of its operands. `names` maps
-    the names of values in the surrounding body to names in the graph.
-    Raises DistIRError if the scan is malformed, too long, or of an unknown number of
-    steps.
+    `inputs` are the names of its operands. `names` maps the names of values in the
+    surrounding body to names in the graph. Raises DistIRError if the scan is malformed,
+    too long, or of an unknown number of steps.
     """
     form = _scan_form(node)
     body, states = form.body, list(inputs[: form.states])

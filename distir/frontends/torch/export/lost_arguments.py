@@ -66,8 +66,7 @@ def _cross_entropy(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node 
     """
     Rewrites a cross-entropy with smoothing, class weights, fractions as labels, or a
     single sample. The exporter drops `label_smoothing` and reads all labels as ids of
-    classes. Returns None
-    for any other.
+    classes. Returns None for any other cross-entropy.
     """
     given = _arguments(node)
     logits, target, weight = given["self"], given["target"], given["weight"]
