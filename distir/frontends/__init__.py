@@ -1,4 +1,4 @@
 """
 Frontends, which make sequential programs: importers of ONNX files (`onnx`) and PyTorch
-modules (`torch`), and builders of models (`models`). Importers return an `ImportedModel`.
+modules (`torch`), and builders of `models`. Importers return an `ImportedModel`.
 """

@@ -1,7 +1,7 @@
 """
-Operators of ONNX models that are not in the standard, as ops of other packages.
+Imports operators of ONNX models that are not in the standard as ops of other packages.
 
-A package says how a node of its own domain is read:
+A package registers a function that reads a node of its own domain:
 
 ```python
 @custom_operator("com.example::Similarity")
@@ -11,10 +11,11 @@ def read_similarity(operands: Sequence[SSAValue | None], attributes: Mapping[str
     return SimilarityOp.create(operands=[x, y], result_types=[TensorType(...)])
 ```
 
-It is given the values of the node's inputs (None for one that is left out) and the
-attributes by name, as Python and NumPy values, and returns one op, whose results stand for the
-node's outputs and have static shapes. It raises ValueError where the node is not as it should
-be. docs/extending.md has an example from the model to the running program.
+The function gets the values of the node's inputs (None for an omitted one) and the
+attributes by name, as Python and NumPy values. It returns one op. The results of the op
+stand for the node's outputs and must have static shapes. The function raises ValueError
+if the node is malformed. docs/extending.md has an example from the model to the running
+program.
 """
 
 from __future__ import annotations
@@ -33,16 +34,22 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 CustomImport = Callable[[Sequence[SSAValue | None], Mapping[str, Any]], Operation]
-"""Makes the op of a node; see this module's documentation."""
+"""
+Makes the op that stands for a node of an ONNX model. It gets the values of the node's
+inputs (None for an omitted one) and the attributes by name.
+"""
 
 custom_operator: Registry[CustomImport] = Registry("distir.frontends.onnx.train_nodes")
-"""The operators that other packages read, and our own, by `DOMAIN::OPERATOR`."""
+"""
+The registry of functions that read custom operators, by `DOMAIN::OPERATOR`. It includes
+DistIR's own operators.
+"""
 
 
 def custom_import(node: NodeProto) -> CustomImport | None:
     """
-    Returns the function that reads a node; None for operators of the standard, and for those
-    that no installed package reads.
+    Returns the function that reads `node`. Returns None for a standard operator, and
+    for one that no installed package can read.
     """
     from distir.dialects.onnx_ops.versions import DOMAIN_VERSIONS
     from distir.frontends.onnx.names import domain_of
@@ -56,8 +63,9 @@ def custom_import(node: NodeProto) -> CustomImport | None:
 @cache
 def _load_packages() -> None:
     """
-    Loads the dialects of all installed packages, which register how their operators are
-    read. xDSL's own, which register nothing, take a second to load.
+    Loads the dialects of all installed packages, which registers their custom
+    operators. xDSL's own dialects are skipped: they register none and take a second to
+    load.
     """
     for name, dialect in installed_universe().all_dialects.items():
         if name not in XDSL_UNIVERSE.all_dialects:

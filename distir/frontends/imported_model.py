@@ -1,4 +1,4 @@
-"""The result of a frontend: the program and the weights that it names."""
+"""The result of a frontend: a program and the weights that it refers to."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from distir.text import ProgramPrinter
 
 class _CastWeights(Mapping[str, npt.NDArray[Any]]):
     """
-    Weights by name, cast to the element types of a program's arguments when they are looked
-    up.
+    Weights by name. An array is cast to the element type of the program's argument when
+    it is looked up.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ def in_types_of(
     module: ModuleOp, weights: Mapping[str, npt.NDArray[Any]]
 ) -> Mapping[str, npt.NDArray[Any]]:
     """
-    Returns the weights in the floating-point types of a program's arguments, which may have
-    changed since the program was imported.
+    Returns the weights in the floating-point types of the program's arguments. These
+    types may have changed since the import.
     """
     dtypes = {
         argument.name: numpy_dtype(type_.element_type)
@@ -68,9 +68,9 @@ class ImportedModel:
 
     - `module`: a sequential program with the entry function `@main`.
     - `weights`: the values of arguments with the role `parameter` or `constant`, by
-      `dist.name`, except for those that had no value in the module (`valueless`).
-      Weights in external-data files are mapped, not read.
-    - `guessed`: the names of parameters that are known as such only by their use.
+      `dist.name`, except for arguments without a value in the source (`valueless`).
+      Weights in external-data files are memory-mapped.
+    - `guessed`: the names of parameters that were recognised only by their use.
     - `notes`: remarks for the user.
     """
 
@@ -81,7 +81,7 @@ class ImportedModel:
 
     @property
     def valueless(self) -> list[str]:
-        """The names of parameters and constants that have no value."""
+        """The names of parameters and constants that have no values."""
         return [
             argument.name
             for argument in Program(self.module).arguments
@@ -91,10 +91,12 @@ class ImportedModel:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the program to `path` and the weights beside it, under the same name with the
-        suffix `.safetensors`, which the program then names. Parameters without values are not in
-        that file; a program without any weights names none. The module stays as it is.
-        Raises DistIRError.
+        Writes the program to `path`, and the weights beside it under the same name with
+        the suffix `.safetensors`.
+
+        The written program names that file. Parameters without values are not in it;
+        without any weights no file is named. `module` itself stays unchanged. Raises
+        DistIRError if a file cannot be written.
         """
         path = Path(path)
         with attributes_kept(self.module):

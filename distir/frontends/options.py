@@ -1,4 +1,4 @@
-"""The options of models that are imported from PyTorch."""
+"""Options for models that are imported from PyTorch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from distir.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleOptions:
-    """Facts about a module of PyTorch besides its code."""
+    """Facts about a PyTorch module that its code does not tell."""
 
     equal_features: bool = option(
         False,

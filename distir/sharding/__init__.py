@@ -1,6 +1,6 @@
 """
-The split of tensors and ops over a mesh: layout arithmetic, sharding rules, plans of
+Splits tensors and ops over a mesh: layout arithmetic, sharding rules, plans of
 resharding, and local forms of ops.
 
-This package knows types and ops, but no pass and no interpreter.
+This package knows types and ops, but no passes and no interpreters.
 """

@@ -1,10 +1,12 @@
 """
-Decompositions: ops written as other ops that can split what the op itself cannot.
+Decompositions: an op is written as several other ops, which can split factors that the
+op itself cannot.
 
 If a Gemm with a bias were partial over an axis, every device would add the bias.
 Decomposed, the partial products are reduced first and the bias is added once. A
-cross-entropy needs all classes; decomposed, its steps each leave partial numbers per label.
-Rules name such factors (`Rule.decomposed`); decompositions are registered by op name:
+cross-entropy needs all classes; its decomposition computes partial numbers per label.
+The sharding rule of an op lists such factors (`Rule.decomposed`). Decompositions are
+registered by op name:
 
 ```python
 @decomposition("onnx.Gemm")
@@ -29,24 +31,27 @@ Decomposition = Callable[[Operation], list[Operation] | None]
 
 decomposition = Registry[Decomposition]("distir.sharding.rules")
 """
-Registers the decomposition of the ops with these names, beside their rules. It returns None
-for an op whose rule has no factors that need a decomposition.
+Registers the decomposition of the ops with the given names. It is a function from an op
+to its parts, and returns None for an op whose rule has no factors that need a
+decomposition.
 """
 
 
 named_parts = Registry[Decomposition]("distir.sharding.rules")
 """
-Registers what a user who asks for the decomposition of an op gets, where that is coarser than
-what splits its factors: parts that the user knows by name, such as the sum of a mean. It
-returns None for an op that stays as it is.
+Registers, for ops with the given names, the decomposition for users who ask for one. It
+is coarser than `decomposition`: its parts have names that users know, such as the sum
+in a mean. It returns None for an op that stays as it is.
 """
 
 
 def decompose(op: Operation) -> list[Operation] | None:
     """
-    Returns new, detached ops that compute the same as an op of the sequential form and can
-    split the factors that its rule calls `decomposed`; the results of the last one replace
-    the op's. None for an op without such factors, or without a decomposition.
+    Returns new, detached ops that compute the same as `op`, an op of the sequential
+    form, and that can split the factors listed as `decomposed` in its rule.
+
+    The results of the last new op replace the results of `op`. Returns None if the rule
+    has no such factors, or if no decomposition is registered.
     """
     if not rule_for(op).decomposed:
         return None
@@ -56,15 +61,17 @@ def decompose(op: Operation) -> list[Operation] | None:
 
 def decompose_by_name(op: Operation) -> list[Operation] | None:
     """
-    Returns the parts of an op that a user asked to decompose, as `decompose` does; None for
-    an op that has none.
+    Returns the parts of an op that a user asked to decompose, as new, detached ops.
+    Returns None for an op that stays as it is.
     """
     function = named_parts.get(op.name)
     return decompose(op) if function is None else function(op)
 
 
 def in_scope_of(op: Operation, parts: list[Operation]) -> list[Operation]:
-    """Returns the parts of an op, which are now in the op's scope."""
+    """
+    Sets the scope of each op in `parts` to the scope of `op`, and returns `parts`.
+    """
     scope = op.attributes.get(SCOPE)
     if scope is not None:
         for part in parts:
@@ -90,9 +97,11 @@ def layouts_of_parts(
     op: Operation, parts: Sequence[Operation], operands: Sequence[Layout], mesh: Mesh
 ) -> list[PartLayouts] | None:
     """
-    Returns the layouts in a decomposition when the op's operands come in these layouts;
-    None if a part cannot work on what it gets. What one part leaves partial is reduced
-    before the next ones use it.
+    Returns the layouts of each op in `parts`, the decomposition of `op`, if the
+    operands of `op` have the layouts `operands`.
+
+    A partial result of one part is reduced before the next parts use it. Returns None
+    if a part cannot work on the layouts of its operands.
     """
     known: dict[SSAValue, Layout] = dict(zip(op.operands, operands, strict=True))
     whole = Layout(mesh.name)
@@ -115,8 +124,9 @@ def layouts_of_parts(
 
 def equal_before(part: Operation) -> Operation | None:
     """
-    Returns an earlier op of the same block that computes the same of the same operands, if
-    any. The gradient of a loss, for example, needs values that the loss has computed.
+    Returns an earlier op of the same block that has the name, operands and attributes
+    of `part`, or None if there is none. The gradient of a loss, for example, needs
+    values that the loss has already computed.
     """
     if not part.operands:
         return None

@@ -18,8 +18,8 @@ from distir.sharding.mesh import Mesh
 
 class StateExchange(NamedTuple):
     """
-    The collectives of an op over these mesh `axes`, each of a state that has `size` bytes
-    on each device where it is whole.
+    The collectives within an op over the mesh axes `axes`. Each collective gathers or
+    reduces a state; `size` is the size of the whole state on one device, in bytes.
     """
 
     axes: tuple[str, ...]
@@ -29,8 +29,8 @@ class StateExchange(NamedTuple):
 
 def exchanged_axes(op: Operation) -> tuple[str, ...]:
     """
-    Returns the mesh axes over which an op of the distributed form exchanges states; none for
-    an op that does not communicate while it computes.
+    Returns the mesh axes over which `op`, an op of the distributed form, exchanges
+    states. The tuple is empty for an op that does not communicate while it computes.
     """
     layout = layout_of(op.r) if isinstance(op, GatheredOp) else None
     return () if layout is None else tuple(shard.axis for shard in layout.dim(1))
@@ -40,8 +40,8 @@ def state_exchange(
     op: Operation, operands: Sequence[Layout], mesh: Mesh
 ) -> StateExchange | None:
     """
-    Returns the exchanges of an op whose operands have these layouts; None for one that
-    exchanges nothing.
+    Returns the exchanges of states within `op` if its operands have the layouts
+    `operands`. Returns None if the op exchanges nothing.
     """
     if not isinstance(op, GatheredOp):
         return None

@@ -1,27 +1,29 @@
 """
-Sharding rules of ops whose shapes alone decide, as text: an op's `FACTORS`, or a row for an
-ONNX operator.
+Sharding rules as text, for ops whose rule depends on shapes only. The text is an op's
+`FACTORS`, or a row for an ONNX operator.
 
     [n, c, *s], [n, *p, ?] -> [n, c, *p] keep s linear 0
 
-It is the notation of users' kernels (`kernel_rule`): the factors of each dimension of each
-operand and result by name, several from major to minor (`[b, g h]`). Factors that results
-lack are summed over; those of some results alone leave the others as sums. Beside that:
+The notation is that of users' kernels (`kernel_rule`): it names the factors of each
+dimension of each operand and result, several from major to minor (`[b, g h]`). A factor
+that no result has is summed over. A factor that only some results have leaves partial
+sums in the others. In addition:
 
-- `*s` is a run of any number of dimensions, equal ones for equal names; `*a@axis` one of as
-  many dimensions as the attribute `axis` says; `g@groups` is a factor of the size that the
-  attribute `groups` says. An attribute is one of ONNX, or a property of the op's class.
-- `?` is a dimension of any size that cannot be split and says nothing about others, `*?` any
-  number of these; `?t` is one whose size has a name.
+- `*s` is a run of any number of dimensions; equal names are equal runs. `*a@axis` is a
+  run of as many dimensions as the attribute `axis` says. `g@groups` is a factor of the
+  size in the attribute `groups`. An attribute is one of ONNX, or a property of the op's
+  class.
+- `?` is a dimension of any size that cannot be split and is unrelated to others, `*?`
+  is any number of them, and `?t` is one whose size has a name.
 - `keep s t`: factors that stay whole.
-- `max v`, `min v`: factors that are reduced by maximum or minimum, not added.
-- `decompose v`: factors that the op's decomposition alone can split.
-- `linear 0, 1+2`: operands through which partial sums pass, by themselves or together;
-  `linear max 0` or `linear any 0` says which other partial values do.
-- `flops 2*n*c/3`: a product, of sizes of factors and runs, and what it is divided by.
+- `max v`, `min v`: factors that are reduced by maximum or minimum instead of a sum.
+- `decompose v`: factors that only the op's decomposition can split.
+- `linear 0, 1+2`: operands through which partial sums pass, alone (0) or together
+  (1+2); `linear max 0` and `linear any 0` name operands for other partial values.
+- `flops 2*n*c/3`: the number of operations, a product of sizes of factors and runs with
+  an optional divisor.
 
-Optional operands and results that an op does not have are left out, variadic ones are
-repeated.
+Optional operands and results that an op lacks are left out; variadic ones are repeated.
 """
 
 from __future__ import annotations
@@ -42,25 +44,31 @@ from distir.sharding.kernel_rule import KernelRule, NamedDim, NamedDims, evaluat
 from distir.sharding.rule import Dim, Factor, Kind, Linear, Rule, RuleFunction
 
 MONOIDS = ("sum", "max", "min")
-"""How partial values may be combined."""
+"""The reductions that can combine partial values."""
 
 Shape = tuple[int, ...]
 Group = tuple[Shape, ...]
-"""The shapes of the values of one operand or result: none, one, or those of a variadic one."""
+"""
+The shapes of the values of one operand or result in an op's definition. An absent
+optional one has no shape; a variadic one has several.
+"""
 
 _CLAUSE = re.compile(r"\s(keep|max|min|decompose|linear|flops)\s")
 _TENSOR = re.compile(r"\[([^\[\]]*)\]")
 
 
 class UnfitShapesError(ValueError):
-    """Shapes that a text does not fit, or from which lengths and sizes do not follow."""
+    """
+    Raised if shapes do not fit a rule's text, or do not determine its lengths and
+    sizes.
+    """
 
 
 @dataclass(frozen=True)
 class FactorText:
     """
-    A text, parsed: the words of each dimension of operands and results; and by clause, the
-    names or groups of operands.
+    The parsed text of a sharding rule: the words of each dimension of each operand and
+    result, and the text of each clause (`keep`, `linear`, ...) by the clause's name.
     """
 
     operands: tuple[tuple[tuple[str, ...], ...], ...]
@@ -68,18 +76,24 @@ class FactorText:
     clauses: dict[str, str]
 
     def names(self, clause: str) -> frozenset[str]:
-        """Returns the names of factors and runs in a clause."""
+        """Returns the names of the factors and runs that the clause `clause` lists."""
         return frozenset(self.clauses.get(clause, "").split())
 
     @property
     def attributes(self) -> list[str]:
-        """The attributes that say how long runs or how large factors are."""
+        """
+        The names of the attributes that give the lengths of runs or the sizes of
+        factors.
+        """
         tensors = (*self.operands, *self.results)
         words = (word for dims in tensors for dim in dims for word in dim)
         return [attribute for _, _, attribute in map(_parts, words) if attribute]
 
     def linear(self) -> list[tuple[frozenset[int], frozenset[str]]]:
-        """Returns the sets of operands through which partial values of monoids pass."""
+        """
+        Returns the sets of operands through which partial values pass, each with the
+        reductions for which they pass.
+        """
         text = self.clauses.get("linear", "")
         first, _, rest = text.partition(" ")
         monoids = frozenset(MONOIDS if first == "any" else (first,))
@@ -91,7 +105,10 @@ class FactorText:
 
 @lru_cache(maxsize=512)
 def parsed(text: str) -> FactorText:
-    """Parses a text. Raises ValueError for a clause or tensor that it cannot read."""
+    """
+    Parses the text of a sharding rule. Raises ValueError if a clause or a tensor cannot
+    be read.
+    """
     dims, *clauses = _CLAUSE.split(" ".join(text.split()))
     sides = dims.split("->")
     if len(sides) != 2 or _TENSOR.sub("", dims).strip(", ->"):
@@ -112,10 +129,9 @@ def parsed(text: str) -> FactorText:
 
 def rule_from(text: str) -> RuleFunction:
     """
-    Returns the function from an op to the rule that a text gives; ops on tensors of unknown
-    shape, and of shapes that it does not fit (the softmax of a scalar), are replicated. It is
-    registered as any other is:
-
+    Returns a function from an op to its sharding rule, derived from `text`. The rule is
+    replicated if a shape is unknown or does not fit the text (the softmax of a scalar).
+    The function is registered like that of any other rule:
     ```python
     sharding_rule("toy.outer")(rule_from("[i], [j] -> [i, j] flops i*j"))
     ```
@@ -137,8 +153,8 @@ def rule_from(text: str) -> RuleFunction:
 
 def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None:
     """
-    Returns the shapes of each operand and result of an op's definition; None unless all are
-    known.
+    Returns the shapes of each operand and of each result in the op's definition, or
+    None if a shape is unknown.
     """
     values = (*op.operands, *op.results)
     for value in values:
@@ -168,7 +184,10 @@ def _attribute(op: Operation, name: str) -> int:
 
 
 def _parts(word: str) -> tuple[bool, str, str]:
-    """Returns whether a word is a run, its name and the attribute of its size."""
+    """
+    Returns three facts about a word: whether it is a run, its name, and the name of the
+    attribute that gives its size ("" if none does).
+    """
     name, _, attribute = word.partition("@")
     return name.startswith("*"), name.removeprefix("*"), attribute
 
@@ -181,9 +200,11 @@ def rule_for_shapes(
     attributes: tuple[tuple[str, int], ...],
 ) -> Rule:
     """
-    Returns the rule that a text gives operands and results of these shapes, with the values of
-    the attributes that it names. Raises UnfitShapesError for shapes that it does not fit, or from
-    which lengths of runs and sizes of factors do not follow.
+    Returns the sharding rule that `text` describes for operands and results of the
+    given shapes. `attributes` holds the values of the attributes that the text names.
+
+    Raises UnfitShapesError if the shapes do not fit the text, or do not determine the
+    lengths of runs and the sizes of factors.
     """
     known, pattern = dict(attributes), parsed(text)
     given = [(i, s) for i, group in enumerate(operands) for s in group]
@@ -261,9 +282,9 @@ def _lengths(
     tensors: Sequence[tuple[tuple[tuple[str, ...], ...], Shape]], known: dict[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """
-    Returns two dictionaries: the number of dimensions that each `*name` stands for (a `*?`
-    has the pattern of its tensor as its name), and the sizes of the factors that attributes
-    give.
+    Returns two dictionaries: the number of dimensions of each run `*name`, and the
+    sizes of the factors that attributes give. An unnamed run `*?` is keyed by the
+    pattern of its tensor. Raises UnfitShapesError if a shape does not fit.
     """
     lengths: dict[str, int] = {}
     sizes: dict[str, int] = {}
@@ -300,7 +321,10 @@ def _lengths(
 
 
 def _key(name: str, dims: tuple[tuple[str, ...], ...]) -> str:
-    """Returns the key of a run's length: `*?` is another one in each pattern."""
+    """
+    Returns the key under which a run's length is stored: its name, or, for an unnamed
+    run `*?`, a key that is specific to the pattern `dims`.
+    """
     return name if name != "?" else f"? in {dims}"
 
 
@@ -309,7 +333,10 @@ def _expanded(
     lengths: dict[str, int],
     anonymous: Iterator[str],
 ) -> Iterator[NamedDim]:
-    """Yields the dimensions with a name for each one of a run: `s.0`, `s.1`."""
+    """
+    Yields the dimensions, with each run expanded into one named dimension per dimension
+    that it stands for (`s.0`, `s.1`).
+    """
     for dim in dims:
         is_run, name, _ = _parts(dim[0])
         if is_run:
@@ -321,7 +348,11 @@ def _expanded(
 
 
 def _flops(text: str, sizes: dict[str, int], lengths: dict[str, int]) -> int:
-    """Returns the value of a product, in which the name of a run is its number of elements."""
+    """
+    Returns the value of the product `text`, rounded down after its division. The name
+    of a run stands for the product of the sizes of its dimensions. An empty text gives
+    0.
+    """
     if not text:
         return 0
     totals = {name.removeprefix("?"): 1 for name in lengths}

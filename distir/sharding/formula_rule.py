@@ -1,10 +1,11 @@
 """
-The sharding rule of an op that is a formula.
+The sharding rule of an op that is defined by a formula.
 
-The dimensions of its expressions are lists of atoms, as those of a kernel's reference
-(`kernel_propagation`); functions of formulas unify them. A factor can be split if each result, computed from parts of the
-operands, is that part of the result, or a term of its sum or maximum. The same question about
-partial operands says through which of them partial sums pass.
+The dimensions of each expression are lists of atoms, as those of a kernel's reference
+are (`kernel_propagation`); the functions in a formula unify the atoms of their
+operands. A factor can be split if every result that is computed from parts of the
+operands is a part of the whole result, or a term of its sum or maximum. The same
+question, asked for partial operands, tells through which operands partial sums pass.
 """
 
 from __future__ import annotations
@@ -25,26 +26,31 @@ from distir.sharding.rule import Dim, Factor, Kind, Linear, Rule
 
 _State = str | None
 """
-What a device has of an expression: its part, or all of what is not split (`_OWN`); a term of a
-reduction, which it names; or None, neither.
+The share of an expression that a device has. `_OWN` is the device's part, or the whole
+if nothing is split; the name of a reduction is a term of it; None is neither.
 """
 
 _OWN = ""
 
 _ZERO = "zero"
-"""The state of the number 0, which is a term of any sum."""
+"""The state of the number 0, which can be a term of any sum."""
 
 _PASSING = ("cast", "expand", "divide_axis", "join_axes")
-"""The functions that move or round elements: all partial values pass."""
+"""
+The functions that only move or round elements. All partial values pass through them.
+"""
 
 _REDUCTIONS = {"sum": "sum", "choose": "sum", "max": "max"}
-"""The functions of which a device has a term if it has a part of what they reduce."""
+"""
+The reduction that each of these functions leaves if a device has only a part of the
+dimension that the function reduces.
+"""
 
 
 def formula_rule(op: Operation) -> Rule:
     """
-    Returns the rule that follows from the formula of an op; ops on tensors of unknown shape
-    are replicated.
+    Returns the sharding rule that follows from the formula of `op`. The rule is
+    replicated if the shape of an operand or result is unknown.
     """
     assert isinstance(op, FormulaOp)
     if any(known_shape(value) is None for value in (*op.operands, *op.results)):
@@ -59,7 +65,8 @@ def _rule(op: type[FormulaOp], formula: Formula, results: int) -> Rule:
 
 class _Derivation:
     """
-    The dimensions of the expressions in a formula, as lists of atoms, and what follows from them.
+    Derives the sharding rule of a formula: it represents the dimensions of the
+    formula's expressions as lists of atoms.
     """
 
     def __init__(
@@ -69,11 +76,11 @@ class _Derivation:
         self._atoms = Atoms()
         self._dims: dict[Expr, list[list[int]]] = {}
         self._reduced: dict[Expr, list[int]] = {}
-        """The atoms over which a step reduces."""
+        """The atoms over which each step of the formula reduces."""
         self._counted: dict[Expr, list[int]] = {}
         """
-        The atoms of which a step needs to know the parts that a device has: its local form
-        tells it.
+        For each step, the atoms whose position on the device the step must know. Only
+        the op's local form can give it.
         """
         for expr in (*formula.operands, *formula.steps):
             self._dims[expr] = self._dims_of(expr)
@@ -119,7 +126,10 @@ class _Derivation:
                 return self._joined(given)
 
     def _joined(self, given: Sequence[list[list[int]]]) -> list[list[int]]:
-        """Unifies the dimensions of tensors that are broadcast, and returns them."""
+        """
+        Unifies the dimensions of tensors that are broadcast together, and returns the
+        dimensions of the result.
+        """
         rank = max(map(len, given), default=0)
         found: list[list[int]] = [[]] * rank
         for dims in given:
@@ -133,7 +143,7 @@ class _Derivation:
         return self._atoms.found([a for dim in self._dims[expr] for a in dim])
 
     def rule(self) -> Rule:
-        """Returns the rule."""
+        """Returns the sharding rule that follows from the formula."""
         operands, results = self._formula.operands, self._results
         atoms = {expr: self._atoms_of(expr) for expr in self._dims}
         if any(len(set(found)) < len(found) for found in atoms.values()):
@@ -179,8 +189,9 @@ class _Derivation:
 
     def _reduction(self, atom: int, atoms: dict[Expr, list[int]]) -> str | None:
         """
-        Returns the reduction that results without an atom are left with if it is split
-        (`_OWN` if all have it); None if it cannot be split.
+        Returns the reduction over which results without `atom` are partial if the atom
+        is split. Returns `_OWN` if all results have the atom, and None if it cannot be
+        split.
         """
         if atom in self._atoms.kept:
             return None
@@ -225,7 +236,7 @@ class _Derivation:
 
 
 def _passed(step: Expr, states: dict[Expr, _State]) -> _State:
-    """Returns the state of what a step computes from inputs in these states."""
+    """Returns the state of the result of `step`, given the states of its inputs."""
     given = [
         states[v] if isinstance(v, Expr) else _OWN if v else _ZERO for v in step.inputs
     ]

@@ -1,9 +1,10 @@
 """
-The reference of a kernel on parts of its operands, and the proof of its rule.
+Runs the reference of a kernel on parts of its operands, and proves its sharding rule.
 
-A factor that a rule lets split is split, and the layouts are inferred through the
-reference. The rule is right if no op of it needs communication, each stays the same op on
-its part, and the results have the layouts that the rule says.
+Each factor that the rule allows to be split is split, and layouts are inferred through
+the reference. The rule is right if three things hold: no op of the reference needs
+communication, each op stays the same op on its part, and the results have the layouts
+that the rule states.
 """
 
 from __future__ import annotations
@@ -36,15 +37,17 @@ from distir.sharding.rule import (
 _MESH = "parts"
 
 MOST_PARTS = 1 << 16
-"""How many parts of a dimension are tried at most."""
+"""The largest number of parts of a dimension that is tried."""
 
 
 @dataclass(frozen=True)
 class ReferencePart:
     """
-    A kernel's reference on one device: `block` takes that device's operands, `results`
-    are its values in it; `layouts` are those of the whole results, and `forms` are the
-    ops of the reference, each with its form on the device.
+    A kernel's reference on one device.
+
+    `block` takes the device's operands, and `results` are the device's results in it.
+    `layouts` are the layouts of the whole results. `forms` pairs each op of the
+    reference with the ops that compute it on the device.
     """
 
     block: Block
@@ -52,13 +55,13 @@ class ReferencePart:
     layouts: tuple[Layout, ...]
     forms: tuple[tuple[Operation, tuple[Operation, ...]], ...]
     split: frozenset[Operation]
-    """The ops of the reference whose work is divided."""
+    """The ops of the reference whose work is divided among devices."""
 
 
 def rule_of(kernel: KernelDefOp) -> Rule:
     """
     Returns the sharding rule of a kernel for the shapes of its reference. Raises
-    DistIRError.
+    DistIRError if the rule cannot be read or does not fit the shapes.
     """
     block = kernel.reference.block
     return parse_rule(kernel.rule.data).rule(
@@ -72,8 +75,9 @@ def reference_part(
     block: Block, rule: Rule, parts: Mapping[int, int], *, last: bool = False
 ) -> ReferencePart | str:
     """
-    Returns the results of a reference on the first device, or the `last`, if factors of the
-    rule are split into so many parts; or why that needs communication.
+    Returns the reference on the first device (on the last one with `last`) if the
+    factors of the rule are split as `parts` says: a number of parts by factor. Returns
+    the reason as a string if an op would need communication.
     """
     axes = tuple((f"f{factor}", count) for factor, count in parts.items())
     mesh = Mesh(_MESH, axes, tuple(range(prod(parts.values()))))
@@ -130,9 +134,9 @@ def reference_part(
 
 def split_problem(block: Block, rule: Rule, factor: int) -> str | None:
     """
-    Says why a reference cannot work on parts of a factor as a rule says, however many and
-    of whichever elements; None if it can. The fewest parts are tried, and parts of one
-    element (at most `MOST_PARTS` of them).
+    Returns the reason why the reference cannot work on parts of `factor`, or None if it
+    can. Two splits are tried: into the fewest parts, and into parts of one element (at
+    most `MOST_PARTS` parts).
     """
     size = rule.factors[factor].size
     few, many = smallest_divisor(size), _largest_divisor(size)
@@ -146,7 +150,10 @@ def split_problem(block: Block, rule: Rule, factor: int) -> str | None:
 
 
 def _problem(block: Block, rule: Rule, factor: int, count: int) -> str | None:
-    """Says why a reference cannot work on so many parts of a factor; None if it can."""
+    """
+    Returns the reason why the reference cannot work on `count` parts of `factor`, or
+    None if it can.
+    """
     parts = {factor: count}
     first, last = (reference_part(block, rule, parts, last=at) for at in (False, True))
     if isinstance(first, str) or isinstance(last, str):
@@ -179,8 +186,9 @@ def _problem(block: Block, rule: Rule, factor: int, count: int) -> str | None:
 
 def check_rule(kernel: KernelDefOp) -> None:
     """
-    Proves the rule of a kernel: every factor that it lets split can be. Otherwise raises
-    DistIRError, which says what to keep.
+    Proves the rule of a kernel: the reference can be split along each factor that the
+    rule allows to be split. Raises DistIRError otherwise; its message names the factor
+    to keep whole.
     """
     what = f"kernel @{kernel.symbol}"
     try:
@@ -201,7 +209,10 @@ def check_rule(kernel: KernelDefOp) -> None:
 
 
 def proved(block: Block, rule: KernelRule) -> KernelRule:
-    """Returns the rule with factors that the reference cannot be split along kept whole."""
+    """
+    Returns the rule changed so that factors along which the reference cannot be split
+    stay whole.
+    """
     shapes = [shape_of(arg.type) for arg in block.args]
     end = block.last_op
     assert end is not None
@@ -216,8 +227,9 @@ def proved(block: Block, rule: KernelRule) -> KernelRule:
 
 def flops_of(block: Block, rule: KernelRule) -> str:
     """
-    Returns the floating-point operations of a reference, as a sum of products of the
-    factors that the rule lets split; empty for one that is bound by memory.
+    Returns the number of floating-point operations of a reference as text: a sum of
+    products of numbers and of factors that the rule allows to be split. The text is
+    empty for a reference that is bound by memory.
     """
     shapes = [shape_of(arg.type) for arg in block.args]
     end = block.last_op
@@ -244,8 +256,8 @@ def flops_of(block: Block, rule: KernelRule) -> str:
 
 def smallest_divisor(size: int) -> int:
     """
-    Returns the smallest number of parts, more than one, into which so many elements can be
-    split evenly.
+    Returns the smallest number of parts, at least two, into which `size` elements split
+    evenly. If there is none up to `MOST_PARTS`, returns `size`.
     """
     last = min(isqrt(size), MOST_PARTS)
     return next((n for n in range(2, last + 1) if size % n == 0), size)
@@ -253,8 +265,8 @@ def smallest_divisor(size: int) -> int:
 
 def _largest_divisor(size: int) -> int:
     """
-    Returns the largest number of parts, up to `MOST_PARTS`, into which so many elements can
-    be split evenly.
+    Returns the largest number of parts, at most `MOST_PARTS`, into which `size`
+    elements split evenly.
     """
     if size <= MOST_PARTS:
         return size
@@ -271,8 +283,9 @@ def _plain(layout: Layout) -> str:
 
 def parts_of(kernel: KernelDefOp, shapes: Sequence[Sequence[int]]) -> dict[int, int]:
     """
-    Returns into how many parts each factor of a kernel is split if its operands have these
-    shapes. Raises DistIRError for shapes that are not parts of its own.
+    Returns the number of parts of each split factor of a kernel if its operands have
+    the given `shapes`. Raises DistIRError if these are not parts of the kernel's own
+    operands.
     """
     named = parse_rule(kernel.rule.data)
     block = kernel.reference.block

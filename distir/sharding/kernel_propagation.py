@@ -1,9 +1,10 @@
 """
-The sharding rule of a reference, from those of its ops.
+Derives the sharding rule of a kernel's reference from the rules of its ops.
 
-Every dimension of every value is a list of *atoms*, major to minor. The rule of an op says
-which dimensions are the same factor: their atoms are unified, and where one side is finer
-(a reshape), the atoms of the other are divided. What an op cannot split stays whole.
+Every dimension of every value is a list of *atoms*, major to minor. The rule of an op
+tells which dimensions share a factor; their atoms are unified. Where one side is finer
+(a reshape), the atoms of the other side are divided. Atoms that an op cannot split stay
+whole.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from distir.sharding.rule import Dim, rule_for
 
 class Atoms:
     """
-    Atoms by number: which others they are unified with, or what they are divided into.
+    The atoms, identified by integers. Each is on its own, unified with another atom, or
+    divided into smaller ones.
     """
 
     def __init__(self) -> None:
@@ -31,7 +33,10 @@ class Atoms:
         self._parts: dict[int, list[int]] = {}
 
     def new(self, size: int, *, kept: bool = False) -> list[int]:
-        """Returns a new atom; none for a dimension of one element."""
+        """
+        Returns a list with one new atom of `size` elements, or an empty list if `size`
+        is 1. An atom with `kept` cannot be split.
+        """
         if size == 1:
             return []
         self.sizes.append(size)
@@ -41,8 +46,8 @@ class Atoms:
 
     def found(self, atoms: Sequence[int]) -> list[int]:
         """
-        Returns the atoms that unifications and splits have put in place of some atoms, major
-        to minor.
+        Returns the atoms that now stand for `atoms`, major to minor, after all
+        unifications and divisions.
         """
         out: list[int] = []
         for atom in atoms:
@@ -52,11 +57,15 @@ class Atoms:
         return out
 
     def keep(self, atoms: Sequence[int]) -> None:
-        """Marks atoms that cannot be split."""
+        """Marks `atoms` as ones that cannot be split."""
         self.kept.update(self.found(atoms))
 
     def join(self, first: Sequence[int], second: Sequence[int]) -> None:
-        """Unifies two lists of atoms."""
+        """
+        Unifies two lists of atoms that describe the same dimension. A larger atom is
+        divided if its size is a multiple of the smaller one's; atoms that cannot be
+        matched are kept whole.
+        """
         while True:
             a, b = self.found(first), self.found(second)
             while a and b and a[-1] == b[-1]:
@@ -81,8 +90,8 @@ class Atoms:
 
 def propagated_rule(block: Block) -> KernelRule:
     """
-    Returns the rule of a reference: as much as follows from the rules of its ops and is
-    proved (`kernel_parts`).
+    Returns the sharding rule of a reference. It allows the splits that follow from the
+    rules of the reference's ops and that `kernel_parts` proves.
     """
     atoms = Atoms()
     dims: dict[SSAValue, list[list[int]]] = {
@@ -139,8 +148,8 @@ def _dims(
     tensors: Sequence[tuple[Dim, ...]], values: Sequence[SSAValue]
 ) -> Sequence[tuple[Dim, ...]]:
     """
-    Returns the dimensions that a rule has for values: none for values that it does not
-    know.
+    Returns the dimensions of `values` in a rule. A value whose rank differs from the
+    rule's has dimensions without factors.
     """
     return [
         mine

@@ -3,10 +3,10 @@ Sharding rules of users' kernels, as text.
 
     [b,h,q,d], [b,h,k,d], [b,h,k,e] -> [b,h,q,e] keep q k d e
 
-has the dimensions of every operand and result: each is a factor, several factors from major
-to minor (`[b, q, h 64]`), or none, `1`. A number is a factor that stays whole, and so are
-those after `keep`. Splitting a factor splits the operands and results that have it; results
-that lack it are then terms of a sum.
+lists the dimensions of every operand and result. A dimension is a factor, several
+factors from major to minor (`[b, q, h 64]`), or `1`, which has none. Numbers, and
+factors after `keep`, stay whole. Splitting a factor splits the operands and results
+that have it; results that lack it become terms of a sum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from distir.errors import DistIRError
 from distir.sharding.rule import Dim, Factor, Kind, Rule
 
 NamedDim = tuple[str | int, ...]
-"""The factors of a dimension by name, major to minor; a number is one that stays whole."""
+"""
+The names of a dimension's factors, major to minor. A number is a factor of that size
+that stays whole.
+"""
 
 NamedDims = tuple[NamedDim, ...]
 
@@ -32,8 +35,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 @dataclass(frozen=True)
 class KernelRule:
     """
-    A rule with names: the dimensions of operands and results, and the factors that stay
-    whole.
+    The sharding rule of a kernel with named factors: the dimensions of operands and
+    results, and the factors that stay whole.
     """
 
     operands: tuple[NamedDims, ...]
@@ -54,7 +57,7 @@ class KernelRule:
 
     @property
     def split(self) -> list[str]:
-        """Returns the factors that may be split."""
+        """Returns the names of the factors that may be split."""
         return [name for name in self.names if name not in self.kept]
 
     def sizes(
@@ -64,9 +67,9 @@ class KernelRule:
         known: Mapping[str, int] | None = None,
     ) -> dict[str, int]:
         """
-        Returns the sizes of the factors for operands and results of these shapes; `known` are
-        sizes that are known beforehand. Raises DistIRError for shapes that the rule does not
-        fit, or from which sizes do not follow.
+        Returns the sizes of the factors for operands and results of the given shapes;
+        `known` holds sizes that are given beforehand. Raises DistIRError if the shapes
+        do not fit the rule, or do not determine all sizes.
         """
         if (len(operands), len(results)) != (len(self.operands), len(self.results)):
             raise DistIRError(
@@ -115,7 +118,11 @@ class KernelRule:
         results: Sequence[Sequence[int]],
         flops: str = "",
     ) -> Rule:
-        """Returns the rule for operands and results of these shapes. Raises DistIRError."""
+        """
+        Returns the rule with factors as indices, for operands and results of the given
+        shapes. `flops` is the text of the number of operations. Raises DistIRError if
+        the shapes do not fit.
+        """
         sizes = self.sizes(operands, results)
         names = self.names
         number = {name: i for i, name in enumerate(names)}
@@ -163,7 +170,7 @@ class KernelRule:
         )
 
     def keeping(self, names: Iterable[str]) -> KernelRule:
-        """Returns the rule with more factors that stay whole."""
+        """Returns the rule with the factors `names` kept whole as well."""
         return KernelRule(self.operands, self.results, self.kept | frozenset(names))
 
 
@@ -181,7 +188,9 @@ def _sizes(sizes: Mapping[str, int]) -> str:
 
 @lru_cache(maxsize=256)
 def parse_rule(text: str) -> KernelRule:
-    """Parses a rule. Raises DistIRError."""
+    """
+    Parses the text of a kernel's sharding rule. Raises DistIRError if it is malformed.
+    """
     body, keep, kept = text.partition(" keep ")
     sides = body.split("->")
     if len(sides) != 2 or (keep and not kept.split()):
@@ -232,8 +241,9 @@ def _dims(text: str, rule: str) -> NamedDims:
 
 def evaluated(expression: str, sizes: Mapping[str, int]) -> int:
     """
-    Returns the value of a sum of products, such as `4*b*h*q*k + 2*b`, for these sizes of
-    factors. Raises DistIRError.
+    Returns the value of `expression`, a sum of products such as `4*b*h*q*k + 2*b`, for
+    the factor sizes in `sizes`. Raises DistIRError if a word is neither a number nor a
+    factor.
     """
     total = 0
     for term in expression.split("+"):

@@ -1,8 +1,8 @@
 """
-Arithmetic of layouts on a mesh: which elements of a tensor a device holds.
+The arithmetic of layouts on a mesh: which elements of a tensor each device holds.
 
-A dimension split over several axes is split by the first one, then what is left on a
-device by the second one, and so on. See `Shard` for run lengths.
+A dimension that is split over several axes is split over the first axis; each device's
+part is then split over the second axis, and so on. `Shard` explains run lengths.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from distir.errors import DistIRError
 from distir.sharding.mesh import Mesh
 
 REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
-"""What combines two terms of a partial value, by monoid."""
+"""The function that combines two terms of a partial value, by reduction."""
 
 
 def layout_problem(shape: Sequence[int], layout: Layout, mesh: Mesh) -> str | None:
     """
-    Says why a tensor of that shape cannot have that layout; None if it can. A legal layout
-    uses axes of the mesh, each at most once, has one entry per dimension, splits evenly and
-    has canonical run lengths.
+    Returns the reason why a tensor of the given shape cannot have `layout`, or None if
+    it can.
+
+    A legal layout uses each axis of the mesh at most once, has one entry per dimension,
+    splits dimensions evenly and has canonical run lengths.
     """
     if layout.dims and len(layout.dims) != len(shape):
         return (
@@ -71,8 +73,8 @@ def layout_problem(shape: Sequence[int], layout: Layout, mesh: Mesh) -> str | No
 
 def check_layout(shape: Sequence[int], layout: Layout, mesh: Mesh, what: str) -> None:
     """
-    Raises DistIRError for a layout that a tensor of that shape cannot have; `what` names
-    the tensor.
+    Raises DistIRError if a tensor of the given shape cannot have `layout`. `what` names
+    the tensor in the message.
     """
     problem = layout_problem(shape, layout, mesh)
     if problem is not None:
@@ -80,12 +82,18 @@ def check_layout(shape: Sequence[int], layout: Layout, mesh: Mesh, what: str) ->
 
 
 def fits(shape: Sequence[int], layout: Layout, mesh: Mesh) -> bool:
-    """Whether a tensor of that shape can have that layout, run lengths aside."""
+    """
+    Whether a tensor of the given shape can have `layout`, after redundant run lengths
+    are removed.
+    """
     return layout_problem(shape, canonical(shape, layout, mesh), mesh) is None
 
 
 def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
-    """Returns the layout without the run lengths that mean a contiguous split."""
+    """
+    Returns the layout without run lengths that are redundant because the split is
+    contiguous.
+    """
     dims: list[tuple[Shard, ...]] = []
     for index, shards in enumerate(layout.dims):
         left = shape[index]
@@ -101,9 +109,9 @@ def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
 
 def in_mesh_order(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     """
-    Returns the layout that places the same elements and has the axes of each dimension in
-    the mesh's order, as far as there is one: for `{t, d}` on 64 elements over axes d and t
-    of size 2, it is `{d:16, t}`.
+    Returns the layout that places the same elements, with the axes of each dimension in
+    the mesh's order where this is possible. For `{t, d}` on 64 elements over axes d and
+    t of size 2, it is `{d:16, t}`.
     """
     order = [axis for axis, _ in mesh.axes]
     return _reordered(
@@ -120,10 +128,11 @@ def in_mesh_order(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
 
 def nested(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     """
-    Returns the layout that places the same elements and splits the parts of one axis over
-    the next one, where two axes take runs of one length in turn: for `{d:16, t}` on 64
-    elements over axes d and t of size 2, it is `{t, d}`. Communication along d then stays
-    within the parts over t.
+    Returns the layout that places the same elements and nests axes where two axes deal
+    out runs of the same length in turn. For `{d:16, t}` on 64 elements over axes d and
+    t of size 2, it is `{t, d}`.
+
+    Communication along d then stays within the parts over t.
     """
     return _reordered(
         shape,
@@ -142,9 +151,9 @@ def _reordered(
     swapped: Callable[[Shard, Shard], tuple[Shard, Shard]],
 ) -> Layout:
     """
-    Returns the layout with neighbouring axes of a dimension swapped while `differs` says
-    that they are not in the wanted order; `swapped` swaps them. Both functions are given
-    shards with all run lengths written out.
+    Returns the layout with the axes of each dimension sorted by swaps of neighbours.
+    `differs` tells whether two neighbours are in the wrong order, and `swapped` returns
+    them swapped. Both functions get shards with explicit run lengths.
     """
     if all(len(shards) < 2 for shards in layout.dims):
         return layout
@@ -165,8 +174,8 @@ def _reordered(
 
 def local_shape(shape: Sequence[int], layout: Layout, mesh: Mesh) -> tuple[int, ...]:
     """
-    Returns the shape of the part that each device holds. Raises DistIRError for a layout of
-    another number of dimensions.
+    Returns the shape of the part that each device holds of a tensor with `layout`.
+    Raises DistIRError if the layout has another number of dimensions than `shape`.
     """
     if layout.dims and len(layout.dims) != len(shape):
         check_layout(shape, layout, mesh, f"a tensor of shape {list(shape)}")
@@ -177,7 +186,10 @@ def local_shape(shape: Sequence[int], layout: Layout, mesh: Mesh) -> tuple[int, 
 
 
 def local_type(type_: Attribute, mesh_of: Mapping[str, Mesh]) -> Attribute:
-    """Returns the per-rank type of a distributed type; other types stay as they are."""
+    """
+    Returns the per-rank type of a distributed tensor type. Any other type is returned
+    unchanged.
+    """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
         return type_
@@ -187,9 +199,9 @@ def local_type(type_: Attribute, mesh_of: Mapping[str, Mesh]) -> Attribute:
 
 def joint_run(size: int, shards: Sequence[Shard], mesh: Mesh) -> int | None:
     """
-    Returns the run length of a dimension of that size that is split over several axes, seen
-    as one split over their joint group (first axis major); None for a contiguous split.
-    Raises ValueError if no single run length describes it.
+    Returns the run length of the split of `size` elements over all axes of `shards`
+    together, as one group with the first axis major. Returns None if the split is
+    contiguous. Raises ValueError if no single run length describes it.
     """
     parts = prod(mesh.size(s.axis) for s in shards)
     left, runs = size, list[int]()
@@ -213,8 +225,8 @@ def shard_indices(
     size: int, shards: Sequence[Shard], mesh: Mesh, coordinates: Mapping[str, int]
 ) -> npt.NDArray[np.int64]:
     """
-    Returns the global indices, in order, of the elements of a dimension held at these
-    coordinates.
+    Returns the global indices, in order, of the elements of a dimension that the device
+    at `coordinates` holds.
     """
     indices = np.arange(size, dtype=np.int64)
     for shard in shards:
@@ -230,9 +242,9 @@ def places_the_same(
     shape: Sequence[int], one: Layout, other: Layout, mesh: Mesh
 ) -> bool:
     """
-    Whether every device holds the same elements under two legal layouts of a tensor of that
-    shape, which may name the axes of a dimension in different orders: on 64 elements over
-    axes d and t of size 2, `{t, d}` and `{d:16, t}` do.
+    Whether every device holds the same elements of a tensor of the given shape under
+    two legal layouts. The layouts may list the axes of a dimension in different orders:
+    `{t, d}` and `{d:16, t}` are the same on 64 elements over axes d and t of size 2.
     """
     if one.mesh != other.mesh or one.partial != other.partial:
         return False
@@ -269,9 +281,9 @@ def take_shard(
     coordinates: Mapping[str, int],
 ) -> npt.NDArray[Any]:
     """
-    Returns the part of a global array that the device at these coordinates holds. For a
-    layout with partial axes, the device at coordinate 0 holds the value and the others the
-    neutral element of the reduction.
+    Returns the part of a global array that the device at `coordinates` holds. If the
+    layout is partial over axes, the device at coordinate 0 on them holds the value.
+    Other devices hold zeros for sums, and the same value for maxima and minima.
     """
     for dim, shards in enumerate(layout.dims):
         if shards:
@@ -290,8 +302,9 @@ def assemble(
     mesh: Mesh,
 ) -> npt.NDArray[Any]:
     """
-    Returns the global array that the devices' parts (in the mesh's order) make up; partial
-    values are reduced. This is the inverse of `take_shard`.
+    Returns the global array that the devices' parts make up; `shards` has one part per
+    device, in the mesh's order. Partial values are reduced. This is the inverse of
+    `take_shard`.
     """
     out = np.empty(tuple(shape), dtype=shards[0].dtype)
     by_coordinates: dict[tuple[int, ...], npt.NDArray[Any]] = {}

@@ -1,11 +1,11 @@
 """
 Local forms: the ops that compute one device's result of a distributed op.
 
-Most ops stay themselves on local shapes. An op whose operands or attributes speak of
-global sizes or positions (a reshape's target shape, a vocabulary-split lookup, a mean
+Most ops stay the same on local shapes. An op whose operands or attributes refer to
+global sizes or positions (a reshape's target shape, a vocabulary-split look-up, a mean
 over a split dimension) registers a *local form*: a few ops that compute this device's
-result. Both `project` and the reference interpreter use it, so that what is checked is
-what runs.
+result. `project` and the reference interpreter use the same local forms, so that
+programs run as they were checked.
 
 ```python
 @local_form("onnx.ReduceMean")
@@ -33,12 +33,12 @@ from distir.sharding.rule import Assignment, Rule, infer, rule_for
 @dataclass(frozen=True)
 class LocalContext:
     """
-    The context that the local form of an op is built in.
+    The facts from which the local form of an op is built.
 
     - `op`: the distributed op, with global shapes and layouts in its types;
     - `operands`: its operands on this device; `result_types`: its local result types;
     - `coordinates`: the coordinates of this device on `mesh`;
-    - `rule`, `assignment`: the op's rule and how its factors are split here.
+    - `rule`, `assignment`: the op's sharding rule and the split of each factor.
     """
 
     op: Operation
@@ -50,15 +50,18 @@ class LocalContext:
     assignment: Assignment
 
     def axes_of(self, factor: int) -> tuple[str, ...]:
-        """The mesh axes that split a factor, major to minor."""
+        """Returns the mesh axes that split `factor`, major to minor."""
         return tuple(shard.axis for shard in self.assignment.get(factor, ()))
 
     def parts_of(self, factor: int) -> int:
-        """Returns into how many parts a factor is split."""
+        """Returns the number of parts that `factor` is split into."""
         return prod(self.mesh.size(axis) for axis in self.axes_of(factor))
 
     def same_op(self, operands: Sequence[SSAValue] | None = None) -> Operation:
-        """Returns the op itself, on local operands and with local result types."""
+        """
+        Returns the op itself with local result types, on `operands` or, if None, on the
+        op's local operands.
+        """
         given = self.operands if operands is None else operands
         return made_with(self.op, given, self.result_types)
 
@@ -67,14 +70,17 @@ LocalFunction = Callable[[LocalContext], Sequence[Operation]]
 
 local_form = Registry[LocalFunction]("distir.sharding.rules")
 """
-Registers the local form of the ops with these names: a function from a `LocalContext` to
-the ops that compute one device's results, of which the last one has the results. An op
-without a local form stays itself on local types.
+Registers the local form of the ops with the given names: a function from a
+`LocalContext` to the ops that compute one device's results. The last of these ops has
+the results. An op without a local form stays the same op on local types.
 """
 
 
 def mesh_of_op(op: Operation, meshes: Mapping[str, Mesh]) -> Mesh | None:
-    """Returns the mesh that an op's values live on; None for a sequential op."""
+    """
+    Returns the mesh that the op's operands and results live on, or None for a
+    sequential op. Raises DistIRError if that mesh is not in `meshes`.
+    """
     for value in (*op.results, *op.operands):
         layout = layout_of(value)
         if layout is not None:
@@ -91,8 +97,8 @@ def local_ops(
     coordinates: Mapping[str, int],
 ) -> Sequence[Operation]:
     """
-    Returns the ops that compute a distributed op's results on the device at these
-    coordinates; the results of the last one are the op's. The ops are new and detached.
+    Returns new, detached ops that compute the results of a distributed op on the device
+    at `coordinates`. The results of the last op are those of the distributed op.
     """
     mesh = mesh_of_op(op, meshes)
     types = [local_type(r.type, meshes) for r in op.results]
@@ -115,10 +121,11 @@ def local_ops_along(
     axis: str,
 ) -> Sequence[Operation]:
     """
-    Returns the ops that compute a distributed op's results when only one of the mesh's
-    axes, the outermost of every split, is taken apart. The operands are local along that
-    axis, and the results have these types. A `collective.coordinate` among the ops stands
-    for the position along the axis.
+    Returns the ops that compute a distributed op's results if only the mesh axis `axis`
+    is made local. The axis must be the outermost of every split.
+
+    `operands` are local along the axis, and the results have the types `result_types`.
+    A `collective.coordinate` among the ops gives the position along the axis.
     """
     form = local_form.get(op.name)
     if form is None:

@@ -16,8 +16,8 @@ from distir.errors import DistIRError
 
 TIME_AXIS = "k"
 """
-The micro-batch axis: its coordinates are moments, in each of which a device works on one
-micro-batch. A program has this axis until `pipeline` folds it.
+The name of the micro-batch axis. Its coordinates are moments, and a device works on one
+micro-batch in each. A program has this axis until the pass `pipeline` folds it.
 """
 
 
@@ -31,12 +31,12 @@ class Mesh:
 
     @staticmethod
     def of(op: MeshOp) -> Mesh:
-        """Returns the mesh that a `device.mesh` declares."""
+        """Returns the mesh that the op `device.mesh` declares."""
         return Mesh(op.sym_name.data, op.axes.data, op.devices.data)
 
     @property
     def has_time(self) -> bool:
-        """Whether the mesh has the micro-batch axis, which is then its first one."""
+        """Whether the mesh has the micro-batch axis. If so, it is the first axis."""
         return bool(self.axes) and self.axes[0][0] == TIME_AXIS
 
     @cached_property
@@ -45,36 +45,37 @@ class Mesh:
         return dict(self.axes)
 
     def size(self, axis: str) -> int:
-        """Returns the size of an axis. Raises DistIRError for an unknown one."""
+        """
+        Returns the size of `axis`. Raises DistIRError if the mesh has no such axis.
+        """
         if axis not in self.sizes:
             raise DistIRError(self.lacks(axis))
         return self.sizes[axis]
 
     def lacks(self, axis: str) -> str:
-        """Returns the error message for an axis that the mesh does not have."""
+        """Returns the error message which says that the mesh has no axis `axis`."""
         known = ", ".join(self.sizes) or "none"
         return f"mesh @{self.name} has no axis {axis!r} (axes: {known})"
 
     def has_root(self, root: Mesh, axes: Sequence[str]) -> bool:
         """
-        Whether a collective over these axes can have its root on another mesh: that mesh
-        must be a single device, which belongs to this mesh, and the axes must be all of
-        this mesh's.
+        Whether a collective over `axes` can have its root on the mesh `root`. That mesh
+        must consist of a single device of this mesh, and `axes` must include all axes
+        of this mesh with a size above 1.
         """
         idle = [a for a, n in self.axes if n > 1 and a not in axes]
         return len(root.devices) == 1 and root.devices[0] in self.devices and not idle
 
     def with_size(self, axis: str, size: int) -> Mesh:
-        """
-        Returns the mesh with another size of that axis, over as many devices as before.
-        """
+        """Returns the mesh with size `size` for `axis`, over the same devices."""
         axes = tuple((a, size if a == axis else n) for a, n in self.axes)
         return Mesh(self.name, axes, self.devices)
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Mesh:
         """
-        Returns the mesh with these sizes of its axes, except for time, over its first
-        devices; an axis that is not among them has size 1.
+        Returns the mesh with the axis sizes `sizes`, over the first devices of this
+        mesh. Axes that are not in `sizes` get size 1; the micro-batch axis keeps its
+        size.
         """
         axes = tuple(
             (a, n if a == TIME_AXIS else sizes.get(a, 1)) for a, n in self.axes
@@ -82,7 +83,7 @@ class Mesh:
         return Mesh(self.name, axes, self.devices[: prod(n for _, n in axes)])
 
     def position_of_axis(self, axis: str) -> int:
-        """Returns the index of an axis in `axes`."""
+        """Returns the index of `axis` in `axes`."""
         return list(self.sizes).index(axis)
 
     @cached_property
@@ -93,11 +94,11 @@ class Mesh:
         return tuple(dict(zip(names, c, strict=True)) for c in product(*ranges))
 
     def coordinates_of(self, device: int) -> Mapping[str, int]:
-        """Returns the coordinates of a device, given by its id."""
+        """Returns the coordinates of the device with the id `device`."""
         return self.coordinates[self.devices.index(device)]
 
     def position(self, coordinates: Mapping[str, int]) -> int:
-        """Returns the index in `devices` of the device at these coordinates."""
+        """Returns the index in `devices` of the device at `coordinates`."""
         position = 0
         for name, size in self.axes:
             position = position * size + coordinates[name]
@@ -105,8 +106,8 @@ class Mesh:
 
     def group(self, device: int, axes: Sequence[str]) -> tuple[int, ...]:
         """
-        Returns the devices that differ from `device` only in their coordinates on `axes`,
-        ordered by these coordinates, the first axis major.
+        Returns the devices that differ from `device` only in their coordinates on
+        `axes`. They are ordered by these coordinates, with the first axis major.
         """
         own = self.coordinates_of(device)
         ranges = [range(self.size(axis)) for axis in axes]
@@ -116,7 +117,9 @@ class Mesh:
         )
 
     def groups(self, axes: Sequence[str]) -> Iterator[tuple[int, ...]]:
-        """Yields all groups along `axes`; together they cover each device once."""
+        """
+        Yields all groups of devices along `axes`. Each device is in exactly one group.
+        """
         seen: set[int] = set()
         for device in self.devices:
             if device not in seen:
@@ -127,8 +130,8 @@ class Mesh:
 
 def only_mesh(module: ModuleOp) -> Mesh:
     """
-    Returns the mesh of a module that has exactly one. Raises DistIRError for any other
-    module.
+    Returns the mesh of a module that has exactly one. Raises DistIRError if the module
+    has none or several.
     """
     known = meshes(module)
     if len(known) != 1:
@@ -140,7 +143,10 @@ def only_mesh(module: ModuleOp) -> Mesh:
 
 
 def meshes(module: Operation) -> dict[str, Mesh]:
-    """Returns every mesh that a module declares, by name."""
+    """
+    Returns every mesh that a module declares, by name. Raises DistIRError if `module`
+    is not a module.
+    """
     if not isinstance(module, ModuleOp):
         raise DistIRError("expected a module")
     return {

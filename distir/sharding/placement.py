@@ -1,4 +1,4 @@
-"""Placements: the effect of one mesh axis on a value."""
+"""Placements: how one mesh axis distributes a value."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple, TypeAlias
 from distir.dialects.dist import Layout, Shard
 
 COMBINED_BY = {"sum": "Add", "max": "Max", "min": "Min"}
-"""The operator that combines two terms of a partial value, by monoid."""
+"""The ONNX operator that combines two terms of a partial value, by reduction."""
 
 
 class SplitPlacement(NamedTuple):
     """
-    Each device along the axis has a part of dimension `dim`, in runs of `run` elements as in
-    `Shard` (None: contiguous).
+    A split: each device along the axis has a part of dimension `dim`, in runs of `run`
+    elements (see `Shard`). The split is contiguous if `run` is None.
     """
 
     dim: int
@@ -23,15 +23,15 @@ class SplitPlacement(NamedTuple):
 
 class PartialPlacement(NamedTuple):
     """
-    Each device along the axis has a value of the whole shape; combined by `monoid` they are
-    the value.
+    A partial value: each device along the axis has a term with the value's full shape.
+    The reduction `monoid` combines the terms into the value.
     """
 
     monoid: str
 
 
 class ReplicatedPlacement(Enum):
-    """Each device along the axis has the whole value."""
+    """A replicated value: each device along the axis has the whole value."""
 
     REPLICATED = "replicated"
 
@@ -41,7 +41,10 @@ class ReplicatedPlacement(Enum):
 
 
 class FreePlacement(Enum):
-    """The placement of a parameter that nothing is decided for, before its first use."""
+    """
+    The placement of a parameter, before its first use, for which nothing is decided
+    yet.
+    """
 
     FREE = "free"
 
@@ -51,14 +54,16 @@ class FreePlacement(Enum):
 Placement: TypeAlias = (
     SplitPlacement | PartialPlacement | ReplicatedPlacement | FreePlacement
 )
-"""What one mesh axis does to a value. Placements of different classes are never equal."""
+"""
+How one mesh axis distributes a value. Placements of different classes are never equal.
+"""
 
 REPLICATED = ReplicatedPlacement.REPLICATED
 FREE = FreePlacement.FREE
 
 
 def placement_in(layout: Layout, axis: str) -> Placement:
-    """Returns the placement of a value with that layout on `axis`."""
+    """Returns the placement on `axis` of a value with the layout `layout`."""
     for dim, shards in enumerate(layout.dims):
         for shard in shards:
             if shard.axis == axis:
@@ -71,8 +76,8 @@ def placement_in(layout: Layout, axis: str) -> Placement:
 
 def add_placement(layout: Layout, axis: str, placement: Placement, rank: int) -> Layout:
     """
-    Returns the layout after `axis` has put the value into that placement, inside the axes
-    already there.
+    Returns the layout with `placement` on `axis` added. The new axis is inside the axes
+    that already split the same dimension. `rank` is the value's number of dimensions.
     """
     match placement:
         case SplitPlacement(dim, run):

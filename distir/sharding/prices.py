@@ -1,4 +1,4 @@
-"""The sizes by which work and communication are priced without a cluster."""
+"""The constants that price work and communication when no cluster is given."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ PRICE_PER_BYTE_SENT = 4.0
 PRICE_PER_BYTE_TOUCHED = 0.05
 PRICE_PER_MESSAGE = 1e9
 """
-The operations of a device while it waits for a collective of almost no bytes: those of 10 us
-at 100 TFLOP/s. Collectives between ops are not priced by their number, which hardly differs
-between plans; those within an op, in each of its steps, are.
+The price of one message: the floating-point operations that a device could do while it
+waits for a collective of almost no bytes (10 us at 100 TFLOP/s). Only collectives
+within an op, in each of its steps, are priced by their number; between ops, the number
+hardly differs between plans.
 """
 
 
 def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
     """
-    Returns the bytes of a value on one device under a layout. Those of all micro-batches
-    count, as a device touches and communicates them all; a value that all micro-batches
-    share counts once.
+    Returns the bytes of a value on one device under `layout`. The bytes of all
+    micro-batches count, because a device reads and communicates all of them. A value
+    that all micro-batches share counts once.
     """
     type_ = value.type
     if not isinstance(type_, TensorType):

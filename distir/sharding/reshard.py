@@ -1,10 +1,10 @@
 """
-The cheapest way from one layout to another.
+Finds the cheapest way from one layout to another.
 
-`plan_reshard` searches chains of collectives, each over one mesh axis, for the one that
-moves the fewest bytes per device; neighbouring steps of one kind are then merged into one
-collective over several axes. `partition` expands `dist.reshard` with it, and searches price
-a reshard with the same function.
+`plan_reshard` searches chains of collectives, each over one mesh axis, for the chain
+that moves the fewest bytes per device. It then merges neighbouring steps of one kind
+into one collective over several axes. `partition` expands `dist.reshard` with it, and
+searches use the same function to price a reshard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ StepKind = Literal[
 
 @dataclass(frozen=True)
 class ReshardStep:
-    """One collective over some axes (or a send) and the layout that it leads to."""
+    """One collective over some axes, or a send, and the layout of its result."""
 
     kind: StepKind
     axes: tuple[str, ...]
@@ -37,8 +37,9 @@ class ReshardStep:
 
 def bytes_moved(kind: StepKind, before: float, after: float, parts: int) -> float:
     """
-    Returns the bytes that each device sends in a collective among `parts` devices, given
-    the local sizes in bytes before and after it (for bandwidth-optimal algorithms).
+    Returns the bytes that each device sends in a collective among `parts` devices,
+    assuming a bandwidth-optimal algorithm. `before` and `after` are the local sizes in
+    bytes before and after the collective.
     """
     share = (parts - 1) / parts
     match kind:
@@ -58,18 +59,21 @@ def plan_reshard(
     before: Layout, after: Layout, shape: Sequence[int], mesh: Mesh
 ) -> list[ReshardStep]:
     """
-    Returns the cheapest steps from `before` to `after` on one mesh: the fewest bytes, then
-    the fewest steps. Only chains count that put an axis where `after` has it (parking an
-    axis on another dimension can save bytes, but costs more collectives). Raises
-    DistIRError if there is no way (a whole value cannot become partial).
+    Returns the steps from `before` to `after` on one mesh that move the fewest bytes,
+    and among these the fewest steps.
+
+    Only chains that put each axis directly where `after` has it are considered. Parking
+    an axis on another dimension can save bytes, but costs more collectives. Raises
+    DistIRError if there is no chain: a whole value cannot become partial.
     """
     return Planner(after, shape, mesh).plan(before)
 
 
 class Planner:
     """
-    Does what `plan_reshard` does from many layouts to one; the steps possible from a layout
-    are computed once. Raises DistIRError for a layout that such a tensor cannot have.
+    Plans reshards from many layouts to one layout `after`, as `plan_reshard` does. The
+    steps that are possible from a layout are computed once. Raises DistIRError if a
+    tensor of the shape `shape` cannot have the layout `after`.
     """
 
     def __init__(self, after: Layout, shape: Sequence[int], mesh: Mesh):
@@ -82,7 +86,8 @@ class Planner:
 
     def plan(self, before: Layout) -> list[ReshardStep]:
         """
-        Returns the cheapest steps from a layout. Raises DistIRError if there is no way.
+        Returns the cheapest steps from the layout `before`. Raises DistIRError if there
+        are none.
         """
         steps = self.find(before)
         if steps is None:
@@ -93,7 +98,9 @@ class Planner:
         return steps
 
     def find(self, before: Layout) -> list[ReshardStep] | None:
-        """Returns the cheapest steps from a layout; None if there is no way."""
+        """
+        Returns the cheapest steps from the layout `before`, or None if there is no way.
+        """
         order = count()
         queue: list[tuple[float, int, Layout, tuple[ReshardStep, ...]]] = [
             (0.0, next(order), before, ())
@@ -118,8 +125,8 @@ class Planner:
 
     def _from(self, layout: Layout) -> list[tuple[float, ReshardStep]]:
         """
-        Returns the steps that can be taken from a layout, each with the bytes that it
-        moves.
+        Returns the possible next steps from `layout`, each with the number of elements
+        that it moves.
         """
         found = self._steps.get(layout)
         if found is None:
@@ -147,8 +154,8 @@ class Planner:
 
 def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
     """
-    Yields the steps over a single axis; an axis is only added where the target wants it
-    next.
+    Yields the possible steps over a single axis. An axis is added to a dimension only
+    if it is the next one that `target` has there.
     """
     wanted = _wanted(layout, target, rank)
     target_partial = dict(target.partial)
@@ -183,8 +190,8 @@ def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
 
 def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, Shard]]:
     """
-    Returns, by axis, the next shard that each dimension of the target lacks, with the
-    dimension.
+    Returns, by axis, the next shard that each dimension of `layout` needs to become
+    that of `target`, together with the index of the dimension.
     """
     found: dict[str, tuple[int, Shard]] = {}
     for dim in range(rank):
@@ -198,7 +205,10 @@ def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, S
 def _merged(
     steps: Sequence[ReshardStep], before: Layout, shape: Sequence[int], mesh: Mesh
 ) -> list[ReshardStep]:
-    """Merges neighbouring all-reduces of one kind, and all-gathers of one dimension."""
+    """
+    Merges neighbouring all-reduces of the same reduction, and neighbouring all-gathers
+    of the same dimension.
+    """
     out: list[ReshardStep] = []
     for step in steps:
         last = out[-1] if out else None
@@ -223,7 +233,7 @@ def _merged(
 
 
 def _reduce_alike(axes: Sequence[str], start: Layout) -> bool:
-    """Whether values are terms of the same reduction over all of these axes."""
+    """Whether the values are terms of the same reduction over all `axes`."""
     partial = dict(start.partial)
     return len({partial[axis] for axis in axes}) == 1
 
@@ -231,7 +241,7 @@ def _reduce_alike(axes: Sequence[str], start: Layout) -> bool:
 def _gathers_at_once(
     axes: Sequence[str], start: Layout, shape: Sequence[int], mesh: Mesh
 ) -> bool:
-    """Whether one all-gather from `start` on over these axes is possible."""
+    """Whether one all-gather can gather all `axes` of the layout `start`."""
     dims = {
         dim
         for dim, shards in enumerate(start.dims)
@@ -254,8 +264,8 @@ def reshard_bytes(
     before: Layout, after: Layout, shape: Sequence[int], mesh: Mesh, itemsize: float
 ) -> float:
     """
-    Returns the bytes per device that the cheapest reshard moves; infinite if there is no
-    way.
+    Returns the bytes per device that the cheapest reshard moves, or infinity if there
+    is no way. `itemsize` is the size of an element in bytes.
     """
     total = 0.0
     layout = before

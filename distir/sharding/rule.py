@@ -1,13 +1,13 @@
 """
-Sharding rules: how the dimensions of an op relate.
+Sharding rules: how the dimensions of an op's operands and results relate.
 
-A rule names *factors* and maps every dimension of every operand and result to an
-ordered list of them, major to minor: `matmul ([b,i,k],[k,j]) -> [b,i,j]`; a reshape
-`[6] -> [2,3]` is `([i j]) -> [i, j]`. A mesh axis may split at most one factor of an op.
-Everything else follows: which layouts are legal, which results they give, what is left
-to reduce, and how much work remains on a device.
+A rule names *factors*, and maps every dimension of every operand and result to an
+ordered list of factors, major to minor: `matmul ([b,i,k],[k,j]) -> [b,i,j]`. A reshape
+`[6] -> [2,3]` is `([i j]) -> [i, j]`. A mesh axis may split at most one factor of an
+op. Legal layouts, the layouts of results, pending reductions and the work on each
+device follow from the rule.
 
-Rules are registered by op name, from anywhere:
+Rules are registered by op name, from any module:
 
 ```python
 @sharding_rule("toy.outer")  # out[i, j] = x[i] * y[j]
@@ -42,15 +42,16 @@ Kind = Literal["parallel", "reduction", "replicate"]
 
 Dim = tuple[int, ...]
 """
-The factors of one dimension, major to minor. A dimension without factors cannot be split.
+The factors of one dimension, major to minor. A dimension without factors cannot be
+split.
 """
 
 
 @dataclass(frozen=True)
 class Factor:
     """
-    A group of dimensions, or parts of dimensions, that a mesh axis splits together, with
-    its size and kind.
+    A group of dimensions, or of parts of dimensions, that a mesh axis splits together,
+    with its size and kind.
 
     - `parallel`: it appears in results; splitting it splits them;
     - `reduction`: it is summed (or max, min) away; splitting it leaves results partial;
@@ -65,8 +66,9 @@ class Factor:
 @dataclass(frozen=True)
 class Linear:
     """
-    A set of operands through which partial values pass: if exactly these operands are
-    partial over an axis (all with the same one of the monoids), so are the results.
+    A set of operands through which partial values pass. If exactly these operands are
+    partial over an axis, all with the same reduction out of `monoids`, the results are
+    partial over that axis too.
     """
 
     operands: frozenset[int]
@@ -74,7 +76,7 @@ class Linear:
 
 
 Assignment = Mapping[int, tuple[Shard, ...]]
-"""For each factor the axes that split it; run lengths are relative to the factor."""
+"""The axes that split each factor. Run lengths are relative to the factor."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +84,20 @@ class Rule:
     """
     The sharding rule of one op.
 
-    - `operands`, `results`: for each operand (in the order of `op.operands`) and result,
-      the factors of each dimension. A dimension of size 1 that broadcasts has none.
+    - `operands`, `results`: for each operand (in the order of `op.operands`) and
+      result, the factors of each dimension. A dimension of size 1 that broadcasts has
+      none.
     - `linear`: the sets of operands through which partial values may pass.
-    - `decomposed`: factors that the op cannot split itself, only its decomposition can
-      (`decompose`): the reduction of a Gemm with a bias, the classes of a cross-entropy.
-    - `partial_results`: for a parallel factor, the results that it does not appear in
-      because they are reduced over it (a kernel that gives both the gradient of its input,
-      per row, and that of a weight, summed over the rows). Splitting the factor leaves
-      these results partial.
+    - `decomposed`: factors that only the op's decomposition (`decompose`) can split:
+      the reduction of a Gemm with a bias, the classes of a cross-entropy.
+    - `partial_results`: for a parallel factor, the results that are reduced over it and
+      so do not have it. A kernel may return the gradient of its input, per row, and
+      that of a weight, summed over rows. Splitting the factor leaves these results
+      partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
-    - `unread`: operands whose layout says how results are split, and whose values do not
-      matter: axes that do nothing else to the op may split them too.
+    - `unread`: operands that matter by their layout only, which determines how results
+      are split. Their values are not read. Only those of their axes count that no other
+      operand uses.
     """
 
     factors: tuple[Factor, ...] = ()
@@ -110,7 +114,8 @@ class Rule:
     @staticmethod
     def replicated(op: Operation) -> Rule:
         """
-        Returns the rule that splits nothing, which is always correct and never parallel.
+        Returns the rule that splits nothing. It is correct for every op, but allows no
+        parallel work.
         """
         return Rule(
             operands=tuple(((),) * rank_of(v.type) for v in op.operands),
@@ -119,7 +124,7 @@ class Rule:
 
     @cached_property
     def result_factors(self) -> frozenset[int]:
-        """The factors that appear in some result."""
+        """The factors that appear in at least one result."""
         return frozenset(f for dims in self.results for dim in dims for f in dim)
 
 
@@ -127,13 +132,15 @@ RuleFunction = Callable[[Operation], Rule]
 
 sharding_rule = Registry[RuleFunction]("distir.sharding.rules")
 """
-Registers the sharding rule of the ops with these names: a function from an op to its
-`Rule`.
+Registers the sharding rule of the ops with the given names: a function from an op to
+its `Rule`.
 """
 
 
 def rule_for(op: Operation) -> Rule:
-    """Returns the rule of an op; ops without a registered rule are replicated."""
+    """
+    Returns the sharding rule of `op`. An op without a registered rule is replicated.
+    """
     function = sharding_rule.get(op.name)
     return Rule.replicated(op) if function is None else function(op)
 
@@ -142,8 +149,8 @@ def dim_shards(
     dim: Dim, rule: Rule, assignment: Assignment, mesh: Mesh
 ) -> tuple[Shard, ...]:
     """
-    Returns the axes that split a dimension whose factors are split by `assignment`: in the
-    mesh's order, as far as the order within each factor allows.
+    Returns the axes that split the dimension `dim` if `assignment` splits its factors.
+    The axes are in the mesh's order, as far as the order within each factor allows.
     """
     pending = [list(assignment.get(f, ())) for f in dim]
     if not any(pending):
@@ -170,8 +177,9 @@ def factor_shards(
     shards: Sequence[Shard], dim: Dim, rule: Rule, mesh: Mesh
 ) -> dict[int, tuple[Shard, ...]] | None:
     """
-    Returns how the factors of a dimension are split when the dimension is split by `shards`
-    (the inverse of `dim_shards`); None if no split of single factors has that effect.
+    Returns the shards of each factor of the dimension `dim` if `shards` split the
+    dimension; this is the inverse of `dim_shards`. Returns None if no split of its
+    factors gives `shards`.
     """
     left = [rule.factors[f].size for f in dim]
     out: dict[int, list[Shard]] = {}
@@ -206,7 +214,11 @@ def layout_for(
     mesh: Mesh,
     partial: Sequence[tuple[str, str]] = (),
 ) -> Layout:
-    """Returns the layout of an operand or result under an assignment."""
+    """
+    Returns the layout of an operand or result with the dimensions `dims` under
+    `assignment`. `partial` lists the axes, with their reductions, over which it is
+    partial.
+    """
     return Layout(
         mesh.name,
         tuple(dim_shards(dim, rule, assignment, mesh) for dim in dims),
@@ -217,8 +229,8 @@ def layout_for(
 @dataclass(frozen=True)
 class Inference:
     """
-    The consequences of the layouts of an op's operands: the split of each factor, and
-    the layouts of the results.
+    The facts that follow from the layouts of an op's operands: the split of each
+    factor, and the layouts of the results.
     """
 
     assignment: Assignment
@@ -227,8 +239,8 @@ class Inference:
 
 def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
     """
-    Returns the result of `inference_of` for operands with these layouts. Raises
-    ShardingError if the rule does not allow them.
+    Returns the split of factors and the layouts of results for operands with the
+    layouts `operands`. Raises ShardingError if the rule does not allow them.
     """
     found = inference_of(rule, operands, mesh)
     if isinstance(found, str):
@@ -238,9 +250,9 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
 
 def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference | str:
     """
-    Returns the assignment and the result layouts that operands with these layouts give
-    without any communication. If the rule does not allow them, returns the reason, which
-    names the operand and the layout that was expected.
+    Returns the split of factors and the layouts of results that follow, without
+    communication, from the operand layouts `operands`. If the rule does not allow them,
+    returns the reason as text, which names the operand and the expected layout.
     """
     operands = layouts_read(rule, operands)
     assignment: dict[int, tuple[Shard, ...]] = {}
@@ -332,8 +344,9 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
 
 def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:
     """
-    Returns the operands' layouts as far as the op depends on them: for operands whose
-    values it does not read, without the axes that do nothing to the others.
+    Returns the layouts of the operands, restricted to what affects the op. An operand
+    whose values are not read keeps only the split axes that no other operand uses, and
+    is not partial.
     """
     found = list(operands)
     for i in rule.unread:
@@ -350,8 +363,8 @@ def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:
 
 def _reduced(rule: Rule, assignment: Assignment, result: int) -> list[tuple[str, str]]:
     """
-    Returns the axes, with the monoid, over which one result is partial although the factor
-    that they split is parallel.
+    Returns the axes, each with its reduction, over which the result `result` is partial
+    because it is a sum over a split parallel factor.
     """
     return [
         (shard.axis, rule.factors[f].monoid)
@@ -379,8 +392,8 @@ def _expectation(
 
 def _passed_monoid(rule: Rule, operands: Sequence[Layout], axis: str) -> str | None:
     """
-    Returns the monoid with which the results are partial over `axis`; None if partial
-    operands cannot pass.
+    Returns the reduction with which the results are partial over `axis`. Returns None
+    if the partial operands cannot pass through the op.
     """
     over = {
         i: dict(layout.partial)[axis]

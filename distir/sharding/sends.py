@@ -1,5 +1,6 @@
 """
-The sends between devices when a value goes to another mesh, where its split may differ.
+The sends between devices that bring a value to another mesh, where it may be split
+differently.
 """
 
 from __future__ import annotations
@@ -17,19 +18,23 @@ from distir.sharding.layout import local_shape, shard_indices
 from distir.sharding.mesh import Mesh
 
 Interval = tuple[int, int]
-"""The first index along a dimension, and the one behind the last."""
+"""
+An interval of indices along a dimension: the first index, and the index after the last.
+"""
 
 Box = tuple[Interval, ...]
-"""An interval for each dimension."""
+"""One interval for each dimension."""
 
 
 @dataclass(frozen=True)
 class SentPiece:
     """
-    A piece of a value that a device sends to another one: the box `taken` of the
-    sender's part, which is the box `placed` of the receiver's. If values are partial on
-    the sender's mesh, the pieces of one `term` make up a term of the receiver's part,
-    which is the sum (maximum, minimum) of its terms.
+    A piece of a value that one device sends to another. It is the box `taken` of the
+    sender's part and becomes the box `placed` of the receiver's part.
+
+    If the value is partial on the sender's mesh, all pieces with the same `term` make
+    up one term of the receiver's part. The receiver's part is the sum (maximum,
+    minimum) of its terms.
     """
 
     sender: int
@@ -40,28 +45,32 @@ class SentPiece:
 
     @property
     def elements(self) -> int:
-        """The number of elements that are sent."""
+        """The number of elements in this piece."""
         return prod(stop - start for start, stop in self.taken)
 
 
 Rounds = Sequence[Sequence[SentPiece]]
-"""Pieces in the order in which they are sent; a round has each device at most once."""
+"""
+Pieces in the order in which they are sent. Each device takes part in at most one send
+of a round.
+"""
 
 
 def keeps_coordinates(
     before: Layout, source: Mesh, after: Layout, target: Mesh
 ) -> bool:
     """
-    Whether each device of `source` has what the device of `target` at the same coordinates
-    is to have.
+    Whether each device of `source` already holds the elements that the device of
+    `target` at the same coordinates needs.
     """
     return source.axes == target.axes and replace(before, mesh=after.mesh) == after
 
 
 def check_send(before: Layout, source: Mesh, after: Layout, target: Mesh) -> None:
     """
-    Raises DistIRError for a send between meshes with the same axes that changes the layout,
-    or one to another mesh between values that are partial in ways that do not agree.
+    Raises DistIRError if a send is not supported. A send between meshes with the same
+    axes must keep the layout. A send to another mesh must not change the reduction of a
+    partial value, or need more terms than there are (except for sums).
     """
     if source.axes == target.axes and not keeps_coordinates(
         before, source, after, target
@@ -83,11 +92,13 @@ def plan_send(
     shape: Sequence[int], before: Layout, source: Mesh, after: Layout, target: Mesh
 ) -> Rounds:
     """
-    Returns the pieces that bring a tensor of that shape from layout `before` on mesh
-    `source` to layout `after` on `target`. Each device receives every element of its part
-    once, from a device that has it; devices that have the same take turns. Terms of a
-    partial value are dealt out to the devices that are to hold terms; one that gets none
-    holds zeros. Raises DistIRError for what `check_send` refuses.
+    Returns the pieces that bring a tensor of the given shape from layout `before` on
+    mesh `source` to layout `after` on mesh `target`.
+
+    Each device receives every element of its part once, from a device that holds it.
+    Devices that hold the same elements take turns as senders. The terms of a partial
+    value are dealt out to the devices that need a term; a device without a term holds
+    zeros. Raises DistIRError if `check_send` does.
     """
     if keeps_coordinates(before, source, after, target):
         whole = tuple((0, size) for size in local_shape(shape, before, source))
@@ -135,8 +146,9 @@ def plan_send(
 @dataclass(frozen=True)
 class _Segment:
     """
-    An interval of one dimension that a device of the other mesh, at these coordinates on
-    the axes that split the dimension, has in one piece.
+    An interval of one dimension that one sender holds contiguously. `place` is the
+    sender's coordinates on the axes that split the dimension. `taken` is the interval
+    in the sender's part, and `placed` in the receiver's part.
     """
 
     place: tuple[int, ...]
@@ -152,8 +164,8 @@ def _segments(
     target: Mesh,
 ) -> Mapping[tuple[int, ...], Sequence[_Segment]]:
     """
-    Returns, for the coordinates of a receiver on the axes that split a dimension, the
-    segments that make up its part, in order.
+    Returns the segments that make up a receiver's part of one dimension, in order. They
+    are keyed by the receiver's coordinates on the axes that split the dimension.
     """
     places = _places(have, source)
     if not size:
@@ -183,20 +195,20 @@ def _segments(
 
 
 def _places(shards: Sequence[Shard], mesh: Mesh) -> list[tuple[int, ...]]:
-    """Returns the coordinates on the axes that split a dimension."""
+    """Returns all coordinates on the axes of `shards`, which split a dimension."""
     return list(product(*(range(mesh.size(s.axis)) for s in shards)))
 
 
 def _by_dim(
     layout: Layout, at: Mapping[str, int], rank: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Returns a device's coordinates on the axes that split each dimension."""
+    """Returns, for each dimension, a device's coordinates on the axes that split it."""
     dims = layout.full_dims(rank)
     return tuple(tuple(at[s.axis] for s in shards) for shards in dims)
 
 
 def _place(layout: Layout, at: Mapping[str, int]) -> tuple[int, ...]:
-    """Returns a device's coordinates on all axes that split a value."""
+    """Returns a device's coordinates on all axes that split the value."""
     return tuple(at[axis] for axis in layout.split_axes)
 
 
@@ -205,12 +217,12 @@ def _partial_axes(layout: Layout, mesh: Mesh) -> list[tuple[str, int]]:
 
 
 def _terms(layout: Layout, mesh: Mesh) -> int:
-    """Returns the number of terms that a value is held as."""
+    """Returns the number of terms into which a partial value is divided."""
     return prod(size for _, size in _partial_axes(layout, mesh))
 
 
 def _term(layout: Layout, mesh: Mesh, at: Mapping[str, int]) -> int:
-    """Returns the number of the term that a device holds."""
+    """Returns the index of the term that the device at coordinates `at` holds."""
     number = 0
     for axis, size in _partial_axes(layout, mesh):
         number = number * size + at[axis]
@@ -219,8 +231,8 @@ def _term(layout: Layout, mesh: Mesh, at: Mapping[str, int]) -> int:
 
 def _rounds(pieces: Sequence[SentPiece]) -> Rounds:
     """
-    Returns the pieces in rounds, each piece in the first that has neither of its devices.
-    What stays on a device is in the first round.
+    Returns the pieces in rounds. Each piece is in the first round in which both of its
+    devices are free. Pieces that stay on a device are in the first round.
     """
     busy: dict[int, set[int]] = {}
     rounds: list[list[SentPiece]] = [[]]

@@ -1,7 +1,9 @@
 """
-Numbers for the ops of one program: equal numbers mean that a choice of layouts need not
-tell the ops apart. Across programs, for compiled code, `distir.planning.grid.contents` does
-that; `distir.planning.graph.tied_ops` says which ops with equal numbers share their choice.
+Ids for the ops of one program, equal for ops that a choice of layouts need not
+distinguish.
+
+`distir.planning.grid.contents` identifies compiled code across programs.
+`distir.planning.graph.tied_ops` tells which ops with equal ids share their choice.
 """
 
 from __future__ import annotations
@@ -16,19 +18,19 @@ from distir.dialects.dist_attributes import PLACE, SCOPE
 from distir.sharding.rule import Rule, rule_for
 
 _LABELS = (SCOPE, PLACE)
-"""Attributes that say where an op came from, and nothing about its rule."""
+"""The attributes that tell where an op came from. They do not affect its rule."""
 
 
 class Signatures:
     """
-    Gives the same number to ops that have the same rule: ops of one kind, with equal
-    properties and types, on values from equal constants. Layers repeat their ops and an
-    optimizer treats all parameters of one shape alike, so that a program has far fewer
-    signatures than ops.
+    Gives the same id to ops that have the same sharding rule: ops of one kind, with
+    equal properties and types, whose operands come from equal constants. Layers repeat
+    their ops and an optimizer treats all parameters of one shape alike, so a program
+    has far fewer ids than ops.
 
-    While this is in use, calls may change which function they call; other ops must keep
-    their properties and types. `meaning` maps types that are to count as equal to the same
-    one.
+    While an object of this class is in use, calls may be changed to call another
+    function; other ops must keep their properties and types. `meaning` maps attributes
+    that count as equal to the same attribute.
     """
 
     def __init__(self, meaning: Callable[[Attribute], Attribute] | None = None) -> None:
@@ -42,14 +44,14 @@ class Signatures:
         self._attributes: dict[int, tuple[Attribute, int]] = {}
 
     def rule(self, op: Operation) -> Rule:
-        """Returns the rule of an op; ops that are alike share one object."""
+        """Returns the rule of `op`. Ops with the same id share one object."""
         kind = self.of(op)
         if kind not in self._rules:
             self._rules[kind] = rule_for(op)
         return self._rules[kind]
 
     def of(self, op: Operation) -> int:
-        """Returns the number of an op."""
+        """Returns the id of `op`. Ops with the same sharding rule share an id."""
         found = self._kinds.get(op)
         if found is None:
             number = self._number
@@ -79,8 +81,8 @@ class Signatures:
 
     def _constant(self, value: SSAValue) -> int | None:
         """
-        Returns a number for the op that defines a value, if a rule may look there for a
-        constant.
+        Returns an id for the op that defines `value` if a rule may read a constant from
+        it, else None.
         """
         # Not `isinstance`, which is slow where the answer is no.
         if type(value) is not OpResult:

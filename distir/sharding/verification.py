@@ -1,4 +1,7 @@
-"""The type check of distributed programs."""
+"""
+The type check of distributed programs: it derives layouts by sharding rules and
+compares them.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,9 @@ def _shown(type_: Attribute) -> str:
 
 class DistributionVerifier:
     """
-    The check of one program. A program that was found right can be checked again for other
-    sizes of the mesh's axes (`is_right_on`), without going through it again.
+    The type check of one distributed program. A program that passed can be checked
+    again for other sizes of its mesh axes by `is_right_on`, which checks only what the
+    sizes affect.
     """
 
     def __init__(self, module: ModuleOp):
@@ -58,14 +62,17 @@ class DistributionVerifier:
         self._right: dict[int, Attribute] = {}
         self._signatures = Signatures()
         self._communication: set[int] = set()
-        """Signatures of sends and collectives that were found right."""
+        """The ids of sends and collectives that passed the check."""
         self._checked: dict[int, Operation] = {}
-        """Signatures of ops that were found right, so that ops like these are right too."""
+        """
+        The ops that passed the check, by id. Ops with the same id need no check of
+        their own.
+        """
 
     def verify(self) -> None:
         """
-        Raises DistIRError, naming op and expected layout, at the first type error, or at
-        the first use of a value before it is defined.
+        Raises DistIRError at the first type error, or at the first use of a value
+        before its definition. The message names the op and the expected layout.
         """
         check_dominance(self.module)
         check_links(self.entry)
@@ -83,8 +90,8 @@ class DistributionVerifier:
 
     def is_right_on(self, known: Mapping[str, Mesh]) -> bool:
         """
-        Whether a program that was found right remains so with other sizes of the axes of
-        its meshes; only what depends on these is checked.
+        Whether a program that passed the check also passes with the meshes `known`,
+        which have other axis sizes. Only what depends on these sizes is checked.
         """
         self.meshes = known
         for type_ in self._right.values():
@@ -123,7 +130,10 @@ class DistributionVerifier:
                 raise DistIRError(f"@{name}: {describe(op)}: {error}") from error
 
     def type(self, type_: Attribute, what: str) -> None:
-        """Checks that the shape of every tensor and its mesh allow its layout."""
+        """
+        Checks that a type has a layout if it is a tensor, and that its shape and mesh
+        allow the layout. Raises DistIRError if not; `what` names the value.
+        """
         if not isinstance(type_, TensorType):
             return
         layout = layout_of(type_)
@@ -160,7 +170,8 @@ class DistributionVerifier:
 
     def _in_bucket(self, op: CollectiveOp, buckets: dict[Attribute, Operation]) -> None:
         """
-        Checks that an op is next to the others of its bucket and can travel with them.
+        Checks that an op stands next to the other ops of its bucket, and that they can
+        be communicated together. Raises DistIRError if not.
         """
         op.check_bucket()
         number = op.attributes[BUCKET]
@@ -241,8 +252,8 @@ class DistributionVerifier:
 
     def _collective(self, op: CollectiveOp, source: Layout, target: Layout) -> None:
         """
-        Checks that the mesh has the axes that a collective runs over, and its root, if it
-        has one.
+        Checks that the mesh has the axes of a collective and, for a collective with a
+        root, that the root is possible. Raises DistIRError if not.
         """
         wide = target.mesh
         if isinstance(op, ReduceOp | GatherOp):
@@ -267,8 +278,8 @@ class DistributionVerifier:
 
     def _problem(self, op: Operation) -> str | None:
         """
-        Says why the results do not have the layouts that the op's rule gives for its
-        operands' layouts; None if they do.
+        Returns the reason why the results do not have the layouts that the op's rule
+        derives from its operands' layouts, or None if they do.
         """
         mesh = mesh_of_op(op, self.meshes)
         if mesh is None:
@@ -301,7 +312,10 @@ class DistributionVerifier:
 
 
 def _check_for_all_ranks(function: FuncOp) -> None:
-    """Raises DistIRError for an op of one rank's program in that of all ranks."""
+    """
+    Raises DistIRError if a distributed program contains an op that belongs to the
+    program of one rank.
+    """
     for op in function.walk():
         if is_per_rank(op):
             raise DistIRError(
@@ -311,5 +325,8 @@ def _check_for_all_ranks(function: FuncOp) -> None:
 
 
 def verify_distribution(module: ModuleOp) -> None:
-    """Raises DistIRError, naming op and expected layout, at the first type error."""
+    """
+    Raises DistIRError at the first type error of a distributed program. The message
+    names the op and the expected layout.
+    """
     DistributionVerifier(module).verify()

@@ -1,10 +1,9 @@
 """
-Builders of models by name, without weights, and the sizes of these models that were
-published.
+Builders of models by name, without weights, and published sizes of these models.
 
-A builder is a function in the file of its model; its arguments are the options of `distir
-build MODEL`. Modules and parameters have the names of the PyTorch model that it follows,
-and repeated layers are calls of one function.
+A builder is a function in the file of its model. Its arguments are the options of
+`distir build MODEL`. Modules and parameters have the names of the PyTorch model that
+the builder follows. Repeated layers are calls of one function.
 """
 
 from __future__ import annotations
@@ -68,4 +67,4 @@ SIZES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "ddpm-cifar10": dict(image=32, channels=128),
     },
 }
-"""The options of each published size, by model and by name."""
+"""The builder options of each published size, by model and by size."""

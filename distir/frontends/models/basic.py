@@ -1,10 +1,11 @@
 """
-Builders of sequential programs of any size without weights: the models of DistIR's Table 1,
-and GShard's mixtures of experts.
+Builders of sequential programs of any size, without weights: the models of DistIR's
+Table 1 and GShard's mixtures of experts.
 
-A layer is one function that `@main` calls once per layer, so that the size of a program
-does not grow with that of the model. The ops of a layer have scopes like
-`transformer.h.*.attn`, its calls `transformer.h.0`, as after `outline-repeats`.
+A layer is one function, which `@main` calls once per layer, so the program does not
+grow with the number of layers. Ops of a layer have scopes such as
+`transformer.h.*.attn`, and its calls `transformer.h.0`, as after the pass
+`outline-repeats`.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from distir.frontends.models.function_builder import (
 from distir.program import ENTRY
 
 LAYER = "layer"
-"""The symbol of the function of one layer."""
+"""The name of the function of one layer."""
 
 EXPERT_LAYER = "expert_layer"
-"""The symbol of the function of one layer with experts."""
+"""The name of the function of one layer with experts."""
 
 
 def build_mlp(layers: int, d_model: int, batch: int, dtype: str = "f32") -> ModuleOp:
     """
-    Returns a program of `layers` fully connected layers of `d_model` units with ReLU, on
-    `batch` samples. The weights have the shape [inputs, outputs]. Raises DistIRError.
+    Returns a program of `layers` fully connected layers with ReLU, each of `d_model`
+    units, on `batch` samples. The weights have the shape [inputs, outputs]. Raises
+    DistIRError if a size is not positive.
     """
     check_sizes(layers=layers, d_model=d_model, batch=batch)
     element = element_type(dtype)
@@ -74,19 +76,22 @@ def build_gpt(
 ) -> ModuleOp:
     """
     Returns the forward pass of GPT-2 from token ids [batch, seq] to logits [batch, seq,
-    vocab]: learned positions, layer norm before attention and MLP, one matrix for query,
-    key and value, causal attention, GELU. The names of the parameters are those of Hugging
-    Face's GPT-2. Raises DistIRError.
+    vocab].
+
+    The model has learned positions, a layer norm before attention and before the MLP,
+    one matrix for query, key and value, causal attention and GELU. Parameters have the
+    names of Hugging Face's GPT-2. Raises DistIRError if an option is out of range.
 
     - `tied`: the embedding is also the output matrix;
-    - `dropout`: the fraction of elements set to zero, with random numbers of that `seed`,
-      in the embeddings, the attention probabilities and both residual branches of a layer;
-      the program then takes the number of steps done before as its last argument;
-    - `fused_attention`: the attention of a layer is one op, unless there is dropout, which
-      is between its products (`differentiate` makes one op of that); otherwise it is
-      written out;
+    - `dropout`: the fraction of elements that is set to zero, with random numbers from
+      `seed`, in the embeddings, the attention probabilities and both residual branches
+      of a layer; the program then takes the number of previous steps as its last
+      argument;
+    - `fused_attention`: the attention of a layer is one op, unless there is dropout; if
+      not, it is written out as products and a softmax (`differentiate` then makes one
+      op of attention with dropout);
     - `cache`: each layer's keys and values, [batch, heads, seq, width of a head], are
-      results too, named `transformer.h.<i>.attn.key` and `.value`, from which
+      additional results, named `transformer.h.<i>.attn.key` and `.value`, from which
       `build_gpt_decoding` continues.
     """
     check_sizes(layers=layers)
@@ -125,16 +130,20 @@ def build_moe(
     fused_attention: bool = True,
 ) -> ModuleOp:
     """
-    Returns the forward pass of a transformer with GShard's mixtures of experts from token
-    ids [batch, seq] to logits [batch, seq, vocab]: the layers of `build_gpt`, but every
-    other one, from the second on, has `experts` MLPs instead of one, and each token goes to
-    its best two. `ffn` is the width inside an MLP, by default 4 `d_model`;
-    `fused_attention` is as in `build_gpt`. Raises DistIRError.
+    Returns the forward pass of a transformer with GShard's mixtures of experts, from
+    token ids [batch, seq] to logits [batch, seq, vocab].
 
-    A sequence is one of GShard's groups: of its tokens an expert takes the first `2 seq /
-    experts` times `capacity_factor`, rounded up, all first choices before second ones; the
-    others bypass it on the residual branch. GShard's random choice of the second expert and
-    its auxiliary loss, which balances the experts' loads, are left out.
+    The layers are those of `build_gpt`, except that every other layer, from the second
+    on, has `experts` MLPs instead of one. Each token goes to its best two experts.
+    `ffn` is the width inside an MLP, by default 4 `d_model`; `tied` and
+    `fused_attention` are as in `build_gpt`. Raises DistIRError if an option is out of
+    range.
+
+    Each sequence is one of GShard's groups. An expert takes the first `2 seq / experts`
+    times `capacity_factor` (rounded up) tokens of a group, all first choices before
+    second ones. Other tokens bypass it on the residual branch. GShard's random choice
+    of the second expert and its auxiliary loss, which balances the experts' loads, are
+    left out.
     """
     check_sizes(layers=layers, experts=experts)
     decoder = Decoder(

@@ -24,11 +24,13 @@ def build_bert(
 ) -> ModuleOp:
     """
     Returns the forward pass of BERT with its masked language model head, from token ids
-    [batch, seq] to logits [batch, seq, vocab]: learned positions, one kind of tokens, norms
-    after attention and MLP, of width 4 `d_model`, and the embedding as output matrix. The
-    names and shapes of the parameters are those of Hugging Face's BertForMaskedLM, except
-    that its embeddings are of 512 positions and two kinds of tokens, and those here of
-    `seq` and one. Raises DistIRError.
+    [batch, seq] to logits [batch, seq, vocab].
+
+    The model has learned positions, one token type, norms after attention and MLP, MLPs
+    of width 4 `d_model`, and the embedding as output matrix. Parameters have the names
+    and shapes of Hugging Face's BertForMaskedLM, with two exceptions: there are `seq`
+    positions instead of 512, and one token type instead of two. Raises DistIRError if a
+    size is not positive or heads do not divide the width.
     """
     check_sizes(layers=layers, d_model=d_model, heads=heads, vocab=vocab)
     check_sizes(batch=batch, seq=seq)
@@ -54,8 +56,8 @@ def build_bert(
 
 def _layer(element: TypeAttribute, hidden: tuple[int, int, int], heads: int) -> Layer:
     """
-    Returns a layer with attention and an MLP, each with a residual branch and followed by a
-    norm.
+    Returns a BERT layer: attention and an MLP, each with a residual branch and followed
+    by a norm.
     """
     width = hidden[-1]
     b = ModuleBuilder(element, "bert.encoder.layer.*")
@@ -78,7 +80,10 @@ def _layer(element: TypeAttribute, hidden: tuple[int, int, int], heads: int) -> 
 
 
 def _head(main: ModuleBuilder, h: SSAValue, embedding: SSAValue) -> SSAValue:
-    """Adds the head: returns the logits of the tokens, from hidden states."""
+    """
+    Adds the language model head to `main`. Returns the logits of the tokens, computed
+    from the hidden states `h`.
+    """
     vocab, width = shape_of(embedding)
     name = "cls.predictions"
     h = main.linear(f"{name}.transform.dense", h, width)

@@ -1,7 +1,7 @@
 """
 A decoder of transformer layers, from token ids to logits, and the parts of its layers.
 
-A layer is a function; layers that are alike are calls of one.
+A layer is a function. Equal layers are calls of the same function.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ from distir.program import ENTRY
 EMBEDDING_STREAM, ATTENTION_STREAM, ATTENTION_OUTPUT_STREAM, MLP_OUTPUT_STREAM = range(
     4
 )
-"""The numbers of the random streams of a decoder's dropouts."""
+"""The ids of the random streams of a decoder's dropouts."""
 
 SCOPE = "transformer.h"
-"""The scope of the layers."""
+"""The scope of a decoder's layers."""
 
 
 @dataclass(frozen=True)
 class Decoder:
     """
-    The settings that all layers of a decoder have in common. `ffn` is the width between
-    the two matrices of an MLP, `dropout` a ratio and a seed; `fused` attention is one
-    op. With a `cache` each layer returns its keys and values too, [batch, heads, seq,
-    width of a head]. Raises DistIRError for sizes that do not fit together.
+    The settings that all layers of a decoder share.
+
+    `ffn` is the width between the two matrices of an MLP. `dropout` is a ratio and a
+    seed. With `fused`, attention is one op. With `cache`, each layer also returns its
+    keys and values, [batch, heads, seq, width of a head]. Raises DistIRError if sizes
+    do not fit together.
     """
 
     d_model: int
@@ -78,9 +80,11 @@ class Decoder:
 
 class LayerBuilder:
     """
-    Builds the function of a layer: (hidden, mask unless attention is fused, counter of
-    calls if there is dropout, parameters...) -> hidden, followed by the keys and values in
-    `kept` if there is a cache.
+    Builds the function of one layer. It maps (hidden, mask, counter of calls,
+    parameters...) to hidden.
+
+    The mask is left out if attention is fused, and the counter if there is no dropout.
+    With a cache, the keys and values in `kept` follow as results.
     """
 
     def __init__(self, decoder: Decoder, parameters: Sequence[Parameter]):
@@ -99,23 +103,26 @@ class LayerBuilder:
         }
 
     def at(self, name: str) -> FunctionBuilder:
-        """Returns the builder of ops in a module of the layer; "" for the layer itself."""
+        """
+        Returns the builder with its scope set to the module `name` of the layer ("" for
+        the layer itself).
+        """
         self.b.scope = f"{SCOPE}.*.{name}".rstrip(".")
         return self.b
 
     def linear(self, name: str, value: SSAValue, outputs: int) -> SSAValue:
-        """Adds a product with a matrix and a bias."""
+        """Adds a linear module `name`: the product with its weight, plus its bias."""
         b, shape = self.at(name), (*self.decoder.hidden[:2], outputs)
         product = b.op("MatMul", [value, self.p[f"{name}.weight"]], shape)
         return b.op("Add", [product, self.p[f"{name}.bias"]], shape)
 
     def norm(self, name: str, value: SSAValue) -> SSAValue:
-        """Adds a layer norm over the width."""
+        """Adds a layer norm over the last dimension."""
         weights = [self.p[f"{name}.weight"], self.p[f"{name}.bias"]]
         return self.at(name).layer_norm(value, weights, self.decoder.hidden)
 
     def attention(self, x: SSAValue) -> SSAValue:
-        """Adds x + attention(norm(x))."""
+        """Adds x + attention(norm(x)) and returns it."""
         d = self.decoder
         qkv = self.linear("attn.c_attn", self.norm("ln_1", x), 3 * d.d_model)
         sizes, b = (d.batch, d.seq, d.heads, d.d_model // d.heads), self.at("attn")
@@ -125,7 +132,7 @@ class LayerBuilder:
         return self.behind_attention(x, h)
 
     def behind_attention(self, x: SSAValue, h: SSAValue) -> SSAValue:
-        """Adds x + projection(h)."""
+        """Adds x + projection(h) and returns it."""
         d = self.decoder
         h = self.linear("attn.c_proj", h, d.d_model)
         b = self.at("attn.resid_dropout")
@@ -133,7 +140,7 @@ class LayerBuilder:
         return self.at("").op("Add", [h, x], d.hidden)
 
     def mlp(self, x: SSAValue) -> SSAValue:
-        """Adds x + mlp(norm(x))."""
+        """Adds x + mlp(norm(x)) and returns it."""
         d = self.decoder
         h = self.linear("mlp.c_fc", self.norm("ln_2", x), d.ffn)
         shape = (d.batch, d.seq, d.ffn)
@@ -143,13 +150,17 @@ class LayerBuilder:
         return self.at("").op("Add", [x, h], d.hidden)
 
     def finish(self, name: str, result: SSAValue) -> Layer:
-        """Returns the layer, whose function gets that symbol."""
+        """
+        Returns the layer as a function named `name`, with the parameters that a call
+        passes.
+        """
         return Layer(self.b.finish(name, [result, *self.kept]), self.parameters)
 
 
 def attention_parameters(d_model: int) -> list[Parameter]:
     """
-    Returns the parameters of a layer's attention and of the norms before and after it.
+    Returns the parameters of a layer's attention and of the norms before attention and
+    before the MLP.
     """
     return [
         *norm_parameters("ln_1", d_model),
@@ -174,7 +185,7 @@ def dense_parameters(decoder: Decoder) -> list[Parameter]:
 
 
 def dense_layer(decoder: Decoder, name: str) -> Layer:
-    """Returns a layer with attention and an MLP."""
+    """Returns a layer with attention and an MLP, as a function named `name`."""
     layer = LayerBuilder(decoder, dense_parameters(decoder))
     return layer.finish(name, layer.mlp(layer.attention(layer.x)))
 
@@ -183,8 +194,8 @@ def build_decoder(
     decoder: Decoder, layers: Sequence[Layer], vocab: int, tied: bool
 ) -> ModuleOp:
     """
-    Returns the program: embeddings of tokens and positions, the layers, a last norm and the
-    output matrix, which is the embedding if `tied`.
+    Returns the program of a decoder: embeddings of tokens and positions, the layers, a
+    final norm and the output matrix. If `tied`, the output matrix is the embedding.
     """
     check_sizes(layers=len(layers), vocab=vocab)
     d_model, seq, hidden = decoder.d_model, decoder.seq, decoder.hidden
@@ -229,7 +240,7 @@ def build_decoder(
 
 
 def cache_names(layers: int) -> list[str]:
-    """Returns the names of the keys and the values of each layer."""
+    """Returns the names of the keys and values of each layer, layer by layer."""
     kinds = ("key", "value")
     return [f"{SCOPE}.{i}.attn.{kind}" for i in range(layers) for kind in kinds]
 
@@ -237,7 +248,7 @@ def cache_names(layers: int) -> list[str]:
 def split_heads(
     b: FunctionBuilder, value: SSAValue, sizes: tuple[int, int, int, int]
 ) -> SSAValue:
-    """Returns [batch, heads, seq, width] of a [batch, seq, heads x width]."""
+    """Returns `value`, [batch, seq, heads x width], as [batch, heads, seq, width]."""
     batch, seq, heads, width = sizes
     by_head = b.constant(np.array([0, 0, -1, width]))
     value = b.op("Reshape", [value, by_head], sizes)
@@ -252,9 +263,11 @@ def _attention(
     sizes: tuple[int, int, int, int],
 ) -> list[SSAValue]:
     """
-    Adds causal self-attention of (batch, seq, heads, width of a head) on [b, s, 3hw], as
-    one op if there is no mask. Returns its result, the keys and the values, each [b, s,
-    hw].
+    Adds causal self-attention on `qkv`, of shape [batch, seq, 3 x heads x width].
+    `sizes` are (batch, seq, heads, width of a head). Attention is one op if `mask` is
+    None.
+
+    Returns the result, the keys and the values, each [batch, seq, heads x width].
     """
     batch, seq, heads, width = sizes
     merged = (batch, seq, heads * width)

@@ -1,4 +1,4 @@
-"""Layers whose MLP is a mixture of experts, as in GShard."""
+"""Transformer layers whose MLP is a mixture of experts, as in GShard."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from distir.frontends.models.decoder import (
 from distir.frontends.models.function_builder import Layer, Parameter
 
 CHOICES = 2
-"""The number of experts that a token goes to."""
+"""The number of experts to which each token goes."""
 
 
 def expert_layer(
     decoder: Decoder, experts: int, capacity_factor: float, name: str
 ) -> Layer:
     """
-    Returns a layer with attention and a mixture of experts. The letters of its equations
-    are g for groups (sequences), s for their tokens, k for a token's choices, e for
-    experts, c for places in an expert, m and h for the widths outside and inside. Raises
-    DistIRError.
+    Returns a layer with attention and a mixture of experts. Raises DistIRError if there
+    are too few experts or the capacity is not positive.
+
+    The letters in its equations are: g for groups (sequences), s for tokens of a group,
+    k for choices of a token, e for experts, c for places of an expert, m for the width
+    outside an expert and h for the width inside.
     """
     if experts < CHOICES:
         raise DistIRError(
@@ -70,9 +72,12 @@ def _gates(
     layer: LayerBuilder, tokens: SSAValue, experts: int, places: int
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns two tensors [g, s, e, c] from tokens [g, s, m]: 1 where a token has a place in
-    an expert, and the weight of that expert's result for the token. The weights of a
-    token's choices add up to 1; those of choices without a place are lost.
+    Returns two tensors [g, s, e, c], computed from tokens [g, s, m]. The first is 1
+    where a token has a place in an expert. The second is the weight of the expert's
+    result for the token.
+
+    The weights of a token's choices add up to 1; the weights of choices without a place
+    are lost.
     """
     b, d = layer.at("moe.gate"), layer.decoder
     groups, seq = d.batch, d.seq

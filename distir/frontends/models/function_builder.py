@@ -23,8 +23,8 @@ Shape = Sequence[int]
 
 class Parameter(NamedTuple):
     """
-    A parameter of a layer, or another weight; `initial` is as `dist.initial`, `role` as
-    `dist.role`.
+    A parameter of a layer, or another weight. `initial` and `role` are the values of
+    the attributes `dist.initial` and `dist.role`.
     """
 
     name: str
@@ -34,14 +34,19 @@ class Parameter(NamedTuple):
 
 
 def norm_parameters(name: str, width: int) -> list[Parameter]:
-    """Returns the scale and the bias of a layer norm."""
+    """
+    Returns the parameters of the layer norm `name` over `width` features: scale and
+    bias.
+    """
     scale = Parameter(f"{name}.weight", (width,), "ones")
     return [scale, Parameter(f"{name}.bias", (width,))]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The function of a layer, and the parameters that each call passes to it, in order."""
+    """
+    The function of a layer, and the parameters that each call passes to it, in order.
+    """
 
     function: FuncOp
     parameters: Sequence[Parameter]
@@ -49,8 +54,8 @@ class Layer:
 
 class FunctionBuilder:
     """
-    Appends ops to one function. `scope` is the scope of the ops that follow, `dropout` the
-    ratio and the seed of dropout.
+    Appends ops to one function. `scope` is the scope of the ops that are added next.
+    `dropout` is the ratio and the seed of dropout.
     """
 
     def __init__(self, element: TypeAttribute, dropout: tuple[float, int] = (0.0, 0)):
@@ -80,7 +85,8 @@ class FunctionBuilder:
         element: TypeAttribute | None = None,
     ) -> SSAValue:
         """
-        Adds a last argument and returns it. One without a role is an intermediate value.
+        Adds an argument at the end and returns it. An argument without a role is an
+        intermediate value.
         """
         value = self.block.insert_arg(self.type(shape, element), len(self.block.args))
         value.name_hint = name_hint(name.replace(".*", ""))
@@ -92,7 +98,8 @@ class FunctionBuilder:
 
     def parameters(self, scope: str, wanted: Sequence[Parameter]) -> list[SSAValue]:
         """
-        Adds arguments for the parameters of the module with that scope; "" is the model.
+        Adds an argument for each parameter of the module with the scope `scope` ("" for
+        the model), and returns them.
         """
         found: list[SSAValue] = []
         for name, shape, initial, role in wanted:
@@ -110,8 +117,8 @@ class FunctionBuilder:
         **attributes: Any,
     ) -> Sequence[SSAValue]:
         """
-        Adds an op with one result for each shape, and returns the results; None is an
-        omitted input.
+        Adds an op with one result per shape, and returns the results. None in `inputs`
+        stands for an omitted input.
         """
         return self._append(name, inputs, [self.type(s) for s in shapes], attributes)
 
@@ -134,7 +141,8 @@ class FunctionBuilder:
         **attributes: Any,
     ) -> Sequence[SSAValue]:
         """
-        Adds an op with one result for each shape and element type, and returns the results.
+        Adds an op with one result per pair of shape and element type, and returns the
+        results.
         """
         return self._append(name, inputs, [self.type(*t) for t in types], attributes)
 
@@ -158,8 +166,8 @@ class FunctionBuilder:
 
     def causal_mask(self, seq: int) -> SSAValue:
         """
-        Adds a mask [seq, seq]: 0 where the key is not after the query, else the lowest
-        number.
+        Adds a causal mask [seq, seq] and returns it: 0 where the key is not after the
+        query, and the lowest finite number elsewhere.
         """
         import ml_dtypes
 
@@ -182,7 +190,7 @@ class FunctionBuilder:
     def dropout(
         self, value: SSAValue, counter: SSAValue | None, stream: int
     ) -> SSAValue:
-        """Returns the value after dropout; the value itself if there is no counter."""
+        """Returns the value after dropout, or the value itself if `counter` is None."""
         if counter is None:
             return value
         op = DropoutOp(value, counter, ratio=self.ratio, seed=self.seed, stream=stream)
@@ -192,7 +200,8 @@ class FunctionBuilder:
 
     def call_counter(self, step: SSAValue, calls: int, index: int) -> SSAValue:
         """
-        Returns a number for one of the calls of a function in a step, different for each.
+        Returns a number that is different for each call in each step: `step` times
+        `calls`, plus `index`.
         """
         count, own = (self.constant(np.array(n, np.int64)) for n in (calls, index))
         before = self.op("Mul", [step, count], (), i64)
@@ -217,7 +226,10 @@ class FunctionBuilder:
     def finish(
         self, name: str, results: Sequence[SSAValue], names: Sequence[str] = ()
     ) -> FuncOp:
-        """Returns the function; it is private unless its results have source names."""
+        """
+        Returns the function. It is private unless `names`, the source names of its
+        results, are given.
+        """
         self.block.add_op(ReturnOp(*results))
         function = FuncOp(
             name,
@@ -238,7 +250,10 @@ def layer_arguments(
     scope: str,
     layers: Sequence[Sequence[Parameter]],
 ) -> list[list[SSAValue]]:
-    """Adds arguments of `@main` for the parameters of each layer, layer by layer."""
+    """
+    Adds arguments to `@main` for the parameters of each layer, and returns them by
+    layer.
+    """
     return [
         main.parameters(f"{scope}.{index}", parameters)
         for index, parameters in enumerate(layers)
@@ -246,12 +261,14 @@ def layer_arguments(
 
 
 def check_sizes(**sizes: int) -> None:
-    """Raises DistIRError for a size that is not positive."""
+    """Raises DistIRError if a size is not positive."""
     for name, size in sizes.items():
         if size < 1:
             raise DistIRError(f"{name} is {size}; a model needs at least 1")
 
 
 def element_type(dtype: str) -> TypeAttribute:
-    """Returns the element type of that name. Raises DistIRError for an unknown name."""
+    """
+    Returns the element type called `dtype`. Raises DistIRError for an unknown name.
+    """
     return FLOAT_TYPES[one_of("dtype", dtype, FLOAT_TYPES)]

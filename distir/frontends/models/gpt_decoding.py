@@ -1,4 +1,4 @@
-"""Generation with a cache of keys and values: one step of a GPT that decodes."""
+"""Generation with a cache of keys and values: one decoding step of a GPT."""
 
 from __future__ import annotations
 
@@ -40,13 +40,15 @@ def build_gpt_decoding(
     tied: bool = True,
 ) -> ModuleOp:
     """
-    Returns the step of `build_gpt`'s model that computes the next token's logits [batch, 1,
-    vocab] from the last token's ids [batch, 1] and the keys and values of the `cached`
-    tokens before it. Each layer takes these as inputs `transformer.h.<i>.attn.key` and
-    `.value`, both [batch, heads, cached, width of a head], and returns those of the token,
-    [batch, heads, 1, width of a head], as results of the same names: whoever keeps the
-    cache appends them, so that a step reads the cache once and copies nothing. Raises
-    DistIRError.
+    Returns the decoding step of the model that `build_gpt` builds. It computes the next
+    token's logits [batch, 1, vocab] from the last token's ids [batch, 1] and from the
+    keys and values of the `cached` tokens before it.
+
+    Each layer takes these keys and values as inputs `transformer.h.<i>.attn.key` and
+    `.value`, both [batch, heads, cached, width of a head]. It returns those of the last
+    token, [batch, heads, 1, width of a head], as results of the same names. The caller
+    appends them to the cache, so a step reads the cache once and copies nothing. Raises
+    DistIRError if a size is not valid.
     """
     check_sizes(layers=layers, vocab=vocab, cached=cached)
     decoder = Decoder(
@@ -86,7 +88,10 @@ def build_gpt_decoding(
 
 
 def _layer(decoder: Decoder, cached: int) -> Layer:
-    """Returns a layer (hidden, parameters..., keys, values) -> (hidden, key, value)."""
+    """
+    Returns a layer that maps (hidden, parameters..., keys, values) to (hidden, key,
+    value).
+    """
     d = decoder
     layer = LayerBuilder(d, dense_parameters(d))
     shape = (d.batch, d.heads, cached, d.d_model // d.heads)
@@ -106,8 +111,9 @@ def _attention(
     sizes: tuple[int, int, int, int],
 ) -> list[SSAValue]:
     """
-    Adds attention of one token to the cached ones and itself, from its [b, 1, 3 x heads x
-    width]. Returns the result, [b, 1, heads x width], and the token's key and value.
+    Adds attention of one token to the cached tokens and to itself. `qkv` is [batch, 1,
+    3 x heads x width]. Returns the result, [batch, 1, heads x width], and the token's
+    key and value.
     """
     batch, heads, cached, width = sizes
     own = (batch, heads, 1, width)

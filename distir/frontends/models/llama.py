@@ -33,13 +33,13 @@ def build_llama(
 ) -> ModuleOp:
     """
     Returns the forward pass of LLaMA from token ids [batch, seq] to logits [batch, seq,
-    vocab]. The names and shapes of the parameters are those of Hugging Face's
-    LlamaForCausalLM. Raises DistIRError.
+    vocab]. Parameters have the names and shapes of Hugging Face's LlamaForCausalLM.
+    Raises DistIRError if the options do not fit together.
 
     - `kv_heads`: the number of heads of keys and values; by default that of queries;
-    - `ffn`: the width inside an MLP; by default 8/3 `d_model`, rounded up to a multiple of
-      256;
-    - `theta`: the base of the rotary positions' wave lengths;
+    - `ffn`: the width inside an MLP; by default 8/3 `d_model`, rounded up to a multiple
+      of 256;
+    - `theta`: the base of the wavelengths of the rotary positions;
     - `tied`: whether the embedding is also the output matrix.
     """
     groups = kv_heads or heads
@@ -83,7 +83,7 @@ def _layer(
     ffn: int,
 ) -> Layer:
     """
-    Returns a layer with attention and an MLP, each after a norm and beside a residual
+    Returns a LLaMA layer: attention and an MLP, each after a norm and with a residual
     branch.
     """
     _, seq, d_model = hidden
@@ -116,8 +116,8 @@ def _rotary_tables(
     b: ModuleBuilder, seq: int, width: int, theta: float
 ) -> list[SSAValue]:
     """
-    Adds the cosines and sines, [seq, width], of position x theta^(-2i / width); both halves
-    of a head's width are equal.
+    Adds the tables of cosines and sines, each [seq, width], of the angles position x
+    theta^(-2i / width). Both halves of a head's width are equal.
     """
     b.at("model.rotary_emb")
     frequencies = theta ** -(np.arange(0, width, 2) / width)
@@ -140,8 +140,8 @@ def _rotated(
     b: ModuleBuilder, value: SSAValue, width: int, tables: list[SSAValue]
 ) -> SSAValue:
     """
-    Returns a [batch, seq, heads x width] as [batch, heads, seq, width], rotated by
-    position.
+    Returns `value`, [batch, seq, heads x width], as [batch, heads, seq, width], rotated
+    by position.
     """
     cos, sin = tables
     value = b.heads(value, width)

@@ -1,6 +1,6 @@
 """
-Appends modules with the names and shapes of PyTorch's to a function, for the builders of
-models.
+Appends modules with the names and shapes of PyTorch's modules to a function, for the
+builders of models.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from distir.frontends.models.function_builder import (
 
 class ModuleBuilder(FunctionBuilder):
     """
-    Appends modules to one function. A module's name, relative to `root`, is the scope of
-    its ops and the beginning of its parameters' names; a parameter becomes the function's
-    last argument where it is first used, with the shape that PyTorch's module of that kind
-    has. `trains` says whether modules behave as in training mode.
+    Appends modules to one function.
+
+    The name of a module, relative to `root`, is the scope of its ops and the prefix of
+    its parameters' names. A parameter becomes the function's last argument where it is
+    first used, with the shape that it has in PyTorch. With `trains`, modules behave as
+    in training mode.
     """
 
     def __init__(self, element: TypeAttribute, root: str = "", trains: bool = False):
@@ -39,12 +41,15 @@ class ModuleBuilder(FunctionBuilder):
         self.own: list[Parameter] = []
 
     def at(self, name: str = "") -> ModuleBuilder:
-        """Returns this builder, with the ops that follow in that module; "" is the root."""
+        """
+        Returns this builder. The ops that are added next belong to the module `name`
+        ("" for the root).
+        """
         self.scope = self.path(name)
         return self
 
     def path(self, name: str) -> str:
-        """Returns the full name of a module, or of a parameter, under the root."""
+        """Returns the full name of a module or parameter: `name` under the root."""
         return ".".join(part for part in (self.root, name) if part)
 
     def parameter(
@@ -54,25 +59,28 @@ class ModuleBuilder(FunctionBuilder):
         initial: str | None = None,
         role: str = "parameter",
     ) -> SSAValue:
-        """Adds a weight to the function and returns it; `initial` is as `dist.initial`."""
+        """
+        Adds a weight to the function and returns it. `initial` is the value of its
+        attribute `dist.initial`.
+        """
         wanted = Parameter(name, tuple(shape), initial, role)
         self.own.append(wanted)
         return self.parameters(self.root, [wanted])[0]
 
     def integers(self, *values: int) -> SSAValue:
-        """Adds a constant vector of integers."""
+        """Adds a constant vector of the integers `values`, and returns it."""
         return self.constant(np.array(values, np.int64))
 
     def elementwise(self, name: str, *values: SSAValue, **attributes: Any) -> SSAValue:
-        """Adds an op on values that are broadcast to one shape."""
+        """Adds an op on values that broadcast to one shape, and returns its result."""
         shape = np.broadcast_shapes(*map(shape_of, values))
         return self.op(name, values, shape, **attributes)
 
     def reshape(self, value: SSAValue, shape: Shape) -> SSAValue:
         """
-        Returns the value in another shape. Sizes that it has at the same position are
-        copied and the last other one is inferred, so that the op holds for a part of the
-        batch too.
+        Returns `value` in the shape `shape`. The op copies sizes that stay at the same
+        position and infers the last other size, so it also works on a part of the
+        batch.
         """
         old = shape_of(value)
         wanted = [
@@ -85,19 +93,21 @@ class ModuleBuilder(FunctionBuilder):
         return self.op("Reshape", [value, self.integers(*wanted)], shape)
 
     def transpose(self, value: SSAValue, *order: int) -> SSAValue:
-        """Returns the value with its dimensions in that order."""
+        """Returns the value with its dimensions in the order `order`."""
         shape = [shape_of(value)[dim] for dim in order]
         return self.op("Transpose", [value], shape, perm=list(order))
 
     def product(self, value: SSAValue, weight: SSAValue) -> SSAValue:
-        """Returns the value times the transpose of a weight [outputs, inputs]."""
+        """Returns `value` times the transpose of `weight`, [outputs, inputs]."""
         shape = (*shape_of(value)[:-1], shape_of(weight)[0])
         return self.op("MatMul", [value, self.transpose(weight, 1, 0)], shape)
 
     def linear(
         self, name: str, value: SSAValue, outputs: int, bias: bool = True
     ) -> SSAValue:
-        """Adds a `torch.nn.Linear`: a weight [outputs, inputs] and possibly a bias."""
+        """
+        Adds a `torch.nn.Linear` with a weight [outputs, inputs] and, if `bias`, a bias.
+        """
         b, inputs = self.at(name), shape_of(value)[-1]
         result = b.product(value, b.parameter(f"{name}.weight", (outputs, inputs)))
         if bias:
@@ -106,12 +116,15 @@ class ModuleBuilder(FunctionBuilder):
         return result
 
     def embedding(self, name: str, ids: SSAValue, rows: int, width: int) -> SSAValue:
-        """Adds a `torch.nn.Embedding`: the rows of a weight [rows, width] at the ids."""
+        """
+        Adds a `torch.nn.Embedding`, which looks up the rows `ids` of a weight [rows,
+        width].
+        """
         weight = self.at(name).parameter(f"{name}.weight", (rows, width))
         return self.rows(weight, ids)
 
     def rows(self, weight: SSAValue, ids: SSAValue) -> SSAValue:
-        """Returns the rows of a matrix at the ids."""
+        """Returns the rows `ids` of the matrix `weight`."""
         shape = (*shape_of(ids), shape_of(weight)[-1])
         return self.op("Gather", [weight, ids], shape, axis=0)
 
@@ -141,13 +154,17 @@ class ModuleBuilder(FunctionBuilder):
         )
 
     def heads(self, value: SSAValue, width: int) -> SSAValue:
-        """Returns [batch, heads, seq, width] of a [batch, seq, heads x width]."""
+        """
+        Returns `value`, [batch, seq, heads x width], as [batch, heads, seq, width].
+        """
         batch, seq, features = shape_of(value)
         value = self.reshape(value, (batch, seq, features // width, width))
         return self.transpose(value, 0, 2, 1, 3)
 
     def merge_heads(self, value: SSAValue) -> SSAValue:
-        """Returns [batch, seq, heads x width] of a [batch, heads, seq, width]."""
+        """
+        Returns `value`, [batch, heads, seq, width], as [batch, seq, heads x width].
+        """
         batch, heads, seq, width = shape_of(value)
         value = self.transpose(value, 0, 2, 1, 3)
         return self.reshape(value, (batch, seq, heads * width))
@@ -156,9 +173,9 @@ class ModuleBuilder(FunctionBuilder):
         self, query: SSAValue, key: SSAValue, value: SSAValue, causal: bool = False
     ) -> SSAValue:
         """
-        Adds attention of queries [batch, heads, seq, width] to keys and values, whose
-        number of heads may be a divisor of the queries': each of their heads is then shared
-        by several heads of queries.
+        Adds attention of queries [batch, heads, seq, width] to keys and values. The
+        number of key heads may be a divisor of the number of query heads; several query
+        heads then share a key head.
         """
         inputs = [query, key, value]
         return self.op("Attention", inputs, shape_of(query), is_causal=int(causal))
@@ -175,7 +192,8 @@ class ModuleBuilder(FunctionBuilder):
         bias: bool = False,
     ) -> SSAValue:
         """
-        Adds a `torch.nn.Conv2d` of a [batch, channels, height, width] by square kernels.
+        Adds a `torch.nn.Conv2d` with square kernels, of an image [batch, channels,
+        height, width].
         """
         b, (batch, channels, *sides) = self.at(name), shape_of(value)
         square = (outputs, channels, kernel, kernel)
@@ -196,9 +214,9 @@ class ModuleBuilder(FunctionBuilder):
         self, name: str, value: SSAValue, epsilon: float = 1e-5, momentum: float = 0.1
     ) -> SSAValue:
         """
-        Adds a `torch.nn.BatchNorm2d`: if the model is built to be trained, with the batch's
-        statistics, which also move the running ones by `momentum`; else with the running
-        ones.
+        Adds a `torch.nn.BatchNorm2d`. In training mode it uses the batch's statistics
+        and moves the running statistics by `momentum`. In evaluation mode it uses the
+        running statistics.
         """
         b, channels = self.at(name), shape_of(value)[1:2]
         inputs = [
@@ -219,7 +237,7 @@ class ModuleBuilder(FunctionBuilder):
     def group_norm(
         self, name: str, value: SSAValue, groups: int, epsilon: float
     ) -> SSAValue:
-        """Adds a `torch.nn.GroupNorm` of a [batch, channels, ...]."""
+        """Adds a `torch.nn.GroupNorm` of a tensor [batch, channels, ...]."""
         b, channels = self.at(name), shape_of(value)[1:2]
         scale = b.parameter(f"{name}.weight", channels, "ones")
         inputs = [value, scale, b.parameter(f"{name}.bias", channels)]
@@ -234,7 +252,7 @@ class ModuleBuilder(FunctionBuilder):
     def max_pool(
         self, value: SSAValue, kernel: int, stride: int, padding: int = 0
     ) -> SSAValue:
-        """Adds a `torch.nn.MaxPool2d` of a [batch, channels, height, width]."""
+        """Adds a `torch.nn.MaxPool2d` of an image [batch, channels, height, width]."""
         batch, channels, *sides = shape_of(value)
         sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
         return self.op(
@@ -247,21 +265,21 @@ class ModuleBuilder(FunctionBuilder):
         )
 
     def single(self, number: npt.ArrayLike) -> SSAValue:
-        """Adds a constant in single precision, whatever the model's precision is."""
+        """Adds a constant in single precision, regardless of the model's precision."""
         array = np.asarray(number, np.float32)
         return self.op("Constant", [], array.shape, f32, value=array)
 
     def layer(self, name: str, result: SSAValue) -> Layer:
-        """Returns the function, with that symbol, and its parameters."""
+        """Returns the layer: the function under the name `name`, and its parameters."""
         return Layer(self.finish(name, [result]), self.own)
 
     def stack(
         self, layers: Sequence[tuple[str, Layer]], value: SSAValue, *others: SSAValue
     ) -> SSAValue:
         """
-        Adds calls of the layers, one after the other, as modules of the given names, and
-        returns the last result. Each takes the result of the one before, the other values,
-        and its parameters.
+        Adds calls of `layers` one after the other, as modules of the given names, and
+        returns the last result. Each call takes the previous result, the values
+        `others`, and the layer's parameters.
         """
         for name, layer in layers:
             own = self.parameters(self.path(name), layer.parameters)
@@ -271,7 +289,7 @@ class ModuleBuilder(FunctionBuilder):
 
 
 def check_heads(width: int, heads: int) -> None:
-    """Raises DistIRError unless the heads divide the width."""
+    """Raises DistIRError if `heads` does not divide `width`."""
     if width % heads:
         raise DistIRError(
             f"{heads} heads do not divide the model width {width}; choose a number of "

@@ -16,10 +16,10 @@ from distir.program import ENTRY
 
 _EPSILON = 1e-6
 _BUCKETS = 32
-"""The number of kinds of distances for which a bias is learned."""
+"""The number of ranges of distances for which a bias is learned."""
 
 _FARTHEST = 128
-"""The distance in tokens from which on all distances are of one kind."""
+"""The distance in tokens from which on all distances share one bias."""
 
 Hidden = tuple[int, int, int]
 
@@ -37,13 +37,16 @@ def build_t5(
     ffn: int | None = None,
 ) -> ModuleOp:
     """
-    Returns the forward pass of T5 from token ids [batch, seq] and those of the target so
-    far [batch, target_seq] (by default as many) to logits [batch, target_seq, vocab]. The
-    encoder and the decoder have `layers` layers each, of RMS norms, attention with a bias
-    learned for each distance, and MLPs with ReLU of width `ffn` (by default 4 `d_model`).
-    Attention is written out, since its bias is learned. The names and shapes of the
-    parameters are those of Hugging Face's T5ForConditionalGeneration with d_kv = `d_model`
-    / `heads`. Raises DistIRError.
+    Returns the forward pass of T5 from token ids [batch, seq] and the ids of the target
+    so far [batch, target_seq] to logits [batch, target_seq, vocab]. `target_seq` is
+    `seq` by default.
+
+    The encoder and the decoder have `layers` layers each, with RMS norms, attention
+    with a learned bias per distance, and MLPs with ReLU of width `ffn` (by default 4
+    `d_model`). Attention is written out as products and a softmax, because its bias is
+    learned. Parameters have the names and shapes of Hugging Face's
+    T5ForConditionalGeneration with d_kv = `d_model` / `heads`. Raises DistIRError if a
+    size is not valid.
     """
     ffn, target_seq = ffn or 4 * d_model, target_seq or seq
     check_sizes(layers=layers, d_model=d_model, heads=heads, ffn=ffn, vocab=vocab)
@@ -82,8 +85,8 @@ def _encoder_layer(
     element: TypeAttribute, hidden: Hidden, heads: int, ffn: int
 ) -> Layer:
     """
-    Returns a layer with attention and an MLP, each after a norm and beside a residual
-    branch.
+    Returns an encoder layer: attention and an MLP, each after a norm and with a
+    residual branch.
     """
     b = ModuleBuilder(element, "encoder.block.*")
     x = b.argument("hidden", hidden, role=None)
@@ -96,8 +99,8 @@ def _decoder_layer(
     element: TypeAttribute, source: Hidden, hidden: Hidden, heads: int, ffn: int
 ) -> Layer:
     """
-    Returns a layer with attention to the tokens so far, attention to the encoder's output,
-    and an MLP.
+    Returns a decoder layer: attention to the target tokens so far, attention to the
+    encoder's output, and an MLP.
     """
     b = ModuleBuilder(element, "decoder.block.*")
     x = b.argument("hidden", hidden, role=None)
@@ -109,7 +112,7 @@ def _decoder_layer(
 
 
 def _bias_argument(b: ModuleBuilder, hidden: Hidden, heads: int) -> SSAValue:
-    """Adds an argument to a layer: the bias that is added to the scores of attention."""
+    """Adds an argument to a layer: the bias of the attention scores."""
     return b.argument("position_bias", (heads, hidden[1], hidden[1]), role=None)
 
 
@@ -123,8 +126,8 @@ def _attention(
     heads: int,
 ) -> SSAValue:
     """
-    Returns x plus the attention of norm(x) to itself, or to the encoder's output. Scores
-    are unscaled products of queries and keys.
+    Returns `x` plus the attention of norm(x) to itself, or to the encoder's output
+    `encoded` if given. Products of queries and keys are not scaled.
     """
     width = shape_of(x)[-1]
     h = b.rms_norm(f"{name}.layer_norm", x, _EPSILON)
@@ -147,7 +150,7 @@ def _attention(
 
 
 def _mlp(b: ModuleBuilder, name: str, x: SSAValue, ffn: int) -> SSAValue:
-    """Returns x plus an MLP of norm(x)."""
+    """Returns `x` plus an MLP of norm(x)."""
     h = b.rms_norm(f"{name}.layer_norm", x, _EPSILON)
     h = b.linear(f"{name}.DenseReluDense.wi", h, ffn, bias=False)
     h = b.at(f"{name}.DenseReluDense.act").elementwise("Relu", h)
@@ -159,8 +162,9 @@ def _bias(
     main: ModuleBuilder, name: str, seq: int, heads: int, causal: bool
 ) -> SSAValue:
     """
-    Returns the addend of the scores of queries and keys, [heads, seq, seq]: a learned
-    number for their distance, and the lowest number where a causal decoder must not look.
+    Returns the bias of attention scores, [heads, seq, seq]: a learned number for the
+    distance of query and key. If `causal`, keys after the query get the lowest finite
+    number in addition.
     """
     attention = f"{name}.block.0.layer.0.SelfAttention"
     weight = f"{attention}.relative_attention_bias.weight"
@@ -183,9 +187,10 @@ def _bias(
 
 def _kinds(distances: Sequence[int], causal: bool) -> list[int]:
     """
-    Returns the kind of each distance from a query to a key. Half of the kinds are single
-    distances, the other half wider and wider ranges; a decoder has kinds for keys before
-    the query only, an encoder as many for keys after it.
+    Returns the index of the learned bias for each distance from a query to a key. Half
+    of the indices stand for single distances, the other half for wider and wider
+    ranges. A decoder uses all of them for keys before the query; an encoder uses half
+    of them for keys after it.
     """
     kinds = _BUCKETS if causal else _BUCKETS // 2
     exact = kinds // 2

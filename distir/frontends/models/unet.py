@@ -17,7 +17,7 @@ from distir.program import ENTRY
 
 _EPSILON = 1e-5
 _LONGEST = 10000
-"""The longest wave length of a time's sines and cosines, in units of 2 pi steps."""
+"""The longest wavelength of the sines and cosines of a time, in units of 2 pi steps."""
 
 
 def build_unet(
@@ -32,15 +32,18 @@ def build_unet(
     groups: int = 32,
 ) -> ModuleOp:
     """
-    Returns the forward pass of a denoising U-Net from noisy images [batch, 3, image, image]
-    and their times [batch] to the noise in them.
+    Returns the forward pass of a denoising U-Net, from noisy images [batch, 3, image,
+    image] and their times [batch] to the noise in the images.
 
-    A level for each multiplier of `channels` has `blocks` residual blocks on the way down
-    and one more on the way up, with attention where the image has `attention_at` pixels a
-    side; the next level has half the sides. Group norms have `groups` groups. The defaults
-    are the model of DDPM ("Denoising Diffusion Probabilistic Models", 2020) for CIFAR-10.
-    The names and shapes of the parameters are those of UNet2DModel in Hugging Face's
-    diffusers. Raises DistIRError.
+    There is a level for each number in `multipliers`, which multiplies `channels`. A
+    level has `blocks` residual blocks on the way down and one more on the way up.
+    Blocks on images with `attention_at` pixels a side are followed by attention. Each
+    level halves the sides of the image of the level before. Group norms have `groups`
+    groups.
+
+    The defaults are the model of DDPM ("Denoising Diffusion Probabilistic Models",
+    2020) for CIFAR-10. Parameters have the names and shapes of UNet2DModel in Hugging
+    Face's diffusers. Raises DistIRError if sizes do not fit together.
     """
     check_sizes(batch=batch, image=image, channels=channels, blocks=blocks)
     halved = 2 ** (len(multipliers) - 1)
@@ -88,7 +91,7 @@ def build_unet(
 
 
 class _Unet:
-    """The modules of a U-Net, given a vector for the time of each image."""
+    """The modules of a U-Net. `time` holds an embedding of each image's time."""
 
     def __init__(
         self, b: ModuleBuilder, time: SSAValue, groups: int, attention_at: int
@@ -97,7 +100,10 @@ class _Unet:
         self.groups, self.attention_at = groups, attention_at
 
     def block(self, name: str, index: int, x: SSAValue, channels: int) -> SSAValue:
-        """Adds a residual block, followed by attention on images of the size for that."""
+        """
+        Adds a residual block. If the image has `attention_at` pixels a side, attention
+        follows.
+        """
         h = self.residual(f"{name}.resnets.{index}", x, channels)
         if shape_of(h)[-1] == self.attention_at:
             h = self.attend(f"{name}.attentions.{index}", h)
@@ -105,7 +111,8 @@ class _Unet:
 
     def residual(self, name: str, x: SSAValue, channels: int) -> SSAValue:
         """
-        Returns x plus two convolutions, each after a norm; the time is added between them.
+        Returns `x` plus two convolutions, each after a norm. A projection of the time's
+        embedding is added between them.
         """
         b, batch = self.b, shape_of(x)[0]
         h = self._norm(f"{name}.norm1", x)
@@ -123,7 +130,7 @@ class _Unet:
         return b.at(name).elementwise("Add", x, h)
 
     def attend(self, name: str, x: SSAValue) -> SSAValue:
-        """Returns x plus the attention of its pixels to each other, with one head."""
+        """Returns `x` plus the attention of its pixels to each other, with one head."""
         b, (batch, channels, height, width) = self.b, shape_of(x)
         h = self._norm(f"{name}.group_norm", x)
         h = b.at(name).reshape(h, (batch, channels, height * width))
@@ -138,7 +145,8 @@ class _Unet:
 
     def enlarge(self, name: str, x: SSAValue) -> SSAValue:
         """
-        Returns the image with each pixel repeated in a square of four, after a convolution.
+        Returns the image `x` with doubled sides: each pixel is repeated in a square of
+        four, and a convolution follows.
         """
         b, (batch, channels, *sides) = self.b, shape_of(x)
         scales = b.at(name).single([1, 1, 2, 2])
@@ -159,7 +167,8 @@ class _Unet:
 
 def _time(b: ModuleBuilder, times: SSAValue, channels: int) -> SSAValue:
     """
-    Returns a vector for each time, [batch, 4 channels]: sines and cosines through an MLP.
+    Returns an embedding for each time, [batch, 4 channels]: sines and cosines of the
+    time, followed by an MLP.
     """
     b.at("time_proj")
     [batch], half = shape_of(times), channels // 2

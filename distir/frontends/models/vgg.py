@@ -12,7 +12,7 @@ from distir.program import ENTRY
 
 _STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
 """
-The channels and the number of convolutions of each stage; a stage ends by halving the
+The number of channels and of convolutions of each stage. Each stage ends by halving the
 image's sides.
 """
 
@@ -28,10 +28,10 @@ def build_vgg(
     width: int = 4096,
 ) -> ModuleOp:
     """
-    Returns the forward pass of VGG19 without dropout from images [batch, 3, image, image]
-    to logits [batch, classes]; `width` is that of the two hidden layers of the classifier.
-    `image` must be a multiple of 32. The names and shapes of the parameters are those of
-    torchvision's vgg19. Raises DistIRError.
+    Returns the forward pass of VGG19 without dropout, from images [batch, 3, image,
+    image] to logits [batch, classes]. `width` is the width of the classifier's two
+    hidden layers. Parameters have the names and shapes of torchvision's vgg19. Raises
+    DistIRError if `image` is not a multiple of 32.
     """
     check_sizes(batch=batch, image=image, classes=classes, width=width)
     if image % _SMALLEST:

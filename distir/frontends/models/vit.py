@@ -26,11 +26,13 @@ def build_vit(
     dtype: str = "f32",
 ) -> ModuleOp:
     """
-    Returns the forward pass of a vision transformer from square images [batch, 3, image,
-    image] to logits [batch, classes]: patches of `patch` x `patch` pixels and one token for
-    the class, learned positions, norms before attention and MLP, of width 4 `d_model`. The
-    names and shapes of the parameters are those of Hugging Face's
-    ViTForImageClassification. Raises DistIRError.
+    Returns the forward pass of a vision transformer from square images [batch, 3,
+    image, image] to logits [batch, classes].
+
+    The tokens are patches of `patch` x `patch` pixels and one class token. The model
+    has learned positions, norms before attention and before the MLP, and MLPs of width
+    4 `d_model`. Parameters have the names and shapes of Hugging Face's
+    ViTForImageClassification. Raises DistIRError if sizes do not fit together.
     """
     check_sizes(layers=layers, d_model=d_model, heads=heads, classes=classes)
     check_sizes(batch=batch, image=image, patch=patch)
@@ -59,7 +61,8 @@ def _embeddings(
     main: ModuleBuilder, pictures: SSAValue, width: int, patch: int
 ) -> SSAValue:
     """
-    Returns the class token and the patches, [batch, tokens, width], with their positions.
+    Returns the embeddings of the class token and of the patches, [batch, tokens,
+    width], with their positions added.
     """
     name = "vit.embeddings"
     batch, _, image, _ = shape_of(pictures)
@@ -78,7 +81,7 @@ def _embeddings(
 
 def _layer(element: TypeAttribute, hidden: tuple[int, int, int], heads: int) -> Layer:
     """
-    Returns a layer with attention and an MLP, each after a norm and beside a residual
+    Returns a ViT layer: attention and an MLP, each after a norm and with a residual
     branch.
     """
     width = hidden[-1]

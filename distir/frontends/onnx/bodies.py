@@ -1,10 +1,10 @@
 """
-Makes straight-line code of operators with bodies, where what they do is known before the
-program runs: an If becomes the branch that its condition says, Loops and Scans are
-unrolled, FlexAttention is written out as ONNX defines it.
+Turns operators with bodies into straight-line code, if their control flow is known
+before the program runs. An If becomes the branch that is taken, Loops and Scans are
+unrolled, and FlexAttention is written out as ONNX defines it.
 
-Conditions and numbers of steps may follow from constants, from sizes, and from inputs to
-which a user gave a value.
+Conditions and numbers of steps may follow from constants, from sizes, and from inputs
+for which the user gave a value.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from distir.frontends.onnx.names import domain_of, node_scope, set_scope
 from distir.frontends.onnx.writer import GraphWriter, Names
 
 _FUNCTIONS = "distir.bodies"
-"""The domain of the functions made here."""
+"""The domain of the local functions that this module makes."""
 
 _SCAN_WITHOUT_BATCH = 9
-"""The opset from which on a Scan has no dimension of a batch."""
+"""The opset from which on a Scan has no batch dimension."""
 
 
 @dataclass(frozen=True)
 class Expanded:
     """
-    A model without such operators. `tensors` are the initializers of bodies; large ones are
-    inputs of the model, without data.
+    A model without operators with bodies. `tensors` are the initializers of the former
+    bodies. Large ones of them are inputs of `model` without data.
     """
 
     model: ModelProto
@@ -56,13 +56,13 @@ def expand_bodies(
     model: ModelProto, inputs: Mapping[str, TypeProto], dims: Mapping[str, int]
 ) -> Expanded:
     """
-    Returns the model with the bodies in place of the nodes that have them. FlexAttention
-    becomes a call of a local function.
+    Returns the model with the contents of bodies in place of the nodes that have them.
+    FlexAttention becomes a call of a local function.
 
     - `inputs`: the types of the inputs.
     - `dims`: the sizes of symbolic dimensions.
 
-    Raises DistIRError for conditions and numbers that are only known when the program runs.
+    Raises DistIRError if a condition or a number of steps is known only at run time.
     """
     kinds = {n.op_type for n in model.graph.node}
     if not kinds & {"If", "Loop", "Scan", "FlexAttention"}:
@@ -89,7 +89,10 @@ def expand_bodies(
 
 
 class _BodyExpander(GraphWriter):
-    """`functions` are those that FlexAttention becomes."""
+    """
+    Expands the operators with bodies of one graph. `functions` are the local functions
+    made for FlexAttention.
+    """
 
     def __init__(
         self,
@@ -136,8 +139,8 @@ class _BodyExpander(GraphWriter):
         self, node: NodeProto, inputs: Sequence[str], names: Names | None, scope: str
     ) -> list[str] | None:
         """
-        Writes the bodies of a node, and returns the names of its results; None for a node
-        that stays.
+        Writes the bodies of `node`, and returns the names of its results. Returns None
+        if the node stays as it is.
         """
         if domain_of(node):
             return None
@@ -166,7 +169,10 @@ class _BodyExpander(GraphWriter):
         return self.splice(body, {}, names, scope)
 
     def _flex_attention(self, node: NodeProto) -> NodeProto:
-        """Returns the node as a call of a function that stands for it."""
+        """
+        Returns `node`, a FlexAttention, as a call of a new local function that computes
+        it.
+        """
         versions = self.facts.versions
         schema = defs.get_schema(
             "FlexAttention", versions["ai.onnx.preview"], "ai.onnx.preview"

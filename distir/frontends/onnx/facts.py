@@ -1,6 +1,6 @@
 """
-Facts about the values of an ONNX graph before it runs: their types, and the arrays that
-follow from constants and shapes. Works at the opset of the model itself.
+Facts about the values of an ONNX graph that are known before it runs: types, and arrays
+that follow from constants and shapes. They are derived at the model's own opset.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Array = npt.NDArray[Any]
 
 class Facts:
     """
-    Types and small arrays by name of value. `learn` is to be called on nodes in order.
+    Types and small arrays by the name of the value. Call `learn` on the graph's nodes
+    in order.
 
     - `inputs`: the types of the graph's inputs.
     - `dims`: sizes of the symbolic dimensions in declared types.
@@ -57,14 +58,16 @@ class Facts:
             self.learn_tensor(tensor)
 
     def learn_tensor(self, tensor: TensorProto, *, has_data: bool = True) -> None:
-        """Takes in an initializer."""
+        """
+        Records the type of an initializer, and its array if it is small and `has_data`.
+        """
         shape = tuple(tensor.dims)
         self.types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, shape)
         if has_data and prod(shape) <= KNOWN_SIZE:
             self._learn_array(tensor.name, numpy_helper.to_array(tensor))
 
     def learn(self, node: NodeProto) -> None:
-        """Infers the types and arrays of the results of a node."""
+        """Infers and records the types and arrays of the results of `node`."""
         for name in node.output:
             self.producers[name] = node
         schema = self._schema(node)
@@ -78,7 +81,10 @@ class Facts:
                 self._learn_array(name, array)
 
     def shape(self, name: str) -> list[int | None] | None:
-        """Returns the sizes of a tensor, None for each unknown one, or for all of them."""
+        """
+        Returns the sizes of the tensor `name`, with None for each unknown size. Returns
+        None if its rank is unknown.
+        """
         type_ = self.types.get(name)
         if type_ is None or not type_.tensor_type.HasField("shape"):
             return None
@@ -89,8 +95,8 @@ class Facts:
 
     def origins(self, name: str) -> list[str]:
         """
-        Returns the inputs of the graph by whose values a value is determined, and nodes
-        that draw random numbers.
+        Returns the names of the graph's inputs whose values determine the value `name`.
+        Inputs that matter only through their shape, and known arrays, are left out.
         """
         found: dict[str, None] = {}
         pending, seen = [name], set[str]()
@@ -123,7 +129,10 @@ class Facts:
             return None
 
     def _computed(self, node: NodeProto, schema: OpSchema) -> Sequence[Array]:
-        """Returns the results of a node; none if they are not known, or large."""
+        """
+        Returns the results of `node` as arrays. The list is empty if they are unknown
+        or large.
+        """
         if node.op_type in ("Shape", "Size") and not domain_of(node):
             return self._from_shape(node)
         # The stubs of onnx leave this attribute out.

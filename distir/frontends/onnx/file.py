@@ -1,4 +1,4 @@
-"""Reads ONNX files: the protobuf message, and the tensors in external-data files."""
+"""Reads ONNX files: the protobuf message and the tensors in external-data files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ from onnx import (
 from distir.errors import DistIRError
 
 LARGE = 1024
-"""Constants with more elements than this are kept with the weights, outside the program."""
+"""
+Constants with more elements than this are stored with the weights, outside the program.
+"""
 
 _PACKED_BITS = 8
-"""Elements with fewer bits are packed; tensors of them are read whole by onnx."""
+"""
+Elements with fewer bits than this are packed. The onnx package reads such tensors as a
+whole.
+"""
 
 
 _WEIGHTS = (
@@ -41,13 +46,16 @@ _OTHER_FILES = {
     ".npz": "holds arrays, not a model; they are given to `distir run` with --inputs",
     **dict.fromkeys((".safetensors", ".pt", ".pth", ".bin", ".ckpt"), _WEIGHTS),
 }
-"""What files that are given for an ONNX model are, by suffix, and what to do with them."""
+"""
+For files that users give in place of an ONNX model, by suffix: what they contain and
+what to do with them.
+"""
 
 
 def load_model(path: str | Path) -> ModelProto:
     """
-    Returns the model in an ONNX file, without the data in external files. Raises
-    DistIRError if the file is missing or no ONNX model.
+    Returns the model in the ONNX file `path`, without the data in external files.
+    Raises DistIRError if the file is missing or is not an ONNX model.
     """
     path = Path(path)
     if path.exists() and (other := _OTHER_FILES.get(path.suffix)):
@@ -78,7 +86,8 @@ def load_model(path: str | Path) -> ModelProto:
 
 def check_text(message: Message) -> None:
     """
-    Refuses names that are not UTF-8, which protobuf returns as bytes. Raises DistIRError.
+    Raises DistIRError if a name in `message` is not UTF-8 text; protobuf returns such
+    names as bytes.
     """
     for field, value in message.ListFields():
         values: Iterable[Any] = value if field.is_repeated else (value,)
@@ -100,7 +109,10 @@ def is_external(tensor: TensorProto) -> bool:
 
 
 def is_large(tensor: TensorProto) -> bool:
-    """Whether a tensor is kept with the weights whatever it is."""
+    """
+    Whether a tensor is always stored with the weights: its data is in another file, or
+    it has more than `LARGE` elements.
+    """
     return is_external(tensor) or prod(tensor.dims) > LARGE
 
 
@@ -115,7 +127,10 @@ def _attribute_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 
 def embed_attribute_tensors(model: ModelProto, folder: Path | None) -> None:
-    """Moves external data of node attributes, which is small, into the model."""
+    """
+    Copies the external data of tensors in node attributes, which are small, into the
+    model.
+    """
     nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
     for tensor in _attribute_tensors(nodes):
         if is_external(tensor):
@@ -125,8 +140,9 @@ def embed_attribute_tensors(model: ModelProto, folder: Path | None) -> None:
 
 def tensor_value(tensor: TensorProto, folder: Path | None) -> npt.NDArray[Any]:
     """
-    Returns the value of a tensor. Data in an external file under `folder` is mapped, not
-    read. Raises DistIRError if the data is missing, outside the folder or of a wrong size.
+    Returns the value of a tensor. Data in an external file under `folder` is
+    memory-mapped. Raises DistIRError if the data is missing, outside the folder or of
+    the wrong size.
     """
     try:
         if is_external(tensor):
@@ -171,10 +187,7 @@ def _external_value(tensor: TensorProto, folder: Path | None) -> npt.NDArray[Any
 
 
 def _bits(onnx_type: int, dtype: np.dtype[Any]) -> int:
-    """
-    Returns the bits of an element in a file, from the digits in the names of the narrow
-    types.
-    """
+    """Returns the number of bits that an element takes in a file."""
     name = TensorProto.DataType.Name(onnx_type)
     for bits, names in ((2, ("UINT2", "INT2")), (4, ("UINT4", "INT4", "FLOAT4E2M1"))):
         if name in names:
@@ -184,8 +197,8 @@ def _bits(onnx_type: int, dtype: np.dtype[Any]) -> int:
 
 def _external_path(tensor: str, location: str, folder: Path | None) -> Path:
     """
-    Returns the path of an external tensor's file, which must lie in the model's folder.
-    Raises DistIRError.
+    Returns the path of the file that holds the external data of `tensor`. Raises
+    DistIRError if the file is missing or lies outside of the model's folder `folder`.
     """
     if folder is None:
         raise DistIRError(

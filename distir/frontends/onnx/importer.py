@@ -1,10 +1,11 @@
 """
 Imports ONNX models as sequential programs.
 
-The graph becomes `@main`, its nodes one op each, in order. Graph inputs and weights are
-arguments: `weight_roles` says which float initializers are parameters; other large
-constants are `constant` arguments, and everything small is an `onnx.Constant`. Dimensions
-that the types do not determine stay dynamic: `fold-shapes` resolves them.
+The graph becomes `@main`, and each node becomes one op, in order. Graph inputs and
+weights become arguments. `weight_roles` decides which float initializers are
+parameters. Other large constants become `constant` arguments, and small ones an
+`onnx.Constant` each. Dimensions that types do not determine stay dynamic; `fold-shapes`
+resolves them.
 """
 
 from __future__ import annotations
@@ -86,14 +87,18 @@ def import_onnx(
     numbers: Mapping[str, float] | None = None,
 ) -> ImportedModel:
     """
-    Imports an ONNX file, or a model whose data is all inside it, except for the tensors in
-    `values` (None for one that has no value).
+    Imports an ONNX file, or a model in memory that holds all of its data.
 
-    `dims` gives sizes to dynamic dimensions of the inputs, by their name or as
-    `INPUT.POSITION`. `numbers` gives inputs of one number their values, by name, so that the
-    program does not take them. `trainable` and `frozen` are patterns of names of weights, such as
-    `*.bias`, that override what the file says about training; where both match, a weight is
-    trained. Raises DistIRError.
+    - `values`: arrays that replace the data of initializers, by name; None stands for a
+      tensor without a value.
+    - `dims`: sizes of dynamic dimensions of the inputs, by their symbol or as
+      `INPUT.POSITION`.
+    - `numbers`: values of inputs that hold one number, by name; they are no arguments
+      of the program then.
+    - `trainable`, `frozen`: patterns of names of weights, such as `*.bias`, that
+      override the file's facts about training; a weight that matches both is trained.
+
+    Raises DistIRError if the model cannot be imported.
     """
     if isinstance(source, ModelProto):
         model, folder = source, None
@@ -111,7 +116,7 @@ def import_onnx(
 
 
 class _Importer:
-    """Builds `@main` of one model."""
+    """Builds `@main` from one model."""
 
     def __init__(
         self,
@@ -152,7 +157,10 @@ class _Importer:
         self.weights: dict[str, Array] = {}
 
     def _float_weights(self) -> list[str]:
-        """Returns the names of the weights that may be trained."""
+        """
+        Returns the names of the float weights in use, which are candidates for
+        training.
+        """
         names = [t.name for t in self.initializers.values() if t.data_type in _FLOATS]
         names += [s for s, t in self.sparse.items() if t.values.data_type in _FLOATS]
         read = {name for node in self.graph.node for name in node.input}
@@ -240,7 +248,10 @@ class _Importer:
         self._note(found)
 
     def _note(self, found: WeightRole) -> None:
-        """Writes the facts about the last argument as its attributes."""
+        """
+        Writes the facts about the weight that was added last as attributes of its
+        argument.
+        """
         if found.frozen:
             self.attributes[-1][FROZEN] = UnitAttr()
         if found.doubt is not None:
@@ -319,8 +330,8 @@ class _Importer:
 
     def _leave_out_empty_scales(self, node: NodeProto) -> None:
         """
-        Removes an operand of Resize that has no elements, by which opset 11 expresses that
-        there are no scales.
+        Removes the scales of a Resize if they have no elements. Opset 11 expresses in
+        this way that there are no scales.
         """
         if node.op_type == "Resize" and len(node.input) > 3 and node.input[2]:
             shape = self.inference.types[node.input[2]].tensor_type.shape
@@ -328,7 +339,10 @@ class _Importer:
                 node.input[2] = ""
 
     def _custom_node(self, node: NodeProto, read: CustomImport) -> None:
-        """Adds the op that a package makes of a node, and the types of its results."""
+        """
+        Adds the op that an installed package makes from a node, and records the types
+        of its results.
+        """
         attributes = {a.name: attribute_value(a) for a in node.attribute}
         try:
             op = read([self.values[n] if n else None for n in node.input], attributes)
@@ -366,7 +380,7 @@ class _Importer:
         self._add(node, op)
 
     def _add(self, node: NodeProto, op: Operation) -> None:
-        """Adds the op of a node, whose results get the names of the node's outputs."""
+        """Adds the op of a node. Its results get the names of the node's outputs."""
         self.block.add_op(op)
         for output, result in zip(node.output, op.results, strict=False):
             if output:
@@ -376,9 +390,9 @@ class _Importer:
 
 def _is_other_name(node: NodeProto, weights: Container[str]) -> bool:
     """
-    Whether a node is an `Identity` that only gives a parameter another name. The older
-    exporter merges parameters that happen to have equal values and writes the others as
-    `Identity` of the first, under their own names.
+    Whether a node is an `Identity` that only gives a parameter another name. PyTorch's
+    older exporter merges parameters that happen to have equal values; it writes all but
+    the first as an `Identity` of the first.
     """
     return (
         node.op_type == "Identity"
@@ -390,8 +404,8 @@ def _is_other_name(node: NodeProto, weights: Container[str]) -> bool:
 
 def _notes(node: NodeProto) -> dict[str, Attribute]:
     """
-    Returns the metadata of the node, as attributes: the module it came from, and where
-    gradients end.
+    Returns the metadata of a node as attributes: its source module, and markers that
+    stop the gradient.
     """
     found: dict[str, Attribute] = {}
     if scope := node_scope(node):
@@ -404,7 +418,9 @@ def _notes(node: NodeProto) -> dict[str, Attribute]:
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
-    """Returns an ONNX attribute as `OnnxOp.build_op` takes it."""
+    """
+    Returns the value of an ONNX attribute in the form that `OnnxOp.build_op` accepts.
+    """
     match attribute.type:
         case AttributeProto.TENSOR:
             return numpy_helper.to_array(attribute.t)
@@ -415,7 +431,10 @@ def attribute_value(attribute: AttributeProto) -> Any:
 
 
 def constant_node_value(node: NodeProto) -> Array:
-    """Returns the value of a Constant node, whichever of its attributes holds it."""
+    """
+    Returns the value of a Constant node, from whichever attribute holds it. Raises
+    DistIRError if there is none.
+    """
     attribute = next((a for a in node.attribute if a.name != "doc_string"), None)
     if attribute is None:
         raise DistIRError(f"{node_name(node)} has no value; export the model again")

@@ -1,6 +1,6 @@
 """
-Statements of users about the inputs of an ONNX model: the sizes of their dynamic
-dimensions, and the numbers that they always are.
+Applies users' statements about the inputs of an ONNX model: the sizes of dynamic
+dimensions, and the values of inputs that are always the same number.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from onnx import (
 from distir.errors import DistIRError
 
 _UNNAMED = "?"
-"""What Paddle's converter writes for a dimension without a name, as often as there are."""
+"""The name that Paddle's converter gives to every dimension without a name."""
 
 
 def clear_unknown_sizes(graph: GraphProto) -> None:
     """
-    Gives dimensions that are unknown in the manner of Paddle's converter (the size -1, the
-    name `?`) the form of the standard, in place: neither a size nor a name.
+    Clears the sizes -1 and the names `?` of unknown dimensions, in place. Paddle's
+    converter writes them; by the standard, an unknown dimension has neither a size nor
+    a name.
     """
     for info in (*graph.input, *graph.output, *graph.value_info):
         for dim in info.type.tensor_type.shape.dim:
@@ -45,8 +46,11 @@ def bind_inputs(
 ) -> tuple[dict[str, TypeProto], dict[str, int]]:
     """
     Returns the types of the inputs with every dimension known, and the sizes of the
-    symbolic dimensions. `dims` names a dimension by its symbol or as `INPUT.POSITION`.
-    Raises DistIRError for dimensions without a size and for sizes without a dimension.
+    symbolic dimensions.
+
+    `dims` gives sizes by a dimension's symbol or as `INPUT.POSITION`. Raises
+    DistIRError if a dimension has no size or several, or if `dims` names an unknown
+    dimension.
     """
     dynamic = {
         (info.name, index): dim.dim_param
@@ -112,9 +116,10 @@ def fix_inputs(
     model: ModelProto, inputs: dict[str, TypeProto], numbers: Mapping[str, float]
 ) -> None:
     """
-    Makes a constant of each input in `numbers`, in place: it is removed from the model's
-    inputs and from `inputs`, their types by name. Raises DistIRError for an input that does
-    not exist, that holds more than one number, or cannot hold this one.
+    Turns each input in `numbers` into a constant, in place. It is removed from the
+    model's inputs and from `inputs`, their types by name. Raises DistIRError if the
+    input does not exist, holds more than one number, or has a type that cannot hold the
+    given number.
     """
     graph = model.graph
     for name, number in numbers.items():

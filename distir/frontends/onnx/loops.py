@@ -1,4 +1,4 @@
-"""Unrolls the Loops and Scans of ONNX whose number of steps is known."""
+"""Unrolls ONNX Loops and Scans whose number of steps is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distir.frontends.onnx.names import node_name
 from distir.frontends.onnx.writer import GraphWriter, Names
 
 MAX_NODES = 20_000
-"""A loop that would grow to more nodes than this is refused."""
+"""The largest number of nodes to which a loop may grow. A larger loop is refused."""
 
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:
@@ -23,13 +23,19 @@ def attributes_of(node: NodeProto) -> dict[str, Any]:
 
 
 def require(node: NodeProto, holds: bool, text: str) -> None:
-    """Raises DistIRError, with a text about the node, unless the condition holds."""
+    """
+    Raises DistIRError unless `holds`. The message consists of the node's name and
+    `text`.
+    """
     if not holds:
         raise DistIRError(f"{node_name(node)} {text}; export the model again")
 
 
 def body_of(node: NodeProto, name: str) -> GraphProto:
-    """Returns the body in an attribute of a node. Raises DistIRError if there is none."""
+    """
+    Returns the body in the attribute `name` of a node. Raises DistIRError if there is
+    none.
+    """
     body = attributes_of(node).get(name)
     if not isinstance(body, GraphProto):
         problem = "is without its" if body is None else "has no graph in its"
@@ -47,8 +53,10 @@ def unrolled_loop(
     scope: str,
 ) -> list[str]:
     """
-    Writes the steps of a Loop and returns the names of its results. `inputs` are the names
-    of its operands, `names` those of the body around it. Raises DistIRError.
+    Writes the steps of a Loop into `writer` and returns the names of its results.
+    `inputs` are the names of its operands. `names` maps the names of values in the
+    surrounding body to names in the graph. Raises DistIRError if the loop is malformed,
+    too long, or of an unknown number of steps.
     """
     body = body_of(node, "body")
     states = list(inputs[2:])
@@ -101,7 +109,10 @@ def _concatenated(
 
 
 def _empty(writer: GraphWriter, node: NodeProto, body: GraphProto, result: int) -> str:
-    """Returns the stacked result of a loop that has no steps; unknown sizes are 0."""
+    """
+    Returns the name of the stacked result `result` of a loop without steps. It has no
+    rows, and unknown sizes are 0.
+    """
     type_ = body.output[result + 1].type.tensor_type
     require(
         node, type_.elem_type > 0, f"has a body without the type of result {result}"
@@ -119,8 +130,10 @@ def unrolled_scan(
     scope: str,
 ) -> list[str]:
     """
-    Writes the steps of a Scan and returns the names of its results. `inputs` are the names
-    of its operands, `names` those of the body around it. Raises DistIRError.
+    Writes the steps of a Scan into `writer` and returns the names of its results.
+    `inputs` are the names of its operands. `names` maps the names of values in the
+    surrounding body to names in the graph. Raises DistIRError if the scan is malformed,
+    too long, or of an unknown number of steps.
     """
     form = _scan_form(node)
     body, states = form.body, list(inputs[: form.states])
@@ -175,8 +188,8 @@ def _steps(writer: GraphWriter, node: NodeProto, name: str, axis: int) -> int:
 @dataclass(frozen=True)
 class _ScanForm:
     """
-    A Scan: its body, its number of states, and for each scanned operand and stacked result
-    the axis and whether it goes backwards.
+    The parts of a Scan: its body, its number of states, and, for each scanned operand
+    and stacked result, its axis and whether it is reversed.
     """
 
     body: GraphProto
@@ -188,7 +201,10 @@ class _ScanForm:
 
 
 def _scan_form(node: NodeProto) -> _ScanForm:
-    """Raises DistIRError for a Scan that does not conform to the standard."""
+    """
+    Returns the parts of a Scan. Raises DistIRError if it does not conform to the
+    standard.
+    """
     attributes: Mapping[str, Any] = attributes_of(node)
     body, scans = body_of(node, "body"), attributes.get("num_scan_inputs")
     if not isinstance(scans, int):

@@ -1,7 +1,7 @@
 """
-Names of ONNX nodes, values and models, and their scopes: the module of the source model that
-a node came from, which PyTorch's newer exporter leaves in the node's metadata, and the older
-one in the node's name.
+Names of ONNX nodes, values and models, and scopes of nodes. The scope is the module of
+the source model that a node came from. PyTorch's newer exporter writes it into the
+node's metadata, and the older exporter into the node's name.
 """
 
 from __future__ import annotations
@@ -18,26 +18,32 @@ TRAIN_DOMAIN = "distir.train"
 
 
 def domain_of(node: NodeProto) -> str:
-    """Returns the operator's domain; the default domain has two spellings."""
+    """
+    Returns the operator's domain. The default domain is always "", though it has two
+    spellings.
+    """
     return "" if node.domain in _STANDARD else node.domain
 
 
 def node_name(node: NodeProto) -> str:
-    """Returns a node's name for messages."""
+    """Returns a text that identifies a node in messages: operator, name and domain."""
     domain = domain_of(node) or "ai.onnx"
     name = node.name or (node.output[0] if node.output else "")
     return f"{node.op_type} {name!r} (domain {domain})"
 
 
 def opset_versions(model: ModelProto) -> dict[str, int]:
-    """Returns the imported version of each domain."""
+    """Returns the imported opset version of each domain."""
     return {
         "" if o.domain in _STANDARD else o.domain: o.version for o in model.opset_import
     }
 
 
 def value_infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
-    """Returns the types that the model itself gives to intermediate values and results."""
+    """
+    Returns the types that the model declares for intermediate values and outputs, by
+    name.
+    """
     return {v.name: v for v in [*graph.value_info, *graph.output]}
 
 
@@ -46,7 +52,9 @@ _NAMESPACE = "namespace"
 
 
 def node_scope(node: NodeProto) -> str:
-    """Returns the dotted path of the source module; "" if it is not known."""
+    """
+    Returns the dotted path of the source module of a node, or "" if it is unknown.
+    """
     metadata = {p.key: p.value for p in node.metadata_props}
     if _NAME_SCOPES in metadata:
         return _from_name_scopes(metadata[_NAME_SCOPES])
@@ -56,13 +64,20 @@ def node_scope(node: NodeProto) -> str:
 
 
 def set_scope(node: NodeProto, scope: str) -> None:
-    """Writes a scope onto a node without one, such that `node_scope` finds it."""
+    """
+    Writes `scope` into the metadata of a node that has none, so that `node_scope` finds
+    it.
+    """
     node.metadata_props.add(key=_NAME_SCOPES, value=repr([scope, node.op_type]))
 
 
 @functools.lru_cache(4096)  # the nodes that PyTorch writes for one operation share it
 def _from_name_scopes(text: str) -> str:
-    """Reads `['', 'encoder', 'encoder.0', 'linear']`: full paths, then the operator."""
+    """
+    Returns the scope from a text such as `['', 'encoder', 'encoder.0', 'linear']`:
+    paths of modules from the outside in, then the operator. Returns "" for any other
+    text.
+    """
     try:
         scopes = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -74,8 +89,9 @@ def _from_name_scopes(text: str) -> str:
 
 def _from_namespace(text: str) -> str:
     """
-    Reads `: Model/encoder: Encoder/encoder.0: Linear/linear: aten.linear`, the same as one
-    text.
+    Returns the scope from a text such as `: Model/encoder: Encoder/encoder.0:
+    Linear/linear: aten.linear`: each part is the path of a module and its class.
+    Returns "" if there is no module.
     """
     parts = [part.partition(":")[0].strip() for part in text.split("/")]
     return parts[-2] if len(parts) > 1 else ""
@@ -83,8 +99,9 @@ def _from_namespace(text: str) -> str:
 
 def _from_name(name: str) -> str:
     """
-    Reads `/encoder/layer.0/fc/Gemm`, which names each module by its part of the path; a
-    module in a Sequential repeats the path of that: `/encoder/layers/layers.0/Gemm`.
+    Returns the scope from a name such as `/encoder/layer.0/fc/Gemm`, with one part per
+    module. A module in a Sequential repeats the name of the Sequential:
+    `/encoder/layers/layers.0/Gemm`. Returns "" for any other name.
     """
     if not name.startswith("/"):
         return ""

@@ -1,6 +1,6 @@
 """
-Brings an ONNX model to the form that the importer reads: without local functions, with only
-operators that the `onnx` dialect has, at the dialect's opset.
+Brings an ONNX model to the form that the importer reads: without local functions, at
+the dialect's opset, and with only operators that the `onnx` dialect has.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ from distir.frontends.onnx.file import is_large
 from distir.frontends.onnx.names import domain_of, node_name, opset_versions
 
 _RESIZE_WITH_MODES = 11
-"""The opset from which on Resize says which elements it samples."""
+"""
+The opset from which on Resize has attributes that determine which elements it samples.
+"""
 
 
 def prepare(
     model: ModelProto, inputs: Mapping[str, TypeProto], dims: Mapping[str, int]
 ) -> Expanded:
     """
-    Returns an equivalent model without local functions and bodies, at the dialect's opset.
-    Its large initializers have no data: they are inputs of the graph.
+    Returns an equivalent model without local functions and bodies, at the dialect's
+    opset. Large initializers have no data; they are inputs of the graph.
 
     - `inputs`: the types of the inputs.
     - `dims`: the sizes of symbolic dimensions.
 
-    Raises DistIRError.
+    Raises DistIRError if the model is not valid or cannot be converted.
     """
     expanded = expand_bodies(inline_functions(without_weights(model)), inputs, dims)
     model = inline_functions(expanded.model)
@@ -58,7 +60,7 @@ def prepare(
 
 
 def _check_model(model: ModelProto) -> None:
-    """Raises DistIRError if ONNX's checker refuses a model."""
+    """Raises DistIRError if ONNX's checker rejects the model."""
     outputs = [output.type.tensor_type for output in model.graph.output]
     # The checker demands their shape, but exporters leave it out and runtimes do without.
     shapeless = [t for t in outputs if t.elem_type and not t.HasField("shape")]
@@ -75,7 +77,10 @@ def _check_model(model: ModelProto) -> None:
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
-    """Returns the model with its local functions expanded where they are called."""
+    """
+    Returns the model with the calls of its local functions inlined. Raises DistIRError
+    if this is not possible.
+    """
     if not model.functions:
         return model
     from onnx import inliner
@@ -91,8 +96,8 @@ def inline_functions(model: ModelProto) -> ModelProto:
 
 def check_operators(model: ModelProto) -> None:
     """
-    Refuses operators that are neither in the standard nor read by an installed package, or
-    that have a body. Raises DistIRError.
+    Raises DistIRError if the model uses an operator that has a body, or that neither
+    the standard nor an installed package knows.
     """
     versions = opset_versions(model)
     if versions.get("", 0) > OPSET:
@@ -140,7 +145,10 @@ def _check_known(node: NodeProto) -> None:
 
 
 def without_weights(model: ModelProto) -> ModelProto:
-    """Returns the model with its large or external initializers as inputs without data."""
+    """
+    Returns the model with large and external initializers turned into inputs without
+    data.
+    """
     graph = model.graph
     light = ModelProto()
     for field, value in model.ListFields():
@@ -180,7 +188,10 @@ def without_weights(model: ModelProto) -> ModelProto:
 
 
 def convert(model: ModelProto) -> ModelProto:
-    """Returns the model at the dialect's opset. Node metadata and value types are kept."""
+    """
+    Returns the model at the dialect's opset, with the metadata of nodes and the types
+    of values kept. Raises DistIRError if it cannot be converted.
+    """
     versions = opset_versions(model)
     stale: list[NodeProto] = []
     for node in model.graph.node:
@@ -215,9 +226,9 @@ def convert(model: ModelProto) -> ModelProto:
 
 def _restore_sampling(graph: GraphProto) -> None:
     """
-    Restores the sampling of Resize and Upsample. Before they had attributes for it they
-    took the elements at `floor(i / scale)`; the converter leaves these attributes at
-    another default.
+    Restores how Resize samples after a conversion from an old opset, in place. Old
+    Resize and Upsample take the element at `floor(i / scale)`, but the converter leaves
+    the attributes for it at another default.
     """
     for node in graph.node:
         if node.op_type == "Resize" and not domain_of(node):
@@ -229,8 +240,8 @@ def _restore_sampling(graph: GraphProto) -> None:
 
 def _restore_annotations(source: GraphProto, target: GraphProto) -> None:
     """
-    Restores node metadata, which the converter drops; nodes are matched by the names of
-    their outputs.
+    Restores the metadata of nodes, which ONNX's converter drops, in place. Nodes are
+    matched by the names of their outputs.
     """
     by_output = {o: node for node in source.node for o in node.output if o}
     for node in target.node:
@@ -246,8 +257,8 @@ def _restore_annotations(source: GraphProto, target: GraphProto) -> None:
 @cache
 def _same_signature(name: str, domain: str, version: int) -> bool:
     """
-    Whether nothing but type constraints and documentation of an operator changed between
-    that version of its domain and the dialect's.
+    Whether an operator is the same in version `version` of its domain and in the
+    dialect's version, except for type constraints and documentation.
     """
     try:
         old = defs.get_schema(name, version, domain)

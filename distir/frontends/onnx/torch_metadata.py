@@ -1,6 +1,6 @@
 """
-Reads what PyTorch's newer exporter writes into an ONNX file about the program that it
-exported: what each tensor was, and which operation of PyTorch each node comes from.
+Reads the metadata that PyTorch's newer exporter writes into ONNX files: the kind of
+each tensor, and the PyTorch operation that each node comes from.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class ExportedTensors:
     """
     The tensors that an exported program held, used or not.
 
-    - `kinds`: what each was, by its name in the state dict: `PARAMETER`, `BUFFER` or
-      `CONSTANT_TENSOR`.
-    - `names`: these names, by the names of the tensors in the program.
+    - `kinds`: the kind of each tensor, by its name in the state dict: `PARAMETER`,
+      `BUFFER` or `CONSTANT_TENSOR`.
+    - `names`: the name in the state dict, by the name in the exported program.
     """
 
     kinds: dict[str, str]
@@ -42,8 +42,8 @@ class ExportedTensors:
 
 def exported_tensors(graph: GraphProto) -> ExportedTensors | None:
     """
-    Returns the metadata that PyTorch's exporter wrote about the tensors of a graph; None if
-    another program wrote it.
+    Returns the metadata about tensors that PyTorch's exporter wrote into a graph, or
+    None if the graph has none.
     """
     kinds: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -63,23 +63,23 @@ def exported_tensors(graph: GraphProto) -> ExportedTensors | None:
 
 def operation_in_torch(node: NodeProto) -> str:
     """
-    Returns PyTorch's operation that a node comes from, with its operands, as text; "" if
-    unknown.
+    Returns the PyTorch operation that a node comes from, with its operands, as text.
+    Returns "" if it is unknown.
     """
     return next((e.value for e in node.metadata_props if e.key == _FX_NODE), "")
 
 
 def operands_in_torch(node: NodeProto) -> frozenset[str]:
     """
-    Returns the operands, by their names in the program, of PyTorch's operation that a node
-    comes from.
+    Returns the names, in the exported program, of the operands of the PyTorch operation
+    that a node comes from.
     """
     found = _operation(node)
     return frozenset(_VALUE.findall(found["arguments"]) if found else ())
 
 
 def is_detach(node: NodeProto) -> bool:
-    """Whether a node stands where PyTorch stops the gradient."""
+    """Whether PyTorch stops the gradient at this node."""
     found = _operation(node)
     return node.op_type == "Identity" and bool(
         found and found["target"].startswith(_DETACH)
@@ -88,8 +88,8 @@ def is_detach(node: NodeProto) -> bool:
 
 def lost_detach(node: NodeProto) -> bool:
     """
-    Whether a node read the result of a `detach` that the exporter's optimizer removed. Such
-    results are named after the operation, with a number.
+    Whether a node read the result of a `detach` that the exporter's optimizer removed.
+    It is recognised by its name: `detach` or `detach` with a number.
     """
     read = {n for n in operands_in_torch(node) if re.fullmatch(r"detach(_\d+)?", n)}
     return bool(read - set(node.input)) and not is_detach(node)

@@ -1,6 +1,7 @@
 """
-Nodes of our own domain, which `experts.py` and `functions.py` of `torch/export` write, as ops
-of the `train` dialect, or as operators of ONNX that PyTorch's exporter does not write.
+Reads nodes of DistIR's own domain, which `experts.py` and `functions.py` in
+`torch/export` write. They become ops of the `train` dialect, or ONNX operators that
+PyTorch's exporter does not write.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def _node(
     name: str, ranks: Sequence[int | None], *numbers: str
 ) -> Callable[[Read], Read]:
     """
-    Registers what reads the nodes of that name, which have operands with so many dimensions
-    (None: with any) and these integers as attributes.
+    Returns a decorator that registers the reader of nodes called `name`. Such a node
+    has one operand for each rank in `ranks` (None: any rank), and the integer
+    attributes `numbers`.
     """
 
     def register(read: Read) -> Read:
@@ -69,7 +71,7 @@ def _node(
 
 
 def _tensor(like: SSAValue, *sizes: int) -> Attribute:
-    """Returns a tensor type of these sizes with the element type of `like`."""
+    """Returns a tensor type with the shape `sizes` and the element type of `like`."""
     return TensorType(element_type(like), sizes)
 
 

@@ -1,5 +1,5 @@
 """
-Infers the types of the values of an ONNX graph by ONNX's own inference, one node at a time.
+Infers the types of the values of an ONNX graph with ONNX's own inference, node by node.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from distir.frontends.onnx.names import domain_of, node_name, value_infos
 
 class TypeInference:
     """
-    Types by value name. Shapes are inferred from types and from the constants given to
-    `known`; where the model's own annotations are more precise, these are taken.
+    Types by the name of the value. Shapes are inferred from types and from the
+    constants in `known`. More precise annotations of the model are used too.
 
     - `dims`: sizes of the symbolic dimensions in annotations.
-    - `versions`: of each domain, the version whose operators the nodes are.
+    - `versions`: the operator version of each domain.
     """
 
     def __init__(
@@ -48,8 +48,9 @@ class TypeInference:
 
     def infer(self, node: NodeProto) -> list[TypeProto]:
         """
-        Infers the types of the node's results, adds them to `types` and returns them.
-        Omitted results get a type too. Raises DistIRError.
+        Infers the types of the results of `node`, adds them to `types` and returns
+        them. Omitted results get a type too. Raises DistIRError if there is no such
+        type.
         """
         found = self.inferred(node)
         if isinstance(found, DistIRError):
@@ -57,7 +58,10 @@ class TypeInference:
         return found
 
     def inferred(self, node: NodeProto) -> list[TypeProto] | DistIRError:
-        """Returns the result of `infer`, or the error if there is no such type."""
+        """
+        Returns the types of the results of `node`, as `infer` does, or the error as a
+        value.
+        """
         schema = defs.get_schema(
             node.op_type, self.versions[domain_of(node)], domain_of(node)
         )
@@ -94,8 +98,8 @@ class TypeInference:
         self, schema: defs.OpSchema, node: NodeProto, index: int
     ) -> TypeProto | None:
         """
-        Returns the type of an input that has the same element type as the result, by the
-        schema; None if there is none.
+        Returns the type, without a shape, of an input that has the same element type as
+        the result `index` by the schema. Returns None if there is no such input.
         """
         formal = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
         for position, name in enumerate(node.input):
@@ -112,9 +116,7 @@ class TypeInference:
 def _most_precise(
     inferred: TypeProto | None, declared: TypeProto | None
 ) -> TypeProto | None:
-    """
-    Returns the inferred type, completed by what only the declared one knows of its shape.
-    """
+    """Returns the inferred type, with sizes added that only the declared type knows."""
     if inferred is None or not inferred.WhichOneof("value"):
         return declared
     if declared is None or not inferred.HasField("tensor_type"):

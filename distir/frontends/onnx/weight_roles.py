@@ -1,11 +1,12 @@
 """
 Decides which tensors of an ONNX file are trained.
 
-A file holds parameters, buffers and literals alike, as initializers. PyTorch's newer
-exporter says which is which, and that is believed. In other files, a tensor that operators use as a
-weight is taken for a parameter, and one that is certainly none for a constant. The rest is in
-doubt, and the argument records that (`dist.doubt`): the program can be run, but not trained
-before the user says what the tensor is.
+A file stores parameters, buffers and literals alike as initializers. PyTorch's newer
+exporter records the kind of each, and this record is trusted. In other files, a tensor
+that operators use as a weight counts as a parameter, and a tensor that is certainly no
+parameter as a constant. Any other tensor is in doubt, and its argument records that
+(`dist.doubt`): the program can be run, but not trained until the user states the
+tensor's role.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ from distir.program.doubts import FOLDED, TRACED, UNKNOWN
 Role = Literal["parameter", "constant", "literal"]
 
 _STATISTICS: Mapping[str, tuple[int, ...]] = {"onnx.BatchNormalization": (3, 4)}
-"""By operator, the operands that are averages over batches, which no gradient updates."""
+"""
+By operator, the operands that are averages over batches. No gradient updates them.
+"""
 
 _SIZES = {**SIZE_OPERANDS, "onnx.Upsample": (1,)}
-"""By operator, the positions of operands that decide the sizes of results."""
+"""By operator, the positions of the operands that determine sizes of results."""
 
 _SEEN_THROUGH = ("onnx.Identity", "onnx.Transpose", "onnx.Cast")
 _NUMBER = "scalar_tensor_default"
@@ -46,9 +49,9 @@ _NUMBER = "scalar_tensor_default"
 @dataclass(frozen=True)
 class WeightRole:
     """
-    The role of a float tensor in a file. A `literal` becomes an op of the program,
-    everything else an argument; `doubt` says why a parameter cannot be trained
-    (`distir.program.doubts`).
+    The role of a float tensor in a file. A `literal` becomes an op of the program, and
+    any other tensor an argument. `doubt` is the reason why a parameter cannot be
+    trained (`distir.program.doubts`), or None.
     """
 
     role: Role
@@ -58,14 +61,15 @@ class WeightRole:
 
 class WeightRoles:
     """
-    Decides what the float tensors of one graph are.
+    Decides the roles of the float tensors of one graph.
 
     - `source`, `prepared`: the graph as it was read, and as it is imported.
     - `weights`: the names of the tensors.
-    - `trainable`, `frozen`: patterns of names (`*`, `?`, `[...]`) that decide; where both
-      match, a tensor is trained. Raises DistIRError for one that matches nothing.
-    - `is_traced`: whether PyTorch wrote the file. If the file does not say what the tensors
-      are, it was the older exporter, by a trace.
+    - `trainable`, `frozen`: patterns of names (`*`, `?`, `[...]`) that override the
+      file; a tensor that matches both is trained. Raises DistIRError for a pattern
+      without a match.
+    - `is_traced`: whether PyTorch wrote the file. If the file does not tell the kinds
+      of the tensors, the older exporter wrote it, by a trace.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class WeightRoles:
         self.exported = exported_tensors(source)
         self.is_traced = is_traced and self.exported is None
         self.guessed: list[str] = []
-        """The names of parameters that are known as such only by their use."""
+        """The names of parameters that are recognised only by their use."""
         lost = self.exported.kinds if self.exported is not None else ()
         self.frozen = matching(frozen, weights, "frozen", lost)
         self.trainable = matching(trainable, weights, "trainable", lost)
@@ -95,8 +99,8 @@ class WeightRoles:
 
     def _replaced(self, graph: GraphProto) -> set[str]:
         """
-        Returns the tensors that nodes read instead of a parameter or buffer that they read
-        in PyTorch, which was merged with an equal one, transposed or folded.
+        Returns the tensors that nodes read in place of a parameter or buffer. The
+        exporter merged the original with an equal tensor, transposed it or folded it.
         """
         if self.exported is None:
             return set()
@@ -112,7 +116,10 @@ class WeightRoles:
         return found
 
     def of(self, name: str, rank: int, size: int) -> WeightRole:
-        """Returns the role of the tensor with that name, rank and number of elements."""
+        """
+        Returns the role of the tensor `name`, which has `rank` dimensions and `size`
+        elements.
+        """
         if name in self.trainable:
             return WeightRole("parameter")
         if name in self.frozen:
@@ -161,8 +168,8 @@ class WeightRoles:
 
     def _final_uses(self, name: str) -> Iterator[tuple[NodeProto, int]]:
         """
-        Yields the nodes that use a tensor, as it is or transposed, with the operand's
-        index.
+        Yields the nodes that use the tensor `name`, each with the operand's index.
+        Identities, transposes and casts of the tensor are followed.
         """
         names = [name]
         while names:
@@ -174,7 +181,7 @@ class WeightRoles:
 
 
 def parameters_of(exported: ExportedTensors) -> set[str]:
-    """Returns the names of all parameters."""
+    """Returns the names of all tensors that are parameters."""
     return {name for name, kind in exported.kinds.items() if kind == PARAMETER}
 
 
@@ -185,8 +192,9 @@ def matching(
     lost: Collection[str] = (),
 ) -> set[str]:
     """
-    Returns the names that match one of the patterns. Raises DistIRError for a pattern that
-    matches none; `lost` are names that an exporter may have removed.
+    Returns the `names` that match one of `patterns`. Raises DistIRError if a pattern
+    matches none. `option` is the name of the option for messages; `lost` are names that
+    an exporter may have removed.
     """
     found: set[str] = set()
     for pattern in patterns:
@@ -208,7 +216,9 @@ def matching(
 
 
 def _name(node: NodeProto) -> str:
-    """Returns the name of the op of a node; "" for one that is not of ONNX's own domain."""
+    """
+    Returns the name of a node's op, or "" if the node is not of ONNX's default domain.
+    """
     return "" if domain_of(node) else f"onnx.{node.op_type}"
 
 
@@ -220,8 +230,8 @@ def _is_operand(
 
 def decides_sizes(graph: GraphProto) -> set[str]:
     """
-    Returns the values of a graph, whose nodes are in order, that are read to decide sizes and
-    for nothing else, through any number of nodes.
+    Returns the values of `graph` that are read, directly or through other nodes, only
+    to determine sizes. The nodes must be in order.
     """
     kept = {output.name for output in graph.output} | _read_in_bodies(graph)
     decided: set[str] = set()

@@ -1,4 +1,4 @@
-"""Writes the nodes of an ONNX graph one by one, and puts bodies of nodes among them."""
+"""Writes the nodes of an ONNX graph one by one, and splices in the bodies of nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distir.frontends.onnx.file import is_large
 from distir.frontends.onnx.names import node_name
 
 Names = Mapping[str, str]
-"""Names of values in a body, each with its name in the graph that is written."""
+"""Names of values in a body, mapped to their names in the new graph."""
 
 
 class GraphWriter(ABC):
@@ -34,7 +34,7 @@ class GraphWriter(ABC):
     A new list of nodes for the graph of a model, with facts about their values.
 
     - `nodes`: the nodes so far, in order. A known value of a body, such as the index of
-      a loop, is only written where an other node reads it.
+      a loop, is written only where another node reads it.
     - `tensors`: the initializers of bodies that were written.
     """
 
@@ -47,24 +47,30 @@ class GraphWriter(ABC):
         self.facts = Facts(model, inputs, dims)
         self.nodes: list[NodeProto] = []
         self._waiting: dict[str, NodeProto] = {}
-        """By name of a known value, the node that computes it, until it is read."""
+        """
+        The node that computes each known value, by the name of the value, until it is
+        read.
+        """
         self.tensors: list[TensorProto] = []
         graph = model.graph
         self.taken = {o for node in graph.node for o in node.output}
         self.taken |= {v.name for v in [*graph.input, *graph.initializer]}
         self._numbers = defaultdict[str, Iterator[int]](lambda: count(1))
         self._held: dict[int, tuple[GraphProto, Names]] = {}
-        """By the identity of a body, the body and the names of its initializers."""
+        """Each body, and the new names of its initializers, by the body's identity."""
 
     @abstractmethod
     def write(self, node: NodeProto, names: Names | None, scope: str = "") -> Names:
         """
-        Adds what stands for a node of the graph, or, with `names`, of a body. Returns the
-        names of the node's results.
+        Adds the nodes that stand for `node`. With `names`, the node belongs to a body.
+        Returns the names of the node's results.
         """
 
     def emit(self, node: NodeProto, *, lazily: bool = True) -> None:
-        """Adds a node, if `lazily` not before its results are read where they are known."""
+        """
+        Adds a node. If `lazily` and its results are known, it is added when they are
+        first read.
+        """
         self.facts.learn(node)
         if lazily and all(name in self.facts.arrays for name in node.output if name):
             self._waiting |= {name: node for name in node.output if name}
@@ -78,8 +84,9 @@ class GraphWriter(ABC):
 
     def need(self, name: str) -> None:
         """
-        Adds the node that computes a value, if it is waiting; integers become constants.
-        Floats stay computed, as they may be of parameters.
+        Adds the node that computes the value `name`, if it is still waiting. Known
+        integers become constants. Floats stay computed, because they may depend on
+        parameters.
         """
         node = self._waiting.pop(name, None)
         if node is None:
@@ -94,7 +101,10 @@ class GraphWriter(ABC):
         self._append(node)
 
     def new_name(self, name: str) -> str:
-        """Returns a name of a value that is not taken, the given one if possible."""
+        """
+        Returns a free name for a value: `name` if it is free, else `name` with a
+        number.
+        """
         found = name
         while found in self.taken:
             found = f"{name}.{next(self._numbers[name])}"
@@ -105,19 +115,22 @@ class GraphWriter(ABC):
         self, op_type: str, inputs: Sequence[str], name: str, **attributes: Any
     ) -> str:
         """
-        Adds a node of the standard with one result, and returns the name of that, which is
-        like `name`.
+        Adds a node of a standard operator with one result, and returns the result's
+        name, which is made from `name`.
         """
         output = self.new_name(name)
         self.emit(helper.make_node(op_type, inputs, [output], **attributes))
         return output
 
     def constant(self, array: npt.NDArray[Any], name: str) -> str:
-        """Adds a constant and returns its name."""
+        """Adds a constant and returns its name, which is made from `name`."""
         return self.add("Constant", [], name, value=numpy_helper.from_array(array))
 
     def unsqueezed(self, name: str, axis: int) -> str:
-        """Adds a node that gives a value a dimension of size 1."""
+        """
+        Adds a node that inserts a dimension of size 1 at `axis`, and returns its
+        result's name.
+        """
         if self.facts.versions[""] < 13:
             return self.add("Unsqueeze", [name], f"{name}.row", axes=[axis])
         axes = self.constant(np.array([axis]), f"{name}.axis")
@@ -129,9 +142,10 @@ class GraphWriter(ABC):
         """
         Adds the nodes of a body and returns the names of its results.
 
-        - `given`: names of the values that its inputs have.
-        - `names`: those of the body around it, None if that is the graph.
-        - `scope`: the scope of nodes that have none.
+        - `given`: the names of the values that the body's inputs get.
+        - `names`: the names of values in the surrounding body, or None in the graph
+          itself.
+        - `scope`: the scope for nodes that have none.
         """
         inside = {**(names or {}), **self._initializers(body), **given}
         for node in body.node:
@@ -139,7 +153,10 @@ class GraphWriter(ABC):
         return [inside.get(o.name, o.name) for o in body.output]
 
     def _initializers(self, body: GraphProto) -> Names:
-        """Returns the names of a body's initializers, which belong to the graph then."""
+        """
+        Returns the new names of a body's initializers, which become initializers of the
+        graph.
+        """
         if id(body) in self._held:
             return self._held[id(body)][1]
         names: dict[str, str] = {}
@@ -158,8 +175,9 @@ class GraphWriter(ABC):
 
     def known(self, node: NodeProto, name: str, what: str) -> Any:
         """
-        Returns the number that a value is, which must be known before the program runs, as
-        it says what a node does: `what`, in a message. Raises DistIRError.
+        Returns the number that the value `name` holds. It must be known before the
+        program runs, because it decides what `node` does; `what` describes this in the
+        message. Raises DistIRError if it is unknown.
         """
         array = self.facts.arrays.get(name)
         if array is not None and array.size == 1:

@@ -1,8 +1,9 @@
 """
-PyTorch modules as sequential programs.
+Imports PyTorch modules as sequential programs.
 
-`importer.py` is the way of a module: `export` makes an ONNX model of it, by one of PyTorch's
-two exporters and with what these lose, `distir.frontends.onnx` reads that, and `checks`
-compares the program with the module. `modules` runs modules and leaves them as they were.
-`training.py` is a second way to a training step, in which PyTorch differentiates.
+`importer.py` goes through the steps. `export` makes an ONNX model of the module, with
+one of PyTorch's two exporters, and restores what these lose. `distir.frontends.onnx`
+reads the model, and `checks` compares the program with the module. `modules` runs
+modules without changing them. `training.py` is another way to a training step, in which
+PyTorch differentiates.
 """

@@ -1,4 +1,7 @@
-"""Imports PyTorch modules as sequential programs, through PyTorch's two ONNX exporters."""
+"""
+Imports PyTorch modules as sequential programs, through one of PyTorch's two ONNX
+exporters.
+"""
 
 from __future__ import annotations
 
@@ -41,40 +44,47 @@ def import_torch(
     allow: Sequence[str] = (),
 ) -> ImportedModel:
     """
-    Imports the inference program of a module for inputs of the shapes of `args` and
-    `kwargs`. With `training`, it is the program of which `differentiate` makes a training
-    step: each part of the module is in its own mode, so that parts in `train()` have
-    dropout and use the statistics of the batch, and parts in `eval()` do not. Parameters
-    have the names of the module's state dict; those that require no gradient are frozen,
-    unless the patterns of names `trainable` and `frozen` (see `import_onnx`) say otherwise.
+    Imports a module as an inference program for inputs with the shapes of `args` and
+    `kwargs`.
+
+    With `training`, it is the program from which `differentiate` makes a training step.
+    Each part of the module is in its own mode then: parts in `train()` have dropout and
+    use the statistics of the batch, and parts in `eval()` do not. Parameters have the
+    names of the module's state dict. Parameters that require no gradient are frozen,
+    unless the patterns of names `trainable` and `frozen` (see `import_onnx`) say
+    otherwise.
 
     Parameters and inputs may be on the meta device or fake tensors: the program is the
-    same, and its weights lack their values. Buffers without values, which a program reads as
-    constants, are computed if they belong to Hugging Face's models and no checkpoint has
-    them.
+    same, and its weights have no values. Programs read buffers as constants. Buffers
+    without values are computed if they belong to a Hugging Face model and are not
+    stored in checkpoints.
 
-    Mixtures of experts of Hugging Face become ops of `train`, whichever implementation their
-    configuration names. Every expert takes all tokens that choose it; with `capacity_factor`,
-    no more of each sequence than evenly dealt tokens would give it, times that factor.
+    Hugging Face's mixtures of experts become ops of `train`, whichever implementation
+    their configuration names. Every expert takes all tokens that choose it. With
+    `capacity_factor`, it takes at most this factor times its share of an even
+    distribution of each sequence's tokens.
 
-    `masked_scatter`, which models use to put the features of images or sounds among words,
-    counts places through the whole batch. `equal_features` asserts that each sample has as
-    many places as features, so that these belong to their sample, and samples can be split
-    over devices and into micro-batches. No shape tells whether that is so: the results of a
-    sample that has another number of places are NaN.
+    Models use `masked_scatter` to put features of images or sounds among words; it
+    counts places through the whole batch. `equal_features` asserts that each sample has
+    as many places as features. The features then belong to their sample, and samples
+    can be split over devices and into micro-batches. Shapes cannot prove the assertion:
+    the results of a sample with another number of places are NaN.
 
-    `exporter` is one of PyTorch's; None tries the newer, then the older one. Without `copy`
-    the weights share the memory of the module.
+    `exporter` is the name of one of PyTorch's exporters; None tries the newer one, then
+    the older one. Without `copy`, the weights share the memory of the module.
 
-    Python of the module runs once, when it is exported. Where that shows (Python reads values
-    of tensors or draws random numbers, a function has a backward of its own), it is an error
-    that names the line. With `check` the program is also run beside the module, if that takes
-    seconds: on the example inputs, and on others of the same shapes; in training mode the
-    module runs twice. A difference is an error that says in which part it begins. The module,
-    with its buffers and modes, and random numbers are left as they were. `allow` has the
-    names of differences that are accepted (`trust.ACCEPTED`). Why a program was not
-    compared is among the `notes` of the result; with `capacity_factor` it computes something
-    else on purpose. Raises DistIRError.
+    The module's Python code runs once, during the export. It is an error, which names
+    the line, if this makes a difference: Python reads values of tensors or draws random
+    numbers, or a function has a custom backward. With `check`, the program is also
+    compared with the module if that takes seconds, on the example inputs and on others
+    of the same shapes; in training mode the module runs twice. A difference is an error
+    that names the part in which it begins. `allow` lists the names of differences that
+    are accepted (`trust.ACCEPTED`).
+
+    The module, with its buffers and modes, and the states of random numbers are left
+    unchanged. If a program was not compared, the `notes` of the result give the reason.
+    With `capacity_factor` programs are never compared, because they differ on purpose.
+    Raises DistIRError if the module cannot be imported or differs.
     """
     from distir.frontends.onnx.importer import import_onnx
     from distir.frontends.torch.checks.comparison import compare
@@ -116,8 +126,9 @@ def import_torch(
 
 def import_exported(module: torch.nn.Module, path: str | Path) -> ImportedModel:
     """
-    Does what `import_torch` does, from a file that `export_onnx` wrote for the module; the
-    file is not needed afterwards. Raises DistIRError.
+    Imports an ONNX file that `export_onnx` wrote for `module`, with the same result as
+    `import_torch`. The file is not needed afterwards. Raises DistIRError if the file
+    cannot be imported.
     """
     from distir.frontends.onnx.importer import import_onnx
 
@@ -134,7 +145,10 @@ def _mark(
     trainable: Sequence[str],
     frozen: Sequence[str],
 ) -> None:
-    """Marks which weights are parameters, and which are frozen, as the module says."""
+    """
+    Marks which weights are parameters, and which are frozen. The module decides, unless
+    a name matches the patterns `trainable` or `frozen`.
+    """
     parameters = dict(module.named_parameters(remove_duplicate=False))
     buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
     function = entry_function(imported.module)
@@ -181,11 +195,12 @@ def export_onnx(
     allow: Sequence[str] = (),
 ) -> None:
     """
-    Writes the program of a module (see `import_torch`) to an ONNX file in the form that
-    `import_onnx` reads best: with static shapes, and with the names of modules, parameters,
-    inputs and outputs. Large weights may go to a file beside it. The module is left as it
-    was. It is not compared with the file; `allow` is as in `import_torch`. Raises
-    DistIRError.
+    Exports a module to an ONNX file in the form that `import_onnx` reads best: with
+    static shapes, and with the names of modules, parameters, inputs and outputs.
+
+    Large weights may be stored in a file beside it. The module is left unchanged. The
+    file is not compared with the module. The options are those of `import_torch`.
+    Raises DistIRError if the module cannot be exported.
     """
     exported = export_module(
         module,

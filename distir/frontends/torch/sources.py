@@ -1,6 +1,6 @@
 """
-Modules for `distir import` that come from code: from a function in a Python file, or from
-the configuration of a model of Hugging Face.
+Makes modules for `distir import` from code: from a function in a Python file, or from
+the configuration of a Hugging Face model.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TASKS = {
     "sequence-classification": "AutoModelForSequenceClassification",
     "image-classification": "AutoModelForImageClassification",
 }
-"""By the name of a task, the class of transformers that makes models for it."""
+"""The class of transformers that makes models for a task, by the name of the task."""
 
 
 _LARGE = 1 << 22
 """
-The elements from which on a new tensor is taken for a parameter. Buffers as large, which have
-to have values, are none of a configuration's.
+The number of elements from which on a new tensor counts as a parameter. Buffers, which
+must have values, are smaller in models that are made from a configuration.
 """
 
 
@@ -48,8 +48,9 @@ class ModuleSource:
 
 def from_function(path: Path, name: str) -> ModuleSource:
     """
-    Returns the result of the function of that name in a Python file: `(module, args)` or
-    `(module, args, kwargs)`. Raises DistIRError, also for errors that the file raises.
+    Calls the function `name` of a Python file and returns its result, `(module, args)`
+    or `(module, args, kwargs)`. Raises DistIRError if the function is missing, returns
+    something else, or the file or the function raises an error.
     """
     import torch
 
@@ -87,8 +88,8 @@ def from_function(path: Path, name: str) -> ModuleSource:
 @contextlib.contextmanager
 def _failures_of(code: str) -> Generator[None]:
     """
-    A context manager that turns what a user's code, called inside, raises into a
-    DistIRError.
+    A context manager that turns errors of users' code into a DistIRError. `code` names
+    the code in the message.
     """
     try:
         yield
@@ -99,7 +100,10 @@ def _failures_of(code: str) -> Generator[None]:
 
 
 def _loaded(path: Path) -> ModuleType:
-    """Imports a Python file, which can import what lies beside it. Raises DistIRError."""
+    """
+    Imports a Python file, which may import modules from its own folder. Raises
+    DistIRError if this fails.
+    """
     if not path.is_file():
         raise DistIRError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"distir_source_{path.stem}", path)
@@ -126,11 +130,13 @@ def from_config(
     meta: bool,
 ) -> ModuleSource:
     """
-    Returns the model of Hugging Face that a `config.json` describes, for a task, with
-    example inputs: `batch` sequences of `seq` tokens, or images of the size that the
-    configuration says. The decoder of a model from sequences to sequences gets `target_seq`
-    tokens, by default `seq`. Nothing is downloaded: parameters have initial values, or none
-    with `meta`. Raises DistIRError.
+    Makes the Hugging Face model that a `config.json` describes, for a task, and example
+    inputs for it.
+
+    The inputs are `batch` sequences of `seq` tokens, or images of the configuration's
+    size. The decoder of a sequence-to-sequence model gets `target_seq` tokens, by
+    default `seq`. Nothing is downloaded: parameters have initial values, or none with
+    `meta`. Raises DistIRError if the file, the task or a size does not fit.
     """
     one_of("task", task, tuple(TASKS))
     try:
@@ -166,7 +172,10 @@ def from_config(
 
 
 def _config(path: Path) -> Any:
-    """Returns the configuration in a file. Raises DistIRError."""
+    """
+    Returns the configuration in a file. Raises DistIRError if transformers cannot read
+    it.
+    """
     from transformers import CONFIG_MAPPING
 
     try:
@@ -198,7 +207,10 @@ def _example(
     seq: int | None,
     target_seq: int | None,
 ) -> dict[str, torch.Tensor]:
-    """Returns example inputs of a model by name. Raises DistIRError."""
+    """
+    Returns example inputs of a model by name. Raises DistIRError if a length is missing
+    or does not fit.
+    """
     import torch
 
     if target_seq is not None and task != "seq2seq-lm":
@@ -233,8 +245,9 @@ def _example(
 @contextlib.contextmanager
 def _parameters_on_meta() -> Generator[None]:
     """
-    A context manager inside which parameters that modules register have no values and take
-    no memory, large ones at no time; buffers, which a checkpoint may lack, are computed.
+    A context manager inside which new parameters of modules have no values and take no
+    memory. Large ones are never allocated at all. Buffers are computed, because a
+    checkpoint may lack them.
     """
     import torch
     from torch.overrides import TorchFunctionMode

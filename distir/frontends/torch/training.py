@@ -1,9 +1,9 @@
 """
-A second way to a training step: PyTorch differentiates, and its whole step (forward,
-backward and optimizer, as one function) is exported to ONNX and imported.
+An alternative way to a training step: PyTorch differentiates, and its whole step
+(forward, backward and optimizer as one function) is exported to ONNX and imported.
 
-What `differentiate` makes of a forward program is shorter and keeps layers and scopes; this
-way needs no gradient rule of DistIR, so that it serves as an oracle for them.
+Programs that `differentiate` makes are shorter and keep layers and scopes. This
+alternative needs no gradient rules of DistIR, so it serves as an oracle for them.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 @dataclass(frozen=True)
 class TorchOptimizer:
     """
-    An update of `torch.optim` as a function. States have the type of their parameter and
-    begin as zeros; `weight_decay` None is PyTorch's default.
+    An update rule of `torch.optim` as a pure function. States have the type of their
+    parameter and start as zeros. A `weight_decay` of None is PyTorch's default.
     """
 
     name: str = "sgd"
@@ -63,7 +63,7 @@ class TorchOptimizer:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The names of the states of a parameter, without that of the parameter."""
+        """The names of the states that belong to one parameter."""
         if self.name == "sgd":
             return ("momentum",) if self.momentum > 0 else ()
         return ("exp_avg", "exp_avg_sq")
@@ -75,7 +75,9 @@ class TorchOptimizer:
         states: Sequence[torch.Tensor],
         step: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Returns the new parameter and states; `step` counts from 1."""
+        """
+        Returns the new parameter, followed by its new states. `step` counts from 1.
+        """
         import torch
 
         default = 0.01 if self.name == "adamw" else 0.0
@@ -120,33 +122,36 @@ def import_training_step(
 ) -> ImportedModel:
     """
     Returns the program `(inputs, labels, parameters, constants, states) -> (loss, new
-    parameters, new states)` of a training step, with the names, roles and `dist.updates`
-    that `differentiate` gives. States are not among the weights; they begin as zeros.
+    parameters, new states)` of a training step, with the names, roles and
+    `dist.updates` that `differentiate` gives. States start as zeros and are not among
+    the weights.
 
-    - `args`, `kwargs`: example inputs; their shapes and everything in them that is not a
-      tensor become fixed.
+    - `args`, `kwargs`: example inputs; their shapes, and all values that are not
+      tensors, become fixed.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`), `mse`, or a
       function of the output and the labels, for which `labels` is an example.
-    - `output`: the index of the leaf of the module's output of which the loss is taken.
+    - `output`: the index of the output that the loss takes, among all tensors that the
+      module returns.
 
-    What to know about PyTorch here:
+    Consequences of the export by PyTorch:
 
-    - The module is in evaluation mode, as for `import_torch`: no dropout, and batch
-      normalisation with its running statistics, which do not change.
-    - The forward is exported first and then differentiated. Tracing the module itself fails
-      where Hugging Face models look at the values of an attention mask.
-    - The exporter gives `nll_loss_forward` a total weight of 1, which scales the gradients
-      of a cross-entropy silently, and cannot write some backward ops: PyTorch's
-      decompositions of these replace them before. There is none for the backward of fused
-      attention: the plain form is traced.
-    - There is no ONNX form of the backward of a convolution: that is an error here.
-    - The exporter's optimizer would drop Adam's epsilon; it is off.
-    - The graph has no module scopes and no functions: passes that need them, such as
+    - The module is in evaluation mode: there is no dropout, and batch normalisation
+      uses its running statistics and does not change them.
+    - The forward is exported first and then differentiated. Tracing the module itself
+      fails where Hugging Face models look at the values of an attention mask.
+    - The exporter gives `nll_loss_forward` a total weight of 1, which silently scales
+      the gradients of a cross-entropy, and it cannot write some backward ops. PyTorch's
+      own decompositions replace these ops before the export. There is no decomposition
+      of the backward of fused attention, so attention is traced in its plain form.
+    - The backward of a convolution has no ONNX form and is an error.
+    - The exporter's optimizer is switched off, because it would drop Adam's epsilon.
+    - The graph has no module scopes and no functions. Passes that need them, such as
       `outline-repeats` or tensor parallelism by name, find little.
-    - A parameter that the loss does not depend on is an argument, but is not updated; one
-      that does not require a gradient is a constant. Tied parameters are one.
+    - A parameter that the loss does not depend on is an argument, but is not updated. A
+      parameter that requires no gradient is a constant. Tied parameters are one
+      argument.
 
-    Raises DistIRError.
+    Raises DistIRError if PyTorch cannot export the step, or if an option is unknown.
     """
     if isinstance(optimizer, str):
         optimizer = TorchOptimizer(optimizer)
@@ -181,7 +186,7 @@ def import_training_step(
 
 
 class _Step:
-    """The step as a function of a flat list of tensors, its arguments."""
+    """A training step as a function of a flat list of tensors."""
 
     def __init__(
         self,
@@ -290,7 +295,7 @@ class _Step:
         return (loss.detach(), *new.values(), *states.values())
 
     def imported(self) -> ImportedModel:
-        """Traces, exports and imports the step."""
+        """Traces, exports and imports the step, and returns the program."""
         import torch
         from torch._decomp import decomposition_table
         from torch.fx.experimental.proxy_tensor import make_fx

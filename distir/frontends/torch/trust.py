@@ -1,4 +1,4 @@
-"""The checks of a module when it is imported, and differences that users accept."""
+"""The checks of a module at import, and the differences that users can accept."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ACCEPTED = (CONTROL_FLOW, PYTHON_RANDOM, CUSTOM_BACKWARD, MISMATCH)
 """
 The differences between a module and its program that users can accept:
 
-- `control-flow`: Python decides by the values of tensors, or counts its calls, and the
-  program does what it did for the example inputs;
-- `python-random`: Python draws random numbers, and the program has those of one call;
-- `custom-backward`: a `torch.autograd.Function` has another backward than the derivative of
-  its forward, which the program has;
-- `mismatch`: the program computes something else, or leaves buffers as they are that the
+- `control-flow`: Python decides by the values of tensors, or counts its calls; the
+  program repeats what Python did for the example inputs;
+- `python-random`: Python draws random numbers; the program repeats those of one call;
+- `custom-backward`: a `torch.autograd.Function` has a backward that is not the
+  derivative of its forward; the program uses the derivative;
+- `mismatch`: the program computes something else, or does not update buffers that the
   module updates.
 """
 
@@ -28,9 +28,9 @@ The differences between a module and its program that users can accept:
 @dataclass(frozen=True)
 class Trust:
     """
-    The degree to which an imported program is trusted.
+    How far an imported program is trusted.
 
-    - `check`: whether the program is run beside the module;
+    - `check`: whether the program is compared with the module;
     - `allow`: the accepted differences.
     """
 
@@ -39,7 +39,10 @@ class Trust:
 
     @staticmethod
     def of(check: bool, allow: Sequence[str]) -> Trust:
-        """Returns the options, by names that a user gave. Raises DistIRError."""
+        """
+        Returns the options for the names that a user gave. Raises DistIRError for an
+        unknown name.
+        """
         names = (allow,) if isinstance(allow, str) else tuple(allow)
         for name in names:
             if name not in ACCEPTED:
@@ -51,5 +54,8 @@ class Trust:
 
 
 def way_out(name: str) -> str:
-    """Returns the end of an error: how to accept a difference."""
+    """
+    Returns the end of an error message, which tells how to accept the difference
+    `name`.
+    """
     return f'or accept it with allow=("{name}",), --allow {name} of distir import'

@@ -1,8 +1,8 @@
 """
-The sharding rules and local forms of ONNX operators and of training steps, one file per
+Sharding rules and local forms of ONNX operators and of training ops, one file per
 family.
 
-Importing this package registers them. Ops without a rule are replicated.
+Importing this package registers them. An op without a rule is replicated.
 """
 
 from distir.dialects.registries import import_families

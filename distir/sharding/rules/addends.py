@@ -1,4 +1,7 @@
-"""Decompositions of ops that add something to a sum: the sum first, then the addition."""
+"""
+Decompositions of ops that add a term, such as a bias, to a sum: first the sum, then the
+addition.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ def _new(
 
 
 def _product(op: OnnxOp, drop: tuple[str, ...] = ()) -> OnnxOp:
-    """Returns the op restricted to its first two inputs, that is, without what it adds."""
+    """
+    Returns the op with only its first two inputs and without the attributes `drop`, so
+    that it adds nothing.
+    """
     attributes = {k: v for k, v in op.properties.items() if k not in (OMITTED, *drop)}
     return type(op).build_op(
         [op.input(0), op.input(1)], [op.results[0].type], attributes, _scope(op)
@@ -40,7 +46,10 @@ def _product(op: OnnxOp, drop: tuple[str, ...] = ()) -> OnnxOp:
 
 @decomposition("onnx.Gemm")
 def gemm(op: Operation) -> list[Operation] | None:
-    """Decomposes a Gemm with C into `alpha A B` and the addition of `beta C`."""
+    """
+    Decomposes a Gemm with an input `C` into the product `alpha A B` and the addition of
+    `beta C`. Returns None without `C`.
+    """
     if not isinstance(op, OnnxOp) or op.input(2) is None:
         return None
     product = _product(op, ("beta",))
@@ -61,8 +70,9 @@ def gemm(op: Operation) -> list[Operation] | None:
 @decomposition("onnx.Conv", "onnx.ConvTranspose")
 def convolution(op: Operation) -> list[Operation] | None:
     """
-    Decomposes a convolution with a bias. The bias, one number per output channel, gets
-    dimensions of size 1 for space.
+    Decomposes a convolution with a bias into the convolution and the addition of the
+    bias. The bias, one number per output channel, gets dimensions of size 1 for space.
+    Returns None without a bias.
     """
     if not isinstance(op, OnnxOp) or op.input(2) is None:
         return None
@@ -88,8 +98,8 @@ def convolution(op: Operation) -> list[Operation] | None:
 @decomposition("onnx.ScatterElements", "onnx.ScatterND")
 def scatter(op: Operation) -> list[Operation] | None:
     """
-    Decomposes a scatter that adds updates to data into their sum by places, and the addition
-    of the data.
+    Decomposes a scatter that adds updates to data: first the updates of each place are
+    summed, then the data are added.
     """
     if not isinstance(op, OnnxOp):
         return None

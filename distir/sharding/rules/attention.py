@@ -1,6 +1,6 @@
 """
-Rules and local forms of attention, ONNX's and that of training with its gradient, and of
-rotary position embedding.
+Sharding rules and local forms of ONNX attention, of attention in training with its
+gradient, and of rotary position embedding.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @onnx_rule("Attention")
 def attention(op: OnnxOp) -> Rule:
     """
-    The rule of attention: batch and heads are parallel. Query heads are `[key heads,
-    group]`: the queries of a group share a key head, so splitting `group` needs the keys
-    whole. Queries are parallel too unless a causal mask or window counts their positions.
+    Returns the rule of attention. Batch and heads are parallel. Query heads are `[key
+    heads, group]`: the queries of a group share a key head, so a split of `group` needs
+    whole keys. Queries are parallel too, unless a causal mask or a window depends on
+    their positions.
     """
     builder = RuleBuilder(op)
     query, key, value = (shape_of(op.operands[i]) for i in range(3))
@@ -99,8 +100,8 @@ def attention(op: OnnxOp) -> Rule:
 @local_form("onnx.Attention")
 def attention_local(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of attention: on packed operands, the attributes that count heads count
-    local ones.
+    Returns the local form of attention. On packed operands, the attributes hold the
+    number of local heads.
     """
     builder = LocalBuilder(context)
     local: dict[str, int] = {}
@@ -117,9 +118,9 @@ def attention_local(context: LocalContext) -> Sequence[Operation]:
 @onnx_rule("RotaryEmbedding")
 def rotary_embedding(op: OnnxOp) -> Rule:
     """
-    The rule of rotary embedding: batch, heads and positions are parallel. With position ids
-    the caches are looked up, so they are whole; without them the caches have the batch and
-    positions of the input.
+    Returns the rule of rotary embedding. Batch, heads and positions are parallel. With
+    position ids, rows of the caches are looked up, so the caches are whole. Without
+    them, the caches have the batch and positions of the input.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
@@ -141,8 +142,8 @@ def rotary_embedding(op: OnnxOp) -> Rule:
 @local_form("onnx.RotaryEmbedding")
 def rotary_embedding_local(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of rotary embedding: on packed operands, the attribute that counts heads
-    counts local ones.
+    Returns the local form of rotary embedding. On packed operands, the attribute
+    `num_heads` is the number of local heads.
     """
     builder = LocalBuilder(context)
     heads = builder.op.attribute("num_heads", 0)
@@ -156,8 +157,8 @@ def rotary_embedding_local(context: LocalContext) -> Sequence[Operation]:
 class AttentionFactors:
     """
     The factors of attention. Batch and heads are parallel, and so are queries, unless a
-    causal mask counts their positions. Query heads are `[key heads, group]`. Where queries
-    and keys see each other only within blocks, the blocks are parallel.
+    causal mask depends on their positions. Query heads are `[key heads, group]`. If
+    queries attend to keys of their own block only, blocks are parallel.
     """
 
     def __init__(self, op: FusedAttentionOp):
@@ -169,7 +170,9 @@ class AttentionFactors:
         self.head = self.key_head + self.group
         kind = "parallel" if op.is_causal is None else "replicate"
         self.rows_of_keys: Dim = ()
-        """The factors of queries over which the gradients of keys are sums."""
+        """
+        The factors of queries that the gradients of keys and values are sums over.
+        """
         if op.blocks is None:
             self.row = self.rows_of_keys = builder.factor(sizes.queries, kind)
             self.column = builder.factor(sizes.keys, "replicate")
@@ -192,8 +195,8 @@ class AttentionFactors:
 
     def _in_blocks(self, op: FusedAttentionOp, block: Dim, length: int) -> Dim:
         """
-        Returns a dimension that consists of blocks, of which only the number of blocks can
-        be split.
+        Returns a dimension of `length` elements that consists of blocks. Only the
+        number of blocks can be split.
         """
         run = op.run_length
         rounds = 1 if run is None else length // (op.block_count * run)
@@ -210,7 +213,8 @@ class AttentionFactors:
 @train_rule("attention")
 def fused_attention(op: AttentionOp) -> Rule:
     """
-    The rule of attention: batch and heads are parallel, and queries if it is not causal.
+    Returns the rule of attention. Batch and heads are parallel, and queries too if the
+    attention is not causal.
     """
     f = AttentionFactors(op)
     return f.builder.rule(
@@ -221,8 +225,8 @@ def fused_attention(op: AttentionOp) -> Rule:
 @train_rule("placed_attention")
 def placed_attention(op: PlacedAttentionOp) -> Rule:
     """
-    Returns the rule of attention with positions: queries are parallel, as their positions
-    are split with them.
+    Returns the rule of attention with explicit positions. Queries are parallel, because
+    their positions are split with them.
     """
     f = AttentionFactors(op)
     return f.builder.rule(
@@ -233,7 +237,10 @@ def placed_attention(op: PlacedAttentionOp) -> Rule:
 
 
 def attention_flops(op: FusedAttentionOp) -> int:
-    """Returns the floating-point operations of the two products of attention."""
+    """
+    Returns the number of floating-point operations of the two matrix products of
+    attention.
+    """
     sizes = op.sizes
     work = prod(sizes.scores) * (sizes.head + sizes.value_head)
     return 2 * work // op.block_count
@@ -248,8 +255,9 @@ def _gradient_flops(op: FusedAttentionOp) -> int:
 @train_rule("attention_grad")
 def attention_gradient(op: AttentionGradOp) -> Rule:
     """
-    The rule of attention's gradients: parallel as attention is. The gradients of keys and
-    values are sums over the queries and over the query heads of a key head.
+    Returns the rule of the gradient of attention, which is parallel where attention is.
+    The gradients of keys and values are sums over the queries, and over the query heads
+    of a key head.
     """
     f = AttentionFactors(op)
     return gradient_rule(op, f, [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask])
@@ -257,7 +265,7 @@ def attention_gradient(op: AttentionGradOp) -> Rule:
 
 @train_rule("placed_attention_grad")
 def placed_attention_gradient(op: PlacedAttentionGradOp) -> Rule:
-    """Returns the rule of the gradient of attention with positions."""
+    """Returns the rule of the gradient of attention with explicit positions."""
     f = AttentionFactors(op)
     return gradient_rule(
         op,
@@ -270,7 +278,8 @@ def gradient_rule(
     op: FusedAttentionOp, f: AttentionFactors, operands: list[Dims]
 ) -> Rule:
     """
-    Returns the rule of a gradient of attention, given the dimensions of its operands.
+    Returns the rule of a gradient of attention; `operands` are the dimensions of its
+    operands.
     """
     summed = (f.group, f.rows_of_keys)
     return f.builder.rule(
@@ -285,7 +294,10 @@ def gradient_rule(
 
 @train_rule("merge_attention")
 def merge_attention(op: MergeAttentionOp) -> Rule:
-    """Returns the rule of merging: batch, heads and queries are parallel."""
+    """
+    Returns the rule of the merge of two attention results. Batch, heads and queries are
+    parallel.
+    """
     builder = RuleBuilder(op)
     batch, head, row = rows = builder.factors(shape_of(op.logsumexp))
     size = shape_of(op.y)[-1]
@@ -305,8 +317,8 @@ def merge_attention(op: MergeAttentionOp) -> Rule:
 )
 def attention_of_part(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of attention: attributes count the local heads (of packed
-    operands) and the local blocks.
+    Returns the local form of attention. Its attributes hold the number of local heads
+    (for packed operands) and of local blocks.
     """
     op, local = context.op, with_local_heads(context)
     assert isinstance(op, FusedAttentionOp)
@@ -320,7 +332,10 @@ def attention_of_part(context: LocalContext) -> Sequence[Operation]:
 
 
 def with_local_heads(context: LocalContext) -> FusedAttentionOp:
-    """Returns a device's part of attention, which counts its own heads."""
+    """
+    Returns the attention op on a device's operands, with the number of local heads in
+    its attributes.
+    """
     op, local = context.op, context.same_op()
     assert isinstance(op, FusedAttentionOp) and isinstance(local, FusedAttentionOp)
     if op.is_packed:

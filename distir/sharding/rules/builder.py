@@ -1,5 +1,6 @@
 """
-Building blocks of rules: factors, and the operands of ONNX ops by their schema position.
+Helpers for writing sharding rules: they make factors, and address the operands of ONNX
+ops by their position in the schema.
 """
 
 from __future__ import annotations
@@ -24,14 +25,20 @@ Dims = tuple[Dim, ...]
 
 SUM = frozenset({"sum"})
 ANY = frozenset({"sum", "max", "min"})
-"""The monoids of which an op that only moves elements passes partial values: all."""
+"""
+All reductions. Partial values of any of them pass through an op that only moves
+elements.
+"""
 
 RuleOf = Callable[[Any], Rule]
 """A function from an op of one class to its rule."""
 
 
 def _rules_of(dialect: str) -> Callable[..., Callable[[RuleOf], RuleOf]]:
-    """Returns the decorator that registers rules of a dialect's ops."""
+    """
+    Returns a decorator that registers rules for ops of the dialect `dialect`. Ops with
+    unknown shapes are replicated.
+    """
 
     def named(*names: str) -> Callable[[RuleOf], RuleOf]:
         def register(function: RuleOf) -> RuleOf:
@@ -49,13 +56,15 @@ def _rules_of(dialect: str) -> Callable[..., Callable[[RuleOf], RuleOf]]:
 
 onnx_rule = _rules_of("onnx")
 """
-Registers the rule of the ONNX operators with these names (without `onnx.`). The rule sees
-tensors of known shape only; an op on anything else is replicated.
+Registers the rule of the ONNX operators with the given names (without `onnx.`). The
+rule only gets ops on tensors of known shapes. Any other op is replicated.
 """
 
 train_rule = _rules_of("train")
 """
-Registers the rule of the ops of the `train` dialect with these names (without `train.`).
+Registers the rule of the ops of the `train` dialect with the given names (without
+`train.`). The rule only gets ops on tensors of known shapes. Any other op is
+replicated.
 """
 
 
@@ -67,31 +76,34 @@ def _has_known_shapes(op: Operation) -> bool:
 
 
 def whole(value: SSAValue | None) -> Dims:
-    """Returns dimensions without factors, which no axis may split, for a value."""
+    """Returns, for a value, dimensions without factors, which no axis may split."""
     return () if value is None else ((),) * rank_of(value.type)
 
 
 def normalized_axis(axis: int, rank: int) -> int:
-    """Returns the index of an axis that may be negative."""
+    """Returns the index, from 0, of an axis that may be negative."""
     return axis + rank if axis < 0 else axis
 
 
 def attribute_axis(op: OnnxOp, rank: int) -> int:
-    """Returns the index of the dimension that the attribute `axis` names."""
+    """Returns the index, from 0, of the dimension in the attribute `axis`."""
     return normalized_axis(op.attribute("axis"), rank)
 
 
 def constant_operand(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
-    """Returns the value of the input at that schema position if it is known, else None."""
+    """
+    Returns the value of the input at schema position `index`, or None if it is unknown.
+    """
     value = op.input(index)
     return None if value is None else constant_of(value)
 
 
 def constant_axes(op: OnnxOp, index: int, rank: int) -> list[int] | None:
     """
-    Returns the axes that the input at that schema position lists, from 0 on; None if they
-    are not known. Raises DistIRError for an axis that a tensor of that rank does not have:
-    inference of types sees only constants that are direct operands.
+    Returns the axes, counted from 0, that the input at schema position `index` lists.
+    Returns None if they are unknown. Raises DistIRError if a tensor of rank `rank`
+    lacks an axis; type inference would miss it, because it only sees constants that are
+    direct operands.
     """
     axes = constant_operand(op, index)
     if axes is None:
@@ -106,8 +118,8 @@ def constant_axes(op: OnnxOp, index: int, rank: int) -> list[int] | None:
 
 class RuleBuilder:
     """
-    Collects the factors of a rule. Operands of an ONNX op are named by their schema
-    position; `rule` drops the omitted ones.
+    Collects the factors of a rule and builds it. Operands of an ONNX op are addressed
+    by their schema position; `rule` drops the omitted ones.
     """
 
     def __init__(self, op: Operation):
@@ -116,8 +128,8 @@ class RuleBuilder:
 
     def factor(self, size: int, kind: Kind = "parallel", monoid: str = "sum") -> Dim:
         """
-        Adds a factor of that size and returns it as a dimension; sizes that cannot be split
-        get no factor.
+        Adds a factor of `size` elements, and returns a dimension with that factor. A
+        size of 1 or less gets no factor.
         """
         if size <= 1:
             return ()
@@ -125,24 +137,28 @@ class RuleBuilder:
         return (len(self._factors) - 1,)
 
     def factors(self, sizes: Sequence[int], kind: Kind = "parallel") -> Dims:
-        """Adds a factor for each size."""
+        """Adds a factor for each size, and returns one dimension per size."""
         return tuple(self.factor(size, kind) for size in sizes)
 
     def whole_along(self, sizes: Sequence[int], axes: Collection[int]) -> Dims:
-        """Adds a factor for each size; those of `axes` must not be split."""
+        """
+        Adds a factor for each size, and returns one dimension per size. The dimensions
+        `axes` must not be split.
+        """
         return tuple(
             self.factor(size, "replicate" if axis in axes else "parallel")
             for axis, size in enumerate(sizes)
         )
 
     def size(self, dim: Dim) -> int:
-        """Returns the size of a dimension with these factors."""
+        """Returns the number of elements of the dimension `dim`."""
         return prod(self._factors[f].size for f in dim)
 
     def aligned(self, value: SSAValue | None, target: Dims) -> Dims:
         """
-        Returns the dimensions of a value that broadcasts against dimensions `target`, both
-        counted from the last one. A dimension of another size has no factors.
+        Returns the dimensions of a value that broadcasts against the dimensions
+        `target`, aligned at the last one. A dimension whose size differs has no
+        factors.
         """
         sizes = shape_of(value)
         padded = ((),) * (len(sizes) - len(target)) + tuple(target)
@@ -169,8 +185,8 @@ class RuleBuilder:
         - `inputs`: the dimensions of operands by schema position; an operand without an
           entry is needed whole;
         - `results`: the dimensions of the results;
-        - `linear`: groups of schema positions through which partial values of the given
-          monoids pass;
+        - `linear`: groups of schema positions through which partial values of the
+          reductions `monoids` pass;
         - `decomposed`: dimensions that only the op's decomposition can split;
         - `reduced`: for each result, the parallel dimensions that it is a sum over;
         - `flops`: floating-point operations of the whole op.
@@ -206,7 +222,7 @@ class RuleBuilder:
 
     def contraction_flops(self) -> int:
         """
-        Returns the floating-point operations of a contraction: a multiplication and an
-        addition for each combination of factor values.
+        Returns the number of floating-point operations of a contraction: one
+        multiplication and one addition for each combination of factor values.
         """
         return 2 * prod(f.size for f in self._factors)

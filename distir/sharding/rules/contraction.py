@@ -1,4 +1,4 @@
-"""Rules of matrix products and other contractions, and of Fourier transforms."""
+"""Sharding rules of matrix products, other contractions and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from distir.sharding.rules.builder import (
 
 def _product(op: OnnxOp, builder: RuleBuilder) -> tuple[Dims, Dims, Dims]:
     """
-    Returns the dimensions of `A`, `B` and the result of a NumPy matrix product: operands of
-    rank 1 lose their outer dimension, the other leading dimensions broadcast.
+    Returns the dimensions of `A`, `B` and the result of a NumPy matrix product. An
+    operand of rank 1 has no row (or column) dimension. The leading dimensions
+    broadcast.
     """
     a, b, out = (
         shape_of(op.operands[0]),
@@ -46,8 +47,8 @@ def _product(op: OnnxOp, builder: RuleBuilder) -> tuple[Dims, Dims, Dims]:
 @onnx_rule("MatMul")
 def matmul(op: OnnxOp) -> Rule:
     """
-    The rule of MatMul: `([..., i, k], [..., k, j]) -> [..., i, j]`, linear in each operand
-    by itself.
+    Returns the rule of MatMul: `([..., i, k], [..., k, j]) -> [..., i, j]`. It is
+    linear in each operand.
     """
     builder = RuleBuilder(op)
     a, b, out = _product(op, builder)
@@ -59,7 +60,9 @@ def matmul(op: OnnxOp) -> Rule:
 @onnx_rule("MatMulInteger")
 def matmul_integer(op: OnnxOp) -> Rule:
     """
-    The rule of MatMul, for one zero point per operand: it is subtracted before the sum.
+    Returns the rule of MatMulInteger, which is that of MatMul. It is replicated if an
+    operand has several zero points. It is not linear, because zero points are
+    subtracted before the sum.
     """
     if any(prod(shape_of(op.input(i))) > 1 for i in (2, 3)):
         return Rule.replicated(op)
@@ -71,8 +74,9 @@ def matmul_integer(op: OnnxOp) -> Rule:
 @onnx_rule("Gemm")
 def gemm(op: OnnxOp) -> Rule:
     """
-    The rule of Gemm: `([i, k], [k, j], [i, j]) -> [i, j]` with either matrix transposed. A
-    bias is added after the sum over k, so that it and the product are linear together.
+    Returns the rule of Gemm: `([i, k], [k, j], [i, j]) -> [i, j]`, where either matrix
+    may be transposed. A bias is added after the sum over k, so the op is linear in a
+    matrix and the bias together.
     """
     builder = RuleBuilder(op)
     out = builder.factors(shape_of(op.results[0]))
@@ -97,8 +101,9 @@ def gemm(op: OnnxOp) -> Rule:
 @onnx_rule("Einsum")
 def einsum(op: OnnxOp) -> Rule:
     """
-    The rule that an Einsum's equation spells out: letters of the result are parallel, the
-    others are summed. Equations with an ellipsis or a diagonal are replicated.
+    Returns the rule of an Einsum, read from its equation. Letters of the result are
+    parallel; other letters are summed. Equations with an ellipsis or a diagonal are
+    replicated.
     """
     equation: str = op.attribute("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")
@@ -135,8 +140,8 @@ def einsum(op: OnnxOp) -> Rule:
 @onnx_rule("DFT")
 def transform(op: OnnxOp) -> Rule:
     """
-    The rule of DFT: the dimension that is transformed, and the last one, of real and imaginary
-    parts, are whole; others are parallel. It is linear.
+    Returns the rule of DFT. The transformed dimension is whole, and so is the last one,
+    which holds real and imaginary parts. Others are parallel. The op is linear.
     """
     builder = RuleBuilder(op)
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])

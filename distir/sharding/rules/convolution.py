@@ -1,6 +1,6 @@
 """
-Rules and local forms of convolutions, pooling and resizing. Dimensions of space are never
-split, as there are no halo exchanges.
+Sharding rules and local forms of convolutions, pooling and resizing. Spatial dimensions
+are never split, because there are no halo exchanges.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @onnx_rule("Conv", "ConvTranspose")
 def convolution(op: OnnxOp) -> Rule:
     """
-    The rule of convolutions. Input channels are `[group, c]`, output channels `[group, m]`:
-    `c` is summed, then the bias is added. Batch and output channels are parallel.
+    Returns the rule of convolutions. Input channels are `[group, c]` and output
+    channels `[group, m]`. `c` is summed, then the bias is added. Batch and output
+    channels are parallel.
     """
     builder, transposed = RuleBuilder(op), op.name == "onnx.ConvTranspose"
     batch_size, in_channels, *space = shape_of(op.operands[0])
@@ -63,7 +64,10 @@ def convolution(op: OnnxOp) -> Rule:
 
 @local_form("onnx.Conv", "onnx.ConvTranspose")
 def convolution_local(context: LocalContext) -> Sequence[Operation]:
-    """The local form of convolutions: the attribute `group` counts local groups."""
+    """
+    Returns the local form of convolutions. The attribute `group` is the number of local
+    groups.
+    """
     builder = LocalBuilder(context)
     groups = builder.op.attribute("group")
     (group,) = context.rule.operands[0][1][:1] if groups > 1 else (None,)
@@ -78,8 +82,9 @@ _max_pooled = rule_from("[n, c, *s] -> [n, c, *t] keep s t linear max 0")
 @onnx_rule("MaxPool")
 def max_pool(op: OnnxOp) -> Rule:
     """
-    The rule of max pooling: batch and channels are parallel. The indices that MaxPool can
-    also give count elements of the whole tensor; with them nothing is split.
+    Returns the rule of max pooling. Batch and channels are parallel. With the optional
+    output of indices nothing is split, because these count elements of the whole
+    tensor.
     """
     if len(op.results) > 1:
         return Rule.replicated(op)
@@ -89,8 +94,8 @@ def max_pool(op: OnnxOp) -> Rule:
 @onnx_rule("Resize")
 def resize(op: OnnxOp) -> Rule:
     """
-    The rule of resizing: dimensions that keep their size are parallel, resized ones are
-    whole.
+    Returns the rule of resizing. Dimensions that keep their size are parallel; resized
+    ones are whole.
     """
     fixed = op.attribute("coordinate_transformation_mode") != "tf_crop_and_resize"
     if not fixed or op.attribute("keep_aspect_ratio_policy") != "stretch":
@@ -119,7 +124,10 @@ def resize(op: OnnxOp) -> Rule:
 def _stretched(
     op: OnnxOp, scales: npt.NDArray[Any] | None, rank: int
 ) -> frozenset[int]:
-    """Returns the axes whose scale is not 1, even if rounding keeps their size."""
+    """
+    Returns the axes whose scale is not 1, including those whose size stays the same
+    because of rounding.
+    """
     if scales is None:
         return frozenset()
     axes = op.attribute("axes", list(range(rank)))
@@ -132,7 +140,10 @@ def _stretched(
 
 @local_form("onnx.Resize")
 def resize_local(context: LocalContext) -> Sequence[Operation]:
-    """The local form of resizing: target sizes are local ones."""
+    """
+    Returns the local form of resizing. The target sizes are those of this device's
+    part.
+    """
     builder = LocalBuilder(context)
     sizes = builder.result_shape()
     if builder.input(3) is None or sizes == shape_of(context.op.results[0]):
@@ -146,8 +157,8 @@ def resize_local(context: LocalContext) -> Sequence[Operation]:
 @train_rule("resize_grad")
 def resize_gradient(op: ResizeGradOp) -> Rule:
     """
-    The rule of the gradient of resizing: dimensions that keep their size are parallel,
-    resized ones are whole; linear.
+    Returns the rule of the gradient of resizing. Dimensions that keep their size are
+    parallel; resized ones are whole. The op is linear.
     """
     builder, resized = RuleBuilder(op), op.resized
     before = tuple(

@@ -1,4 +1,7 @@
-"""Local form of dropout; rules and local form of attention with dropout inside."""
+"""
+The local form of dropout, and sharding rules and the local form of attention with
+dropout on its probabilities.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @local_form("train.dropout")
 def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of dropout: the op with this device's position, which determines the
-    elements that it holds.
+    Returns the local form of dropout: the op with this device's position in the tensor,
+    which determines the device's part of the random mask.
     """
     op, builder = context.op, LocalBuilder(context)
     assert isinstance(op, DropoutOp)
@@ -62,7 +65,10 @@ def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
 
 
 def _drawn(op: DroppedAttentionBase) -> list[Dims]:
-    """Returns the dimensions of the operands that say which numbers are drawn: none."""
+    """
+    Returns the dimensions of the operands that determine the random numbers: the
+    counter and the coordinates, which have none.
+    """
     none: Dims = ()
     return [none for _ in (op.counter, *op.coordinates)]
 
@@ -70,7 +76,8 @@ def _drawn(op: DroppedAttentionBase) -> list[Dims]:
 @train_rule("dropped_attention")
 def dropped_attention(op: DroppedAttentionOp) -> Rule:
     """
-    The rule of attention with dropout inside: that of attention, with the counter whole.
+    Returns the rule of attention with dropout: the rule of attention, with a whole
+    counter.
     """
     f = AttentionFactors(op)
     return f.builder.rule(
@@ -82,7 +89,10 @@ def dropped_attention(op: DroppedAttentionOp) -> Rule:
 
 @train_rule("dropped_attention_grad")
 def dropped_attention_gradient(op: DroppedAttentionGradOp) -> Rule:
-    """The rule of its gradient: that of attention's, with the counter whole."""
+    """
+    Returns the rule of the gradient of attention with dropout: the rule of the gradient
+    of attention, with a whole counter.
+    """
     f = AttentionFactors(op)
     operands = [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask, *_drawn(op)]
     return gradient_rule(op, f, operands)
@@ -91,8 +101,9 @@ def dropped_attention_gradient(op: DroppedAttentionGradOp) -> Rule:
 @local_form("train.dropped_attention", "train.dropped_attention_grad")
 def dropped_attention_of_part(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form: the op with the local heads, and with this device's position in
-    the probabilities, which determines the elements that it keeps.
+    Returns the local form of attention with dropout, or of its gradient: the op with
+    the local heads and with this device's position in the probabilities, which
+    determines the elements that dropout keeps.
     """
     op, builder = context.op, LocalBuilder(context)
     assert isinstance(op, DroppedAttentionBase)

@@ -1,4 +1,7 @@
-"""Rules of ops that compute each element from those of several operands at its place."""
+"""
+Sharding rules of ops that compute each element from the elements of several operands at
+the same place.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ def broadcast(
     monoids: frozenset[str] = SUM,
 ) -> Rule:
     """
-    Returns the rule of an elementwise op whose operands broadcast: each dimension of the
-    result is a factor; an operand's dimension of size 1 that is stretched has none.
+    Returns the rule of an elementwise op whose operands broadcast. Each dimension of
+    the result is a factor. A dimension of size 1 that is stretched has no factor.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.results[0]))
@@ -48,14 +51,14 @@ def broadcast(
 
 def _together(op: OnnxOp) -> Rule:
     """
-    The rule of operators that are linear in all terms together: a whole term would be added once
-    per device.
+    Returns the rule of operators that are linear in all operands together. If only some
+    operands were partial, each device would add the others once.
     """
     return broadcast(op, (tuple(range(len(op.operands))),))
 
 
 def _each(op: OnnxOp) -> Rule:
-    """The rule of operators that are linear in each operand by itself."""
+    """Returns the rule of operators that are linear in each operand by itself."""
     return broadcast(op, tuple((i,) for i in range(len(op.operands))))
 
 
@@ -67,8 +70,8 @@ for _name, _row in OPERATORS.items():
 @onnx_rule("Div")
 def divide(op: OnnxOp) -> Rule:
     """
-    The rule of Div, which is linear in the numerator, except for integers, whose division
-    rounds.
+    Returns the rule of Div. It is linear in the numerator, except for integers, whose
+    division rounds.
     """
     floating = isinstance(element_type(op.results[0]), AnyFloat)
     return broadcast(op, ((0,),) if floating else ())
@@ -77,8 +80,9 @@ def divide(op: OnnxOp) -> Rule:
 @onnx_rule("Where")
 def where(op: OnnxOp) -> Rule:
     """
-    The rule of Where: linear in both alternatives together, with the condition whole, and
-    in one alternative by itself if the other one is zero, as in gradients.
+    Returns the rule of Where. It is linear in both alternatives together, with a whole
+    condition. It is linear in one alternative alone if the other one is zero, as in
+    gradients.
     """
     rule = broadcast(op, ((1, 2),), ANY)
     alone = [
@@ -91,7 +95,10 @@ def where(op: OnnxOp) -> Rule:
 
 @onnx_rule("Max", "Min")
 def extremum(op: OnnxOp) -> Rule:
-    """The rule of Max and Min: partial maxima (or minima) of all terms pass."""
+    """
+    Returns the rule of Max and Min. Partial maxima (for Max) or minima (for Min) of one
+    operand, or of all, pass.
+    """
     count = len(op.operands)
     groups = {(i,) for i in range(count)} | {tuple(range(count))}
     monoid = "max" if op.name == "onnx.Max" else "min"
@@ -108,8 +115,8 @@ _WIDER: dict[Attribute, tuple[Attribute, ...]] = {
 
 def _widens(op: OnnxOp) -> bool:
     """
-    Whether a cast keeps the exact value of every element, so that sums before and after
-    agree.
+    Whether a cast keeps the exact value of every element. Casting then commutes with
+    sums.
     """
     source, target = element_type(op.operands[0]), element_type(op.results[0])
     return target in _WIDER.get(source, ())
@@ -118,8 +125,8 @@ def _widens(op: OnnxOp) -> bool:
 @onnx_rule("Cast")
 def cast(op: OnnxOp) -> Rule:
     """
-    The rule of Cast, which is linear if the result's type holds every value of the
-    operand's.
+    Returns the rule of Cast. It is linear if the result's type can hold every value of
+    the operand's type.
     """
     return broadcast(op, ((0,),) if _widens(op) else (), ANY)
 
@@ -127,9 +134,9 @@ def cast(op: OnnxOp) -> Rule:
 @onnx_rule("CastLike")
 def cast_like(op: OnnxOp) -> Rule:
     """
-    The rule of CastLike, as of Cast. The second operand only gives its type: its dimensions
-    are those of the first one where the shapes agree, and may be split in any way
-    otherwise.
+    Returns the rule of CastLike, which is that of Cast. The second operand only gives
+    its type. If both operands have the same shape, they share their dimensions; if not,
+    the second may be split in any way.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.results[0]))
@@ -142,8 +149,8 @@ def cast_like(op: OnnxOp) -> Rule:
 @onnx_rule("Dropout")
 def dropout(op: OnnxOp) -> Rule:
     """
-    The rule of Dropout: elementwise in inference, replicated in training, where each device
-    would draw its own mask.
+    Returns the rule of Dropout. In inference it is elementwise. In training it is
+    replicated, because each device would draw a mask of its own.
     """
     training = op.input(2)
     if training is not None:
@@ -156,8 +163,8 @@ def dropout(op: OnnxOp) -> Rule:
 @onnx_rule("QuantizeLinear", "DequantizeLinear")
 def quantize(op: OnnxOp) -> Rule:
     """
-    The rule of quantization: elementwise; a scale for each slice of one axis is split with
-    that axis, a scale for each block needs everything whole.
+    Returns the rule of quantization, which is elementwise. Scales along one axis are
+    split with that axis. With a scale per block, nothing is split.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.results[0])

@@ -1,4 +1,4 @@
-"""Rules of grouped products, and local forms of mixtures of experts."""
+"""Sharding rules of grouped matrix products, and local forms of mixtures of experts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @local_form("train.dispatch", "train.combine", "train.combine_weights_grad")
 def own_shards(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form where shards are split: slots count from this device's first one, and
-    choices of other devices' experts are none.
+    Returns the local form of an op whose expert shards are split. Slots are counted
+    from this device's first slot, and choices of experts on other devices become -1 (no
+    choice).
     """
     op = context.op
     of_rows = (
@@ -65,9 +66,10 @@ def own_shards(context: LocalContext) -> Sequence[Operation]:
 @train_rule("grouped_product")
 def grouped_product(op: GroupedProductOp) -> Rule:
     """
-    The rule of grouped products: rows and the output's width are parallel, the input's is
-    summed over. A split of the shards splits the experts alike; devices that have some of a
-    shard's experts multiply the rows of these, and the results are added up.
+    Returns the rule of grouped products. Rows and the output's width are parallel; the
+    input's width is summed over. A split of shards splits the experts with them. If the
+    experts of a shard are split, each device multiplies the rows of its own experts,
+    and the results are summed.
     """
     builder = RuleBuilder(op)
     shards, groups, places = rows_of(op.x)
@@ -87,9 +89,9 @@ def grouped_product(op: GroupedProductOp) -> Rule:
 @train_rule("grouped_product_grad")
 def grouped_product_gradient(op: GroupedProductGradOp) -> Rule:
     """
-    The rule of the matrices' gradient: shards and both widths are parallel, groups and
-    places are summed over. The experts of a shard are whole: none of the operands has them
-    in a dimension.
+    Returns the rule of the gradient of a grouped product for the matrices. Shards and
+    both widths are parallel; groups and places are summed over. The experts of a shard
+    are whole, because no operand has a dimension of experts.
     """
     builder = RuleBuilder(op)
     shards, groups, places = rows_of(op.x)
@@ -115,15 +117,18 @@ def _flops(
     places: int,
     area: int,
 ) -> int:
-    """Returns the operations of the rows that are not empty, with matrices of that area."""
+    """
+    Returns the number of floating-point operations for the rows that are in use; `area`
+    is the number of elements of a matrix.
+    """
     return 2 * prod((groups, op.taken_of(shards, places), area))
 
 
 @local_form("train.grouped_product")
 def own_experts(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form where the experts of a shard are split: rows of experts that this device
-    does not have are empty.
+    Returns the local form of a grouped product whose experts per shard are split. Rows
+    of experts on other devices are treated as empty.
     """
     op = context.op
     assert isinstance(op, GroupedProductOp)

@@ -1,6 +1,6 @@
 """
-Rules that stand on ops as text or as a formula: on ops of `train`, in a table for ONNX
-operators, and on calls of users' kernels.
+Registers the rules that are given as text or as a formula: those of ops of `train`, of
+ONNX operators in a table, and of calls of users' kernels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ for _op in Train.operations:
 
 @sharding_rule("kernel.call")
 def kernel_call(op: Operation) -> Rule:
-    """The rule that the call repeats from its kernel."""
+    """
+    Returns the rule of a kernel call, from the copy of the kernel's rule on the call.
+    Raises DistIRError if it does not fit the operands.
+    """
     assert isinstance(op, KernelCallOp)
     # The split of factors is only computed for ops with FLOPs, and the workspace depends on
     # it.

@@ -1,6 +1,6 @@
 """
-Rules of flattening: devices may hold different blocks of a tensor, but not parts of a
-block.
+Sharding rules of flattening. Devices may hold different blocks of a tensor, but no
+parts of a block.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from distir.sharding.rules.builder import ANY, Dims, RuleBuilder, train_rule
 @train_rule("flatten")
 def flatten(op: FlattenOp) -> Rule:
     """
-    The rule of flattening: blocks are parallel; elements only move, so that partial values
-    pass.
+    Returns the rule of flattening. Blocks are parallel. Partial values pass, because
+    elements only move.
     """
     builder = RuleBuilder(op)
     tensor, flat = _dims(builder, shape_of(op.tensor), op.parts)
@@ -36,8 +36,8 @@ def flatten(op: FlattenOp) -> Rule:
 @train_rule("unflatten")
 def unflatten(op: UnflattenOp) -> Rule:
     """
-    The rule of the inverse: blocks are parallel; elements only move, so that partial values
-    pass.
+    Returns the rule of unflattening. Blocks are parallel. Partial values pass, because
+    elements only move.
     """
     builder = RuleBuilder(op)
     tensor, flat = _dims(builder, shape_of(op.tensor), op.parts)
@@ -47,7 +47,10 @@ def unflatten(op: UnflattenOp) -> Rule:
 def _dims(
     builder: RuleBuilder, sizes: Sequence[int], splits: Sequence[Split]
 ) -> tuple[Dims, Dims]:
-    """Returns the factors of the tensor and of the flat one."""
+    """
+    Returns the dimensions of the tensor and those of the flat tensor. They have no
+    factors if the runs of one split cut those of another.
+    """
     blocks = [builder.factor(split.parts) for split in splits]
     dims: list[Dim] = []
     for dim, size in enumerate(sizes):
@@ -63,9 +66,9 @@ def _cut(
     builder: RuleBuilder, size: int, splits: Sequence[tuple[Dim, Split]]
 ) -> Dim | None:
     """
-    Returns the factors of a dimension that splits cut, each of them what those before it
-    leave: the parts, and between them what stays together. None if this is no list of
-    factors.
+    Returns the factors of a dimension of `size` elements that `splits` cut one after
+    the other: the parts of each split, and between them the elements that stay
+    together. Returns None if no list of factors describes the cuts.
     """
     if not size:  # nothing to cut
         return None
@@ -91,7 +94,10 @@ def _cut(
 
 @local_form("train.flatten", "train.unflatten")
 def local_flattening(context: LocalContext) -> Sequence[Operation]:
-    """The local form of flattening: the op with the blocks that are on this device."""
+    """
+    Returns the local form of flattening and unflattening: the op with the blocks that
+    are on this device.
+    """
     op = context.op
     assert isinstance(op, FlattenOp | UnflattenOp)
     rule = context.rule

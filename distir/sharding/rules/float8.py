@@ -1,4 +1,4 @@
-"""Rules of products in 8-bit floats and of their scales."""
+"""Sharding rules of matrix products in 8-bit floats, and of their scales."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from distir.sharding.rules.builder import RuleBuilder, train_rule
 
 @train_rule("float8_linear")
 def linear(op: Float8LinearOp) -> Rule:
-    """The rule of a product with its scales: it is whole; its parts can be split."""
+    """
+    Returns the rule of a product that computes its own scales. It splits nothing; the
+    ops that it decomposes into can be split.
+    """
     a, b = shape_of(op.a), shape_of(op.b)
     flops = 2 * b[1]
     for size in a:
@@ -28,7 +31,8 @@ def linear(op: Float8LinearOp) -> Rule:
 @train_rule("float8_scale")
 def scale(op: Float8ScaleOp) -> Rule:
     """
-    The rule of a scale: parts have scales of their own, of which the least is the whole's.
+    Returns the rule of a scale. Each part of a tensor has its own scale, and the
+    smallest of them is the scale of the whole tensor.
     """
     builder = RuleBuilder(op)
     shape, dim = shape_of(op.x), op.dimension
@@ -44,7 +48,7 @@ def scale(op: Float8ScaleOp) -> Rule:
 
 @train_rule("to_float8")
 def to_float8(op: ToFloat8Op) -> Rule:
-    """The rule of rounding to 8 bits: every dimension is parallel."""
+    """Returns the rule of rounding to 8 bits. Every dimension is parallel."""
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.x))
     return builder.rule([dims, builder.aligned(op.scale, dims)], [dims])
@@ -53,8 +57,8 @@ def to_float8(op: ToFloat8Op) -> Rule:
 @train_rule("float8_product")
 def product(op: Float8ProductOp) -> Rule:
     """
-    The rule of a matrix product, `([..., i, k], [k, j]) -> [..., i, j]`, whose scales are
-    split as rows and columns are.
+    Returns the rule of a matrix product with scales, `([..., i, k], [k, j]) -> [..., i,
+    j]`. The scales are split with the rows and columns.
     """
     builder = RuleBuilder(op)
     *rows, inner_size = shape_of(op.a)

@@ -1,8 +1,9 @@
 """
-Rules and local forms of look-ups, their gradients, and scatters.
+Sharding rules and local forms of look-ups, their gradients, and scatters.
 
-Where updates are added, a scatter is a sum over its index places, of which devices can have
-some each. But the data must be added once: see its decomposition.
+A scatter that adds updates is a sum over its index places, so devices can share these
+places. The data must be added only once; the decomposition of a scatter takes care of
+this.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 
 def _table_kind(op: OnnxOp) -> Kind:
     """
-    Returns the kind of the factor of a looked-up dimension: a reduction if elements can be
-    added, as each device looks up what it holds and the results are added up.
+    Returns the kind of the factor of a looked-up dimension. It is a reduction if
+    elements can be added: each device looks up the rows that it holds, and the results
+    are summed. If not, the dimension is whole.
     """
     element = element_type(op.operands[0])
     summable = isinstance(element, AnyFloat) or (
@@ -46,8 +48,9 @@ def _table_kind(op: OnnxOp) -> Kind:
 @onnx_rule("Gather")
 def gather(op: OnnxOp) -> Rule:
     """
-    The rule of Gather: `data[:axis] + indices + data[axis + 1:]`. The looked-up dimension
-    (a vocabulary) is a reduction: see the local form.
+    Returns the rule of Gather, whose result has the shape `data[:axis] + indices +
+    data[axis + 1:]`. The looked-up dimension, such as a vocabulary, is a reduction;
+    `masked_lookup` is its local form.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
@@ -66,8 +69,9 @@ def gather(op: OnnxOp) -> Rule:
 @onnx_rule("GatherElements")
 def gather_elements(op: OnnxOp) -> Rule:
     """
-    The rule of GatherElements: dimensions that data and indices share are parallel, those
-    of the indices along the axis too; the looked-up dimension is a reduction.
+    Returns the rule of GatherElements. Dimensions that have the same size in data and
+    indices are parallel, and so is the axis dimension of the indices. The looked-up
+    dimension is a reduction.
     """
     builder = RuleBuilder(op)
     sizes, picked = shape_of(op.operands[0]), shape_of(op.operands[1])
@@ -86,9 +90,9 @@ def gather_elements(op: OnnxOp) -> Rule:
 @local_form("onnx.Gather", "onnx.GatherElements")
 def masked_lookup(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of look-ups: looks up in the part of the table that this device holds,
-    with zero for indices that it does not hold, so that the sum over the devices is the
-    whole look-up.
+    Returns the local form of look-ups. A device looks up indices in its own part of the
+    table, and returns zero for indices that other devices hold. The sum over the
+    devices is the whole look-up.
     """
     builder = LocalBuilder(context)
     sizes = shape_of(context.op.operands[0])
@@ -120,9 +124,11 @@ def locate(
     elsewhere: int = 0,
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns whether this device holds each index of a split dimension, and the index into
-    its part (`elsewhere` where it does not). Negative indices count from the end; without
-    `from_end`, no device holds them.
+    Returns two values for each index into the split dimension of factor `table`:
+    whether this device holds it, and its position in this device's part (`elsewhere` if
+    another device holds it).
+
+    Negative indices count from the end. Without `from_end`, no device holds them.
     """
     context = builder.context
     sizes = shape_of(indices)
@@ -176,8 +182,8 @@ def locate(
 @onnx_rule("GatherND")
 def gather_nd(op: OnnxOp) -> Rule:
     """
-    The rule of GatherND: batch dimensions and whole slices are parallel; indexed dimensions
-    are whole.
+    Returns the rule of GatherND. Batch dimensions and whole slices are parallel;
+    indexed dimensions are whole.
     """
     builder = RuleBuilder(op)
     sizes, picked = shape_of(op.operands[0]), shape_of(op.operands[1])
@@ -198,8 +204,8 @@ def gather_nd(op: OnnxOp) -> Rule:
 @onnx_rule("TensorScatter")
 def tensor_scatter(op: OnnxOp) -> Rule:
     """
-    The rule of TensorScatter, a cache update: all dimensions but the written one are
-    parallel.
+    Returns the rule of TensorScatter, which updates a cache. All dimensions except the
+    written one are parallel.
     """
     builder = RuleBuilder(op)
     sizes, written = shape_of(op.operands[0]), shape_of(op.operands[1])
@@ -216,7 +222,8 @@ def tensor_scatter(op: OnnxOp) -> Rule:
 @onnx_rule("OneHot")
 def one_hot(op: OnnxOp) -> Rule:
     """
-    The rule of OneHot: the dimensions of the indices are parallel; the new one is whole.
+    Returns the rule of OneHot. The dimensions of the indices are parallel; the new
+    dimension is whole.
     """
     builder = RuleBuilder(op)
     indices = builder.factors(shape_of(op.operands[0]))
@@ -226,7 +233,7 @@ def one_hot(op: OnnxOp) -> Rule:
 
 @onnx_rule("Trilu")
 def triangle(op: OnnxOp) -> Rule:
-    """The rule of Trilu: the dimensions of the matrix are whole."""
+    """Returns the rule of Trilu. The two dimensions of the matrix are whole."""
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
     dims = builder.whole_along(sizes, range(len(sizes) - 2, len(sizes)))
@@ -234,7 +241,10 @@ def triangle(op: OnnxOp) -> Rule:
 
 
 def _place_kind(op: OnnxOp) -> Kind:
-    """Returns the kind of the factors of index places: summed over if updates are added."""
+    """
+    Returns the kind of the factors of index places: a reduction if updates are added,
+    else one that stays whole.
+    """
     return "reduction" if op.attribute("reduction") == "add" else "replicate"
 
 
@@ -260,8 +270,8 @@ def _rule(
 @onnx_rule("ScatterElements")
 def scatter_elements(op: OnnxOp) -> Rule:
     """
-    The rule of ScatterElements: dimensions that data and indices share are parallel, except
-    the axis.
+    Returns the rule of ScatterElements. Dimensions that have the same size in data and
+    indices are parallel, except the axis.
     """
     builder = RuleBuilder(op)
     sizes, places = shape_of(op.operands[0]), shape_of(op.operands[1])
@@ -281,7 +291,10 @@ def scatter_elements(op: OnnxOp) -> Rule:
 
 @onnx_rule("ScatterND")
 def scatter_nd(op: OnnxOp) -> Rule:
-    """The rule of ScatterND: indexed dimensions are whole, whole slices are parallel."""
+    """
+    Returns the rule of ScatterND. Indexed dimensions are whole; the dimensions of
+    slices are parallel.
+    """
     builder = RuleBuilder(op)
     sizes, places = shape_of(op.operands[0]), shape_of(op.operands[1])
     depth = places[-1]
@@ -295,8 +308,9 @@ def scatter_nd(op: OnnxOp) -> Rule:
 @train_rule("gather_grad")
 def gather_gradient(op: GatherGradOp) -> Rule:
     """
-    The rule of the gradient of a look-up: look-ups are summed over, so that a split batch
-    leaves partial sums. Rows are split as those of `data` are.
+    Returns the rule of the gradient of a look-up. It sums over the look-ups, so a split
+    batch leaves partial sums. Rows of the result are split like those of the operand
+    `data`.
     """
     builder = RuleBuilder(op)
     sizes, axis = shape_of(op.ddata), op.dimension
@@ -313,8 +327,9 @@ def gather_gradient(op: GatherGradOp) -> Rule:
 @train_rule("scatter_sum")
 def scatter_sum(op: ScatterSumOp) -> Rule:
     """
-    The rule of sums at indexed places: the terms are summed over, so that devices that
-    have some of it leave partial sums; dimensions that are not indexed are parallel.
+    Returns the rule of sums at indexed places. It sums over the terms, so devices that
+    each have some of the terms leave partial sums. Dimensions that are not indexed are
+    parallel.
     """
     builder = RuleBuilder(op)
     sizes, places = shape_of(op.result), shape_of(op.indices)
@@ -345,8 +360,9 @@ def scatter_sum(op: ScatterSumOp) -> Rule:
 @local_form("train.gather_grad")
 def rows_held(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form: each device adds to the rows that it holds; rows looked up elsewhere
-    adds zero to row 0. The device passes `data` only if it has as many rows as the result.
+    Returns the local form of the gradient of a look-up. Each device adds to the rows
+    that it holds; gradients of other devices' rows add zero to row 0. The operand
+    `data` is passed on only if its local shape is that of the local result.
     """
     op = context.op
     assert isinstance(op, GatherGradOp)
@@ -369,6 +385,6 @@ def rows_held(context: LocalContext) -> Sequence[Operation]:
 
 
 def _alike(context: LocalContext, values: Sequence[SSAValue]) -> list[SSAValue]:
-    """Returns the values whose local shape is that of the result."""
+    """Returns those `values` whose local shape is that of the first result."""
     wanted = shape_of(context.result_types[0])
     return [value for value in values if shape_of(value.type) == wanted]

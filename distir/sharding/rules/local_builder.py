@@ -1,4 +1,7 @@
-"""Building blocks of local forms: constants, ONNX ops and this device's position."""
+"""
+Helpers for writing local forms: they add constants, ONNX ops and this device's
+position.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from distir.sharding.local import LocalContext
 
 
 class LocalBuilder:
-    """Collects the ops of a local form, in order, under the scope of the op."""
+    """
+    Collects the ops of a local form in order. Each op gets the scope of the distributed
+    op.
+    """
 
     def __init__(self, context: LocalContext):
         self.context = context
@@ -28,28 +34,33 @@ class LocalBuilder:
 
     @property
     def op(self) -> OnnxOp:
-        """The op, in a local form of an ONNX operator."""
+        """The distributed op, which must be an ONNX op."""
         assert isinstance(self.context.op, OnnxOp)
         return self.context.op
 
     def input(self, position: int) -> SSAValue | None:
-        """Returns the local operand at a schema position; None if it is omitted."""
+        """
+        Returns the local operand at schema position `position`, or None if it is
+        omitted.
+        """
         return self.inputs[position] if position < len(self.inputs) else None
 
     @property
     def inputs(self) -> list[SSAValue | None]:
-        """The local operands by schema position."""
+        """The local operands by schema position; None stands for an omitted one."""
         operands = iter(self.context.operands)
         return [None if v is None else next(operands) for v in self.op.input_values]
 
     def constant(self, array: npt.ArrayLike) -> SSAValue:
-        """Adds an `onnx.Constant` and returns its value."""
+        """Adds an `onnx.Constant` with the value `array`, and returns its result."""
         array = np.asarray(array)
         type_ = TensorType(element_type_of_dtype(array.dtype), array.shape)
         return self.emit("Constant", [], type_, {"value": constant_attr(array)})
 
     def shape_constant(self, sizes: Sequence[int]) -> SSAValue:
-        """Adds an `onnx.Constant` of 64-bit integers and returns its value."""
+        """
+        Adds an `onnx.Constant` with `sizes` as 64-bit integers, and returns its result.
+        """
         return self.constant(np.array(sizes, dtype=np.int64))
 
     def emit(
@@ -59,15 +70,15 @@ class LocalBuilder:
         result_type: Attribute,
         attributes: Mapping[str, Any] | None = None,
     ) -> SSAValue:
-        """Adds an ONNX op with one result and returns the result."""
+        """Adds the ONNX op `name` with one result, and returns the result."""
         op = operator(name).build_op(inputs, [result_type], attributes, self._scope())
         self.ops.append(op)
         return op.results[0]
 
     def coordinate(self, axes: Sequence[str]) -> SSAValue:
         """
-        Adds an op that gives this device's position along the axes, the first one major, as
-        an i64; returns its value.
+        Adds an op that computes this device's position along `axes`, with the first
+        axis major. Returns it as an i64.
         """
         index = 0
         for axis in axes:
@@ -85,8 +96,9 @@ class LocalBuilder:
         drop: Sequence[str] = (),
     ) -> Sequence[Operation]:
         """
-        Returns the collected ops followed by the op itself on these inputs (by schema
-        position; its own by default), with some integer attributes replaced or dropped.
+        Returns the collected ops, followed by the op itself on `inputs` (by schema
+        position; by default the local operands). `attributes` replaces integer
+        attributes, and `drop` removes attributes.
         """
         op = type(self.op).build_op(
             self.inputs if inputs is None else inputs,
@@ -102,7 +114,7 @@ class LocalBuilder:
         return [*self.ops, op]
 
     def result_shape(self, index: int = 0) -> tuple[int, ...]:
-        """Returns the local shape of a result."""
+        """Returns the local shape of the result `index`."""
         return shape_of(self.context.result_types[index])
 
     def _scope(self) -> dict[str, Attribute]:
@@ -111,5 +123,5 @@ class LocalBuilder:
 
 
 def is_split(context: LocalContext) -> bool:
-    """Whether any factor of the op is split here."""
+    """Whether any factor of the op is split."""
     return any(context.assignment.values())

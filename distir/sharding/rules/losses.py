@@ -1,6 +1,6 @@
 """
-Rules and local forms of losses of integer labels, and the steps of cross-entropies whose
-classes are split: the decompositions into them, and their local forms.
+Sharding rules and local forms of losses of integer labels. Cross-entropies whose
+classes are split are decomposed into steps, which have local forms here.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ from distir.sharding.rules.local_builder import LocalBuilder, is_split
 @onnx_rule("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 def label_loss(op: OnnxOp) -> Rule:
     """
-    The rule of losses: labels are summed over unless there is no reduction; classes are
-    whole, but for a softmax of rows that are summed, whose decomposition can split them. The
-    divisor of a mean depends on which labels are ignored, so that labels are split by the
-    decomposition; with weights of classes it is not split at all.
+    Returns the rule of losses of integer labels.
+
+    Labels are summed over, unless the loss has no reduction. Classes are whole, except
+    for a summed or averaged softmax of rows, whose decomposition can split them. The
+    divisor of a mean depends on which labels are ignored, so only the decomposition
+    splits labels then. A mean with class weights is not split at all.
     """
     reduction = op.attribute("reduction")
     ignores = op.attribute("ignore_index") is not None
@@ -73,8 +75,8 @@ def label_loss(op: OnnxOp) -> Rule:
 
 def _has_steps(op: OnnxOp) -> bool:
     """
-    Whether a loss is computed in the steps of `train.cross_entropy`: a softmax of rows of
-    classes, summed or averaged without weights.
+    Whether a loss is computed in the steps of `train.cross_entropy`. It must be a
+    softmax of rows of classes that is summed or averaged without class weights.
     """
     return (
         op.name == "onnx.SoftmaxCrossEntropyLoss"
@@ -88,8 +90,9 @@ def _has_steps(op: OnnxOp) -> bool:
 @decomposition("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
 def loss_in_steps(op: Operation) -> list[Operation] | None:
     """
-    Decomposes a softmax of rows into the steps that can split classes, and the mean of
-    another loss into its sum and their number.
+    Decomposes a softmax loss of rows into steps that can split the classes. Any other
+    mean is decomposed into the sum, the number of labels and the quotient. Returns None
+    if nothing can be decomposed.
     """
     assert isinstance(op, OnnxOp)
     if not _has_steps(op):
@@ -112,8 +115,9 @@ def loss_in_steps(op: Operation) -> list[Operation] | None:
 @named_parts("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
 def sum_and_number(op: Operation) -> list[Operation] | None:
     """
-    Decomposes a mean over the labels that are not ignored: the sum, their number and the
-    quotient.
+    Decomposes a mean over the labels that are not ignored into the sum, the number of
+    labels and the quotient. Returns None for any other loss, and for one with class
+    weights.
     """
     assert isinstance(op, OnnxOp)
     ignored = op.attribute("ignore_index")
@@ -129,7 +133,10 @@ def sum_and_number(op: Operation) -> list[Operation] | None:
 
 
 def _divided(op: OnnxOp, total: SSAValue, ignored: int) -> list[Operation]:
-    """Returns the ops that divide a sum by the number of labels that are not ignored."""
+    """
+    Returns the ops that divide `total`, a sum of losses, by the number of labels that
+    differ from `ignored`.
+    """
     labels, loss, ops = op.operands[1], total.type, list[Operation]()
     assert isinstance(loss, TensorType)
 
@@ -157,8 +164,8 @@ def _divided(op: OnnxOp, total: SSAValue, ignored: int) -> list[Operation]:
 
 def _softmax_steps(op: Operation, **properties: Any) -> list[Operation]:
     """
-    Returns the steps of the sum of cross-entropies of logits and labels; `properties` are
-    those of the sum (`divisor`, `ignore_index`).
+    Returns the steps that compute the sum of cross-entropies from logits and labels.
+    `properties` are properties of that sum (`divisor`, `ignore_index`).
     """
     scores, labels = op.operands
     maximum = LogitMaximumOp(scores)
@@ -175,8 +182,8 @@ def _softmax_steps(op: Operation, **properties: Any) -> list[Operation]:
 @local_form("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
 def label_loss_local(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of a mean: the mean over the labels held here counts as its part of the
-    whole mean.
+    Returns the local form of a mean loss: the mean over the labels on this device,
+    times their share of all labels.
     """
     builder = LocalBuilder(context)
     if builder.op.attribute("reduction") != "mean" or not is_split(context):
@@ -194,8 +201,8 @@ def label_loss_local(context: LocalContext) -> Sequence[Operation]:
 @decomposition("train.cross_entropy")
 def cross_entropy_in_steps(op: Operation) -> list[Operation]:
     """
-    Decomposes a cross-entropy: the maximum and the sum of exponentials of each label's
-    logits, its own logit, and the sum over labels.
+    Decomposes a cross-entropy into four steps: the maximum of each row of logits, the
+    sum of their exponentials, the logit of the label, and the sum over labels.
     """
     assert isinstance(op, CrossEntropyOp)
     return in_scope_of(op, _softmax_steps(op, **op.properties))
@@ -204,8 +211,9 @@ def cross_entropy_in_steps(op: Operation) -> list[Operation]:
 @decomposition("train.cross_entropy_grad")
 def cross_entropy_gradient_in_steps(op: Operation) -> list[Operation]:
     """
-    Decomposes its gradient: the softmax and the label of each class, given maximum and sum,
-    which the loss has computed.
+    Decomposes the gradient of a cross-entropy into steps that can split classes: the
+    maximum and the sum of exponentials of each row, which the loss has computed too,
+    and the gradient of each class.
     """
     assert isinstance(op, CrossEntropyGradOp)
     maximum = LogitMaximumOp(op.logits)
@@ -219,8 +227,8 @@ def cross_entropy_gradient_in_steps(op: Operation) -> list[Operation]:
 
 ELSEWHERE, IGNORED = -1, -2
 """
-What stands, in a local form, for a label that another device holds, and for one that is
-ignored.
+The values that stand, in a local form, for a label that another device holds and for a
+label that is ignored.
 """
 
 
@@ -228,8 +236,8 @@ def _local_labels(
     context: LocalContext, classes: int, labels: SSAValue, ignored: int | None
 ) -> tuple[LocalBuilder, SSAValue]:
     """
-    Returns the labels as indices into this device's classes, with the builder of the ops
-    that compute them.
+    Returns the labels as indices into this device's classes, and the builder with the
+    ops that compute them.
     """
     builder = LocalBuilder(context)
     _, local = locate(builder, classes, labels, from_end=False, elsewhere=ELSEWHERE)
@@ -244,7 +252,10 @@ def _local_labels(
 
 
 def _split_classes(context: LocalContext, logits: int) -> int | None:
-    """Returns the factor of the classes, if they are split here."""
+    """
+    Returns the factor of the classes if they are split, else None. `logits` is the
+    index of the operand with the logits.
+    """
     (classes,) = context.rule.operands[logits][-1] or (None,)
     if classes is None or context.parts_of(classes) == 1:
         return None
@@ -254,7 +265,8 @@ def _split_classes(context: LocalContext, logits: int) -> int | None:
 @local_form("train.label_logit")
 def label_logit_held(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of the look-up of each label's own logit, among this device's classes.
+    Returns the local form of the look-up of each label's logit. It looks among this
+    device's classes only.
     """
     classes = _split_classes(context, 0)
     if classes is None:
@@ -267,7 +279,8 @@ def label_logit_held(context: LocalContext) -> Sequence[Operation]:
 @local_form("train.cross_entropy_part_grad")
 def gradient_held(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of the gradient: subtracts 1 at the labels among this device's classes.
+    Returns the local form of the gradient of a cross-entropy. It subtracts 1 only at
+    labels among this device's classes.
     """
     op = context.op
     assert isinstance(op, CrossEntropyPartGradOp)

@@ -1,4 +1,7 @@
-"""Rules and local forms of the normalisation layers."""
+"""
+Sharding rules and local forms of normalisation ops, and local forms of gradients of
+convolutions.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 
 @onnx_rule("MeanVarianceNormalization")
 def over_axes(op: OnnxOp) -> Rule:
-    """The rule of MeanVarianceNormalization: the dimensions that it normalises are whole."""
+    """
+    Returns the rule of MeanVarianceNormalization. The normalised dimensions are whole.
+    """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
     axes = op.attribute("axes", [0, 2, 3])
@@ -40,8 +45,8 @@ def over_axes(op: OnnxOp) -> Rule:
 @onnx_rule("LayerNormalization", "RMSNormalization")
 def from_axis(op: OnnxOp) -> Rule:
     """
-    The rule of ops that normalise the dimensions from `axis` on: these are whole, and so
-    are scale and bias along them.
+    Returns the rule of ops that normalise the dimensions from `axis` on. These
+    dimensions are whole, in the scale and the bias too.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
@@ -59,8 +64,8 @@ def from_axis(op: OnnxOp) -> Rule:
 @onnx_rule("GroupNormalization")
 def over_groups(op: OnnxOp) -> Rule:
     """
-    The rule of group normalisation: channels are `[groups, channels of a group]`; groups
-    are independent.
+    Returns the rule of group normalisation. Channels are `[groups, channels of a
+    group]`, and groups are parallel.
     """
     builder = RuleBuilder(op)
     batch, channels, *space = shape_of(op.operands[0])
@@ -78,7 +83,10 @@ def over_groups(op: OnnxOp) -> Rule:
 
 @local_form("onnx.GroupNormalization")
 def over_groups_local(context: LocalContext) -> Sequence[Operation]:
-    """The local form of group normalisation: the number of groups is the local one."""
+    """
+    Returns the local form of group normalisation: `num_groups` is the number of local
+    groups.
+    """
     builder = LocalBuilder(context)
     channels = shape_of(context.op.operands[0])[1]
     local = shape_of(context.operands[0])[1]
@@ -89,8 +97,8 @@ def over_groups_local(context: LocalContext) -> Sequence[Operation]:
 @onnx_rule("BatchNormalization")
 def over_batch(op: OnnxOp) -> Rule:
     """
-    The rule of batch normalisation: in inference everything is parallel; training needs all
-    but channels whole.
+    Returns the rule of batch normalisation. In inference every dimension is parallel.
+    In training all dimensions except channels are whole.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
@@ -103,7 +111,10 @@ def over_batch(op: OnnxOp) -> Rule:
 
 @local_form("train.conv_grad_input", "train.conv_grad_weight")
 def convolution_local(context: LocalContext) -> Sequence[Operation]:
-    """The local form of these gradients: the attribute `group` counts local groups."""
+    """
+    Returns the local form of a gradient of a convolution: the attribute `group` is the
+    number of local groups.
+    """
     op, local = context.op, context.same_op()
     assert isinstance(op, ConvGradOp)
     if op.groups > 1:
@@ -116,7 +127,8 @@ def convolution_local(context: LocalContext) -> Sequence[Operation]:
 @local_form("train.ghost_batch_norm", "train.ghost_batch_norm_grad")
 def local_parts(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of ghost batch normalisation, with the local number of groups.
+    Returns the local form of ghost batch normalisation and its gradient, with the
+    number of local groups.
     """
     op = context.op
     assert isinstance(op, GhostBatchNormOp | GhostBatchNormGradOp)

@@ -1,9 +1,10 @@
 """
-Rules and local forms of ops that cut a dimension into parts or join parts.
+Sharding rules and local forms of ops that cut a dimension into parts or join parts.
 
 Parts of sizes 4, 2, 2 all consist of pieces of their greatest common divisor 2: the
-joined dimension is `[4 pieces, 2]`, the parts `[2, 2]`, `[1, 2]` and `[1, 2]`. Splitting
-the piece, the minor factor, is legal: that is how a fused QKV is split over heads.
+joined dimension is `[4 pieces, 2]`, the parts `[2, 2]`, `[1, 2]` and `[1, 2]`. The
+piece, which is the minor factor, may be split. That is how a fused QKV is split over
+heads.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def _with(dims: Dims, axis: int, dim: Dim) -> Dims:
 
 
 def _pieces(builder: RuleBuilder, sizes: Sequence[int], piece: Dim) -> list[Dim]:
-    """Returns each size as a dimension of so many pieces; an empty part has no factors."""
+    """
+    Returns each size as a dimension that consists of pieces of the size of `piece`. An
+    empty part has no factors.
+    """
     size = builder.size(piece)
     return [builder.factor(n // size, "replicate") + piece if n else () for n in sizes]
 
@@ -44,7 +48,8 @@ def _pieces(builder: RuleBuilder, sizes: Sequence[int], piece: Dim) -> list[Dim]
 @onnx_rule("Concat", "Split")
 def concat_or_split(op: OnnxOp) -> Rule:
     """
-    The rule of Concat, which is linear in all operands together, and of Split, its inverse.
+    Returns the rule of Concat and of its inverse Split. Concat is linear in all
+    operands together.
     """
     builder = RuleBuilder(op)
     joins = op.name == "onnx.Concat"
@@ -62,13 +67,15 @@ def concat_or_split(op: OnnxOp) -> Rule:
 
 
 def _one_at(sizes: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """Returns the shape with size 1 at an axis, whose factors are added separately."""
+    """Returns the shape with size 1 at `axis`, whose factors are added separately."""
     return (*sizes[:axis], 1, *sizes[axis + 1 :])
 
 
 @local_form("onnx.Split")
 def split_local(context: LocalContext) -> Sequence[Operation]:
-    """The local form of Split: the sizes of the parts are local ones."""
+    """
+    Returns the local form of Split: the sizes of the parts are those on this device.
+    """
     builder = LocalBuilder(context)
     source = shape_of(context.op.operands[0])
     axis = attribute_axis(builder.op, len(source))
@@ -81,8 +88,8 @@ def split_local(context: LocalContext) -> Sequence[Operation]:
 
 def _slices(op: OnnxOp) -> dict[int, tuple[int, int, int]] | None:
     """
-    Returns start, end and step by axis, as Python's `slice.indices` gives them; None if
-    they are not known.
+    Returns start, end and step by axis, as Python's `slice.indices` normalises them.
+    Returns None if they are not constant.
     """
     starts, ends = constant_operand(op, 1), constant_operand(op, 2)
     if starts is None or ends is None:
@@ -103,8 +110,9 @@ def _slices(op: OnnxOp) -> dict[int, tuple[int, int, int]] | None:
 @onnx_rule("Slice")
 def slice_(op: OnnxOp) -> Rule:
     """
-    The rule of Slice: a dimension that is kept is a factor; one cut with step 1 consists of
-    pieces that the cut does not break; any other is whole.
+    Returns the rule of Slice. An uncut dimension is a parallel factor. A dimension that
+    is cut with step 1 consists of pieces that the cut does not break. Any other
+    dimension is whole.
     """
     builder = RuleBuilder(op)
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -128,8 +136,8 @@ def slice_(op: OnnxOp) -> Rule:
 @local_form("onnx.Slice")
 def slice_local(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of Slice: starts and ends of split dimensions count local elements; their
-    step is 1.
+    Returns the local form of Slice: the starts and ends of split dimensions are
+    positions in this device's part.
     """
     builder = LocalBuilder(context)
     cuts = _slices(builder.op)
@@ -150,7 +158,8 @@ def slice_local(context: LocalContext) -> Sequence[Operation]:
 @onnx_rule("Pad")
 def pad(op: OnnxOp) -> Rule:
     """
-    The rule of Pad: padded dimensions are whole. Padding with zeros or copies is linear.
+    Returns the rule of Pad. Padded dimensions are whole. Padding with zeros or with
+    copies of elements is linear.
     """
     builder = RuleBuilder(op)
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])

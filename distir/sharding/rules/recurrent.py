@@ -1,4 +1,7 @@
-"""Rules of recurrent layers and of their gradients."""
+"""
+Sharding rules, decompositions and local forms of recurrent layers and of their
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, train_rule
 
 _SEQUENCE_LENGTHS, _FIRST_STATE, _PEEPHOLES = 4, 5, 7
-"""Schema positions of operands; a second initial state follows the first one."""
+"""The schema positions of operands. A second initial state follows the first one."""
 
 DIRECTIONS = ("forward", "reverse")
 """The directions of a bidirectional layer, in the order of its weights."""
@@ -48,8 +51,8 @@ _GATHERED: dict[str, type[GatheredLayerOp]] = {
 
 def unusual_form(op: OnnxOp) -> str | None:
     """
-    Returns the names of features of a recurrent layer for which there is no gradient and no
-    split over hidden features; None if it has none of these.
+    Returns the name of the first feature of a recurrent layer that rules out a gradient
+    and a split of hidden features, or None if it has no such feature.
     """
     reasons = {
         "sequences of several lengths": op.input(_SEQUENCE_LENGTHS) is not None,
@@ -68,7 +71,7 @@ def unusual_form(op: OnnxOp) -> str | None:
 
 
 class RecurrentDims(NamedTuple):
-    """The dimensions of what recurrent layers compute with."""
+    """The dimensions of the operands and results of a recurrent layer."""
 
     sequence: Dims
     state: Dims
@@ -86,8 +89,8 @@ class RecurrentDims(NamedTuple):
         batch_first: bool,
     ) -> RecurrentDims:
         """
-        Returns the dimensions for these factors; the rows of weights are gates of hidden
-        features, and so are both halves of a bias.
+        Returns the dimensions of a recurrent layer for the given factors. The rows of
+        the weights, and each half of a bias, are laid out as [gates, hidden].
         """
         own: Dim = ()
         both: Dim = ()
@@ -107,9 +110,10 @@ class RecurrentDims(NamedTuple):
 @onnx_rule("LSTM", "GRU", "RNN")
 def recurrent(op: OnnxOp) -> Rule:
     """
-    The rule of recurrent layers: the batch and the two directions of a bidirectional layer
-    are parallel; time is whole. Hidden features, with their gates, are split by the
-    decomposition, as each step needs all features of the state before.
+    Returns the rule of recurrent layers. The batch and the two directions of a
+    bidirectional layer are parallel; time is whole. Hidden features are split, with
+    their gates, by the decomposition only, because each step needs all features of the
+    previous state.
     """
     builder = RuleBuilder(op)
     batch_first = bool(op.attribute("layout"))
@@ -131,20 +135,29 @@ def recurrent(op: OnnxOp) -> Rule:
 
 
 def _flops(op: Operation) -> int:
-    """Each gate of each step multiplies the input and the state by a matrix."""
+    """
+    Returns the number of floating-point operations: in each step, each gate multiplies
+    the input and the state by a matrix.
+    """
     directions, rows, width = shape_of(op.operands[1])
     steps, hidden = prod(shape_of(op.operands[0])[:2]), shape_of(op.operands[2])[2]
     return 2 * directions * steps * rows * (width + hidden)
 
 
 def _is_divisible(op: OnnxOp, directions: int) -> bool:
-    """Whether an op of one direction can do the work of one of several."""
+    """
+    Whether a bidirectional layer can be computed by one layer per direction. It cannot
+    if activations have parameters.
+    """
     options = ("activation_alpha", "activation_beta")
     return directions > 1 and all(op.attribute(name) is None for name in options)
 
 
 def _can_gather(op: OnnxOp) -> bool:
-    """Whether there is an op of `train` that computes the same with split features."""
+    """
+    Whether an op of the `train` dialect computes the same layer with split hidden
+    features.
+    """
     states = 2 if op.name == "onnx.LSTM" else 1
     given = [op.input(_FIRST_STATE + i) is not None for i in range(states)]
     return unusual_form(op) is None and len(set(given)) == 1
@@ -152,7 +165,10 @@ def _can_gather(op: OnnxOp) -> bool:
 
 @decomposition(*RECURRENT)
 def gathered_layer(op: Operation) -> list[Operation] | None:
-    """The one op that computes the same and can split hidden features."""
+    """
+    Decomposes a recurrent layer into the one op of `train` that computes the same and
+    can split hidden features. Returns None if there is no such op.
+    """
     assert isinstance(op, OnnxOp)
     if not _can_gather(op):
         return None
@@ -174,7 +190,10 @@ def gathered_layer(op: Operation) -> list[Operation] | None:
 
 @train_rule("gathered_rnn", "gathered_gru", "gathered_lstm")
 def gathered(op: GatheredLayerOp) -> Rule:
-    """The rule of layers that gather their state: hidden features are parallel, too."""
+    """
+    Returns the rule of a layer that gathers its state in each step. Batch, directions
+    and hidden features are parallel.
+    """
     builder = RuleBuilder(op)
     batch_first = op.batch_first is not None
     directions, size, hidden = op.state_shape
@@ -195,7 +214,10 @@ def gathered(op: GatheredLayerOp) -> Rule:
 
 @local_form(*RECURRENT)
 def recurrent_local(context: LocalContext) -> Sequence[Operation]:
-    """The local form of a layer whose directions are split: a layer of one direction."""
+    """
+    Returns the local form of a layer whose directions are split: a layer of one
+    direction.
+    """
     local = context.same_op()
     direction = local_direction(context, context.rule.operands[2][0])
     if direction is not None:
@@ -214,8 +236,9 @@ def recurrent_local(context: LocalContext) -> Sequence[Operation]:
 )
 def gathered_local(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of a layer that gathers its state, or of its gradient: it names the axes
-    that split hidden features, and has one direction where directions are split.
+    Returns the local form of a layer that gathers its state, or of its gradient. It
+    names the mesh axes that split hidden features. If directions are split, it has one
+    direction. Raises DistIRError if one collective cannot gather the features.
     """
     op, local = context.op, context.same_op()
     assert isinstance(op, GatheredOp)
@@ -244,8 +267,8 @@ def gathered_local(context: LocalContext) -> Sequence[Operation]:
 
 def local_direction(context: LocalContext, factors: Sequence[int]) -> str | None:
     """
-    Returns the direction in which this device goes through sequences, given the factors of
-    the weights' first dimension; None where it is that of the op.
+    Returns the direction in which this device processes sequences. `factors` are the
+    factors of the weights' first dimension. Returns None if directions are not split.
     """
     axes = [axis for factor in factors for axis in context.axes_of(factor)]
     index = sum(context.coordinates[axis] for axis in axes)
@@ -253,7 +276,10 @@ def local_direction(context: LocalContext, factors: Sequence[int]) -> str | None
 
 
 _WEIGHTS = -4
-"""The position of the operand w; r, b and the first state follow."""
+"""
+The position of the operand `w`, counted from the end; `r`, `b` and the first state
+follow.
+"""
 
 
 _GATHERED_GRADIENTS: dict[str, type[GatheredGradOp]] = {
@@ -269,11 +295,12 @@ _GATHERED_GRADIENTS: dict[str, type[GatheredGradOp]] = {
 )
 def recurrent_gradient(op: RecurrentGradOp) -> Rule:
     """
-    The rule of the gradients of recurrent layers: the batch is parallel, and the gradients
-    of weights and biases are sums over it; the two directions of a bidirectional layer are
-    parallel, and so are hidden features, which only the decomposition splits; the gradient
-    of the input is a sum over both. Time is whole. Linear in all incoming gradients
-    together.
+    Returns the rule of the gradients of recurrent layers.
+
+    The batch is parallel; the gradients of weights and biases are sums over it. The two
+    directions of a bidirectional layer are parallel, and so are hidden features, which
+    only the decomposition splits; the gradient of the input is a sum over both. Time is
+    whole. The op is linear in all incoming gradients together.
     """
     builder = RuleBuilder(op)
     batch_first = op.batch_first is not None
@@ -307,7 +334,10 @@ def recurrent_gradient(op: RecurrentGradOp) -> Rule:
 
 @decomposition("train.rnn_grad", "train.gru_grad", "train.lstm_grad")
 def gathered_gradient(op: Operation) -> list[Operation]:
-    """The one op that computes the same and can split hidden features."""
+    """
+    Decomposes the gradient of a recurrent layer into the one op that computes the same
+    and can split hidden features.
+    """
     made = _GATHERED_GRADIENTS[op.name].create(
         operands=list(op.operands),
         result_types=[result.type for result in op.results],
@@ -318,7 +348,10 @@ def gathered_gradient(op: Operation) -> list[Operation]:
 
 @local_form("train.rnn_grad", "train.gru_grad", "train.lstm_grad")
 def recurrent_gradient_local(context: LocalContext) -> Sequence[Operation]:
-    """The local form of a layer whose directions are split: a layer of one direction."""
+    """
+    Returns the local form of the gradient of a layer whose directions are split: the
+    gradient of a layer of one direction.
+    """
     op, local = context.op, context.same_op()
     assert isinstance(op, RecurrentGradOp)
     direction = local_direction(context, context.rule.operands[_WEIGHTS][0])

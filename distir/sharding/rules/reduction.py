@@ -1,4 +1,4 @@
-"""Rules and local forms of reductions along dimensions."""
+"""Sharding rules and local forms of reductions along dimensions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from distir.sharding.rules.local_builder import LocalBuilder
 
 
 def _reduced_axes(op: OnnxOp) -> frozenset[int] | None:
-    """Returns the axes that are reduced; None if they are not known."""
+    """Returns the reduced axes, or None if they are not constant."""
     rank = len(shape_of(op.operands[0]))
     axes = [] if op.input(1) is None else constant_axes(op, 1, rank)
     if axes is None:
@@ -65,15 +65,15 @@ def _reduction(
 
 @onnx_rule("ReduceSum")
 def reduce_sum(op: OnnxOp) -> Rule:
-    """The rule of ReduceSum: it leaves partial sums, and it is linear."""
+    """Returns the rule of ReduceSum. It leaves partial sums, and is linear."""
     return _reduction(op, "reduction", linear=True)
 
 
 @onnx_rule("ReduceL1", "ReduceSumSquare")
 def reduce_sum_of(op: OnnxOp) -> Rule:
     """
-    The rule of sums of a function of each element: they leave partial sums, but are not
-    linear.
+    Returns the rule of sums of a function of each element, such as its square. They
+    leave partial sums, but are not linear.
     """
     return _reduction(op, "reduction")
 
@@ -81,8 +81,9 @@ def reduce_sum_of(op: OnnxOp) -> Rule:
 @onnx_rule("ReduceMean")
 def reduce_mean(op: OnnxOp) -> Rule:
     """
-    The rule of ReduceMean: a sum of the devices' means, each divided by the number of
-    devices (see the local form). Means of integers round and need the dimension whole.
+    Returns the rule of ReduceMean. It is the sum of the devices' means, each divided by
+    the number of devices (`reduce_mean_local`). A mean of integers rounds, so its
+    dimension stays whole.
     """
     if not isinstance(element_type(op.operands[0]), AnyFloat):
         return _reduction(op, "replicate")
@@ -91,7 +92,10 @@ def reduce_mean(op: OnnxOp) -> Rule:
 
 @onnx_rule("ReduceMax", "ReduceMin")
 def reduce_extremum(op: OnnxOp) -> Rule:
-    """The rule of ReduceMax and ReduceMin: they leave partial maxima or minima."""
+    """
+    Returns the rule of ReduceMax and ReduceMin, which leave partial maxima or minima.
+    For booleans the reduced dimensions are whole.
+    """
     # Collectives reduce numbers; the extremum of booleans needs the dimension whole.
     boolean = element_type(op.operands[0]) == IntegerType(1)
     kind = "replicate" if boolean else "reduction"
@@ -101,15 +105,18 @@ def reduce_extremum(op: OnnxOp) -> Rule:
 
 @onnx_rule("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceProd")
 def reduce_whole(op: OnnxOp) -> Rule:
-    """The rule of reductions that are no sum of parts: reduced dimensions are whole."""
+    """
+    Returns the rule of reductions that cannot be computed as a sum over parts. The
+    reduced dimensions are whole.
+    """
     return _reduction(op, "replicate")
 
 
 @local_form("onnx.ReduceMean")
 def reduce_mean_local(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of ReduceMean: the local mean, divided by the number of devices that
-    share the dimension.
+    Returns the local form of ReduceMean: the local mean divided by the number of parts
+    of the reduced dimensions.
     """
     rule = context.rule
     parts = prod(
@@ -130,7 +137,7 @@ def reduce_mean_local(context: LocalContext) -> Sequence[Operation]:
 
 @onnx_rule("ArgMax", "ArgMin", "TopK")
 def positions_of_extremes(op: OnnxOp) -> Rule:
-    """The rule of ArgMax, ArgMin and TopK: the searched dimension is whole."""
+    """Returns the rule of ArgMax, ArgMin and TopK. The searched dimension is whole."""
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
     axis = attribute_axis(op, len(sizes))
@@ -143,7 +150,10 @@ def positions_of_extremes(op: OnnxOp) -> Rule:
 
 @onnx_rule("CumSum", "CumProd")
 def cumulate(op: OnnxOp) -> Rule:
-    """The rule of cumulative ops: the cumulated dimension is whole. Sums are linear."""
+    """
+    Returns the rule of CumSum and CumProd. The cumulated dimension is whole. CumSum is
+    linear.
+    """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
     axes = constant_axes(op, 1, len(sizes))

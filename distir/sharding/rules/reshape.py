@@ -1,4 +1,7 @@
-"""Rules and local forms of ops that regroup or stretch dimensions, or ask for a tensor's shape."""
+"""
+Sharding rules and local forms of ops that regroup or stretch dimensions, or return a
+tensor's shape.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,11 @@ def refine(
     builder: RuleBuilder, source: Sequence[int], target: Sequence[int]
 ) -> tuple[Dims, Dims]:
     """
-    Returns the greatest common refinement of two shapes of the same elements in the same
-    order: `[6]` and `[2, 3]` give `[i j]` and `[i, j]`. Factors are matched from the major
-    and from the minor end; what lies between (`[2, 3]` and `[3, 2]`) cannot be split.
+    Returns the greatest common refinement of two shapes that hold the same elements in
+    the same order: `[6]` and `[2, 3]` give `[i j]` and `[i, j]`.
+
+    Factors are matched from the major end and from the minor end. Sizes that are left
+    between them (`[2, 3]` and `[3, 2]`) cannot be split.
     """
     left, right = _Side(source), _Side(target)
     while (size := left.common(right, 0)) > 1:
@@ -41,8 +46,8 @@ def refine(
 
 class _Side:
     """
-    One of the two shapes of `refine`: the sizes that have no factors yet, and the factors
-    found.
+    One of the two shapes of `refine`: the sizes that have no factors yet, and the
+    factors found so far.
     """
 
     def __init__(self, sizes: Sequence[int]):
@@ -52,14 +57,18 @@ class _Side:
 
     def common(self, other: _Side, end: int) -> int:
         """
-        Returns the largest factor that both sides have at this end (0 major, -1 minor).
+        Returns the greatest common divisor of the sizes of both sides at the end `end`
+        (0 for the major end, -1 for the minor end), or 1 if a side is used up.
         """
         if not self.open or not other.open:
             return 1
         return gcd(self.open[end][1], other.open[end][1])
 
     def take(self, end: int, size: int, factor: Dim) -> None:
-        """Splits a factor off the dimension at this end."""
+        """
+        Splits `factor`, of `size` elements, off the dimension at the end `end` (0 for
+        the major end, -1 for the minor end).
+        """
         index, left = self.open.pop(end)
         if end == 0:
             self._major[index] += factor
@@ -77,8 +86,8 @@ class _Side:
 @onnx_rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(op: OnnxOp) -> Rule:
     """
-    The rule of Reshape and its relatives: the result's type says what the shape or axes
-    operand asks for.
+    Returns the rule of Reshape, Flatten, Squeeze and Unsqueeze. It follows from the
+    shapes of the operand and the result.
     """
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     if 0 in source:
@@ -90,7 +99,10 @@ def reshape(op: OnnxOp) -> Rule:
 
 @local_form("onnx.Reshape", "onnx.Expand")
 def to_local_shape(context: LocalContext) -> Sequence[Operation]:
-    """The local form of Reshape and Expand: the target shape is the local one."""
+    """
+    Returns the local form of Reshape and Expand: the target shape is that of this
+    device's part.
+    """
     if not is_split(context):
         return [context.same_op()]
     builder = LocalBuilder(context)
@@ -101,8 +113,8 @@ def to_local_shape(context: LocalContext) -> Sequence[Operation]:
 @local_form("onnx.Squeeze")
 def squeeze_local(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of Squeeze: it names the axes, as a split dimension may have size 1 on a
-    device.
+    Returns the local form of Squeeze. It lists the axes explicitly, because a split
+    dimension may have size 1 on a device.
     """
     builder = LocalBuilder(context)
     if not is_split(context) or builder.input(1) is not None:
@@ -113,7 +125,7 @@ def squeeze_local(context: LocalContext) -> Sequence[Operation]:
 
 @onnx_rule("Transpose")
 def transpose(op: OnnxOp) -> Rule:
-    """The rule of Transpose, a permutation of the dimensions."""
+    """Returns the rule of Transpose, which permutes the dimensions."""
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(len(dims)))))
@@ -125,8 +137,9 @@ def transpose(op: OnnxOp) -> Rule:
 @onnx_rule("Expand")
 def expand(op: OnnxOp) -> Rule:
     """
-    The rule of Expand: dimensions of the operand that are not stretched are factors. A
-    stretched one is whole on each device, at no cost, as cutting a slice of it is free.
+    Returns the rule of Expand. Each dimension of the operand is a factor unless its
+    size is 1. A stretched dimension is whole on each device; this costs nothing,
+    because cutting a slice of it is free.
     """
     builder = RuleBuilder(op)
     sizes, target = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -138,8 +151,9 @@ def expand(op: OnnxOp) -> Rule:
 @onnx_rule("Tile")
 def tile(op: OnnxOp) -> Rule:
     """
-    The rule of Tile: each result dimension is so many copies (never split) of the
-    operand's.
+    Returns the rule of Tile. Each dimension of the result consists of copies of the
+    operand's dimension. The operand's dimension may be split, but not the number of
+    copies.
     """
     builder = RuleBuilder(op)
     sizes, target = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -156,8 +170,9 @@ def tile(op: OnnxOp) -> Rule:
 @onnx_rule("DepthToSpace", "SpaceToDepth")
 def depth_and_space(op: OnnxOp) -> Rule:
     """
-    The rule of DepthToSpace and SpaceToDepth: `[n, (p q c), h, w]` and `[n, c, (h p), (w
-    q)]`, with `p` and `q` whole; in `CRD` mode the channels are `(c p q)`.
+    Returns the rule of DepthToSpace and SpaceToDepth. They relate `[n, (p q c), h, w]`
+    and `[n, c, (h p), (w q)]`; `p` and `q` are whole. In `CRD` mode the channels are
+    `(c p q)`.
     """
     builder = RuleBuilder(op)
     to_space = op.name == "onnx.DepthToSpace"
@@ -176,8 +191,8 @@ def depth_and_space(op: OnnxOp) -> Rule:
 @onnx_rule("Shape", "Size")
 def shape_query(op: OnnxOp) -> Rule:
     """
-    The rule of Shape and Size: the operand may be split in any way, as the answer is about
-    the whole tensor.
+    Returns the rule of Shape and Size. The operand may be split in any way, because the
+    result describes the whole tensor.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.operands[0]))
@@ -186,7 +201,7 @@ def shape_query(op: OnnxOp) -> Rule:
 
 @local_form("onnx.Shape")
 def shape_local(context: LocalContext) -> Sequence[Operation]:
-    """The local form of Shape: the global shape as a constant."""
+    """Returns the local form of Shape: the global shape as a constant."""
     builder = LocalBuilder(context)
     sizes = shape_of(context.op.operands[0])
     start, end = builder.op.attribute("start"), builder.op.attribute("end", len(sizes))
@@ -196,7 +211,7 @@ def shape_local(context: LocalContext) -> Sequence[Operation]:
 
 @local_form("onnx.Size")
 def size_local(context: LocalContext) -> Sequence[Operation]:
-    """The local form of Size: the global number of elements as a constant."""
+    """Returns the local form of Size: the global number of elements as a constant."""
     builder = LocalBuilder(context)
     count = prod(shape_of(context.op.operands[0]))
     builder.constant(np.array(count, dtype=np.int64))

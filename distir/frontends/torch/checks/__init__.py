@@ -1,4 +1,4 @@
 """
-Comparisons of an imported program with its module: `comparison.py` says on which inputs, and
-what a difference means.
+Compares an imported program with its module. `comparison.py` chooses the inputs and
+judges differences.
 """

@@ -1,4 +1,4 @@
-"""Finds the part of a module in which its program begins to compute something else."""
+"""Finds the first part of a module whose program computes something else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Recording(ReferenceInterpreter):
-    """Keeps all arrays that ops compute, by their scope."""
+    """An interpreter that records all arrays that ops compute, by scope."""
 
     def run_op(self, op: Any, inputs: PythonValues = ()) -> PythonValues:
         results = super().run_op(op, inputs)
@@ -48,10 +48,13 @@ def first_difference(
     training: bool,
 ) -> str | None:
     """
-    Returns the name of the first part of a module, in the order in which parts return, of
-    whose results the program computes none in the scope of that part; or of the part that
-    calls it, if what it is given is computed nowhere either. None if there is no such part.
-    `arguments` are those of the program for the call.
+    Returns the name of the first part of a module, in the order in which parts return,
+    that the program computes wrongly: none of the program's arrays in the part's scope
+    equals a result of the part.
+
+    If an input of this part is not found in the program either, the name of the calling
+    part is returned. Returns None if there is no such part. `arguments` are the
+    program's arguments for the call.
     """
     recording = _Recording(program)
     call_by_name(recording, entry_function(program).sym_name.data, list(arguments))
@@ -75,8 +78,9 @@ def first_difference(
 
 def _is_missing(wanted: Array, *among: Sequence[Array]) -> bool:
     """
-    Whether there are arrays of the same shape in the first sequence that has any, and none is
-    equal up to rounding.
+    Whether no array equals `wanted` up to rounding. Only the first sequence in `among`
+    that has arrays of the same shape is searched; if there is none, the result is
+    False.
     """
     for arrays in among:
         like = [array for array in arrays if array.shape == wanted.shape]
@@ -89,8 +93,8 @@ def _calls_of_parts(
     module: torch.nn.Module, call: ModuleCall, *, training: bool
 ) -> list[tuple[str, tuple[list[Array], list[Array]]]]:
     """
-    Returns the floats that each part was given and returned when it was first called, by
-    name, in the order in which they returned.
+    Returns the floats that each part got and returned in its first call, by the part's
+    name, in the order in which the calls returned.
     """
     import torch
     from torch.utils import _pytree

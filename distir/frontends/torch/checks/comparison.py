@@ -1,9 +1,11 @@
 """
-Compares programs with the modules that they were imported from: on the example inputs, and
-on others. Both of PyTorch's exporters can be wrong without a word: the older one loses what
-is written in place through views of a tensor (Longformer's scores), modules do something
-else while they are exported (masks of attention), and what Python does once is what the
-program does always.
+Compares programs with the modules that they were imported from, on the example inputs
+and on others.
+
+Both of PyTorch's exporters can be wrong without an error. The older one loses writes
+through views of a tensor (Longformer's scores). Some modules behave differently while
+they are exported (masks of attention). Python code that runs once is fixed in the
+program forever.
 """
 
 from __future__ import annotations
@@ -51,19 +53,22 @@ if TYPE_CHECKING:
 
 MOST_WORK = 4e10
 """
-Programs of more FLOPs are not compared; those of more than half of it are run once only.
-The interpreter does about 10^10 in a second.
+The largest number of FLOPs of a program that is compared. A program of more than half
+of it is run only once. The interpreter does about 10^10 FLOPs in a second.
 """
 
 _ELEMENT = 10
-"""The FLOPs that take as long as an element of an op's result."""
+"""The number of FLOPs that take as long as one element of an op's result."""
 
 _RANDOM = frozenset(f"onnx.{name}" for name in RANDOM - {"Dropout"})
-"""The ops that draw random numbers, but dropout, which is taken out of the program."""
+"""
+The ops that draw random numbers. Dropout is not among them, because it is removed from
+the program.
+"""
 
 
 class _NotRun(Exception):
-    """The interpreter cannot run the program."""
+    """Raised if the interpreter cannot run the program."""
 
 
 def compare(
@@ -77,9 +82,12 @@ def compare(
     same_rows: bool,
 ) -> str | None:
     """
-    Runs the program that was imported from a module beside it (see `import_torch`): on the
-    example inputs, and on others (`same_rows` as in `other_calls`). Returns why that was not
-    done, or None. Raises DistIRError for a difference, or warns if the user accepts it.
+    Runs an imported program and its module on the example inputs and on other inputs,
+    and compares the results (see `import_torch`). `same_rows` is the option of
+    `other_calls`.
+
+    Returns the reason if the comparison was not possible, else None. Raises DistIRError
+    if results differ, or only warns if the user accepts that.
     """
     if imported.valueless or PYTHON_RANDOM in exported.accepted:
         return None
@@ -108,7 +116,10 @@ def compare(
 
 
 class ProgramDiffers(DistIRError):
-    """A program that computes something else than its module: the `problem` and advice."""
+    """
+    Raised if a program computes something else than its module: `problem` describes the
+    difference, and the message adds advice.
+    """
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem}; {advice}")
@@ -121,7 +132,8 @@ class ModuleComparison:
     A module with the example inputs that its program was imported for.
 
     - `imported`: the program;
-    - `training`: whether it is that of the module in its modes, else in evaluation mode;
+    - `training`: whether the program is that of the module in its current modes; if
+      not, in evaluation mode;
     - `exporter`: which of PyTorch's exporters wrote it, for messages.
     """
 
@@ -133,7 +145,9 @@ class ModuleComparison:
 
     @property
     def why_not(self) -> str | None:
-        """Why the program cannot be run beside the module; None if it can."""
+        """
+        The reason why the program cannot be run beside the module, or None if it can.
+        """
         if self._work > MOST_WORK:
             return f"a run of the program takes {self._work:.1e} operations"
         if any(op.name in _RANDOM for op in self.imported.module.walk()):
@@ -150,12 +164,12 @@ class ModuleComparison:
 
     @property
     def is_quick(self) -> bool:
-        """Whether two runs of the program are little work (`MOST_WORK`)."""
+        """Whether two runs of the program take at most `MOST_WORK` FLOPs."""
         return 2 * self._work <= MOST_WORK
 
     @cached_property
     def program(self) -> ModuleOp | None:
-        """The program without dropout; None if it needs the masks."""
+        """The program with dropout removed, or None if it uses the masks of dropout."""
         from xdsl.rewriter import Rewriter
 
         module = self.imported.module
@@ -177,8 +191,8 @@ class ModuleComparison:
 
     def _arguments(self, call: ModuleCall) -> list[Array] | None:
         """
-        Returns the arguments of the program for a call of the module; None if an argument is
-        no input.
+        Returns the program's arguments for a call of the module, or None if an argument
+        does not correspond to an input of the module.
         """
         inputs = self._inputs(call)
         function = entry_function(self.imported.module)
@@ -200,7 +214,10 @@ class ModuleComparison:
         return values
 
     def _inputs(self, call: ModuleCall) -> dict[str, torch.Tensor]:
-        """Returns the tensors among the inputs, by the names that their arguments have."""
+        """
+        Returns the tensors among the inputs of a call, by the names of the program's
+        arguments.
+        """
         import torch
 
         bound = inspect.signature(self.module.forward).bind(*call.args, **call.kwargs)
@@ -210,8 +227,8 @@ class ModuleComparison:
 
     def check(self, call: ModuleCall, wanted: Sequence[Array]) -> None:
         """
-        Raises DistIRError if the program computes something else for a call than the module,
-        which is `wanted`, by more than rounding.
+        Raises DistIRError if the program's results for `call` differ from `wanted`, the
+        results of the module, by more than rounding.
         """
         arguments = self._arguments(call)
         assert arguments is not None
@@ -245,8 +262,10 @@ class ModuleComparison:
         self, wanted: Sequence[Array], calls: Iterable[ModuleCall]
     ) -> None:
         """
-        Checks the program on the first of these calls that the module can run, with results
-        that are finite if those of the example inputs, `wanted`, are. Raises DistIRError.
+        Checks the program on the first of `calls` that the module can run. If the
+        results on the example inputs, `wanted`, are finite, the results of the call
+        must be finite too, else the next call is tried. Raises DistIRError if results
+        differ.
         """
         is_finite = all(map(_is_finite, wanted))
         for call in calls:
@@ -258,14 +277,20 @@ class ModuleComparison:
     def _is_rounding(
         self, call: ModuleCall, index: int, wanted: Sequence[Array], found: Array
     ) -> bool:
-        """Whether only rounding sets a result of the program apart from the module's."""
+        """
+        Whether the result `index` of the program differs from the module's by rounding
+        only.
+        """
         wide = run_module(self.module, call, training=self.training, wide=True)
         if wide is None or len(wide) != len(wanted):
             return False
         return is_amplified_rounding(wanted[index], found, wide[index])
 
     def _beginning(self, call: ModuleCall, arguments: Sequence[Array]) -> str | None:
-        """Returns the part of the module in which the difference begins, if it is found."""
+        """
+        Returns the name of the part of the module in which the difference begins, or
+        None if it is not found.
+        """
         from distir.frontends.torch.checks.bisection import first_difference
 
         assert self.program is not None
@@ -274,7 +299,7 @@ class ModuleComparison:
         )
 
     def _advice(self, kind: str) -> str:
-        """Says what to do about a difference that begins in a part of that class."""
+        """Returns advice for a difference that begins in a part of the class `kind`."""
         config: Any = getattr(self.module, "config", None)
         attention = getattr(config, "_attn_implementation", None)
         if attention not in (None, "eager") and "attention" in kind.lower():
@@ -296,7 +321,10 @@ def _is_finite(array: Array) -> bool:
 
 
 def _work(module: ModuleOp) -> float:
-    """Returns the FLOPs of a program, with those that elements of results stand for."""
+    """
+    Returns the number of FLOPs of a program, plus `_ELEMENT` FLOPs for each element of
+    a result.
+    """
     from distir.sharding.rule import rule_for
 
     total = 0.0

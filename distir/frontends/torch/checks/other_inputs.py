@@ -1,4 +1,4 @@
-"""Other inputs of a module: as its example inputs are, with other values."""
+"""Makes other inputs for a module: like its example inputs, but with other values."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from distir.frontends.torch.modules.runs import ModuleCall
 
 def other_calls(call: ModuleCall, *, same_rows: bool = False) -> Iterator[ModuleCall]:
     """
-    Yields calls with other values of the same shapes and types, the most different first: a
-    module may take only some. No two tensors share their values or memory.
+    Yields calls with other values of the same shapes and types. The most different
+    values come first, because a module may accept only some. No two tensors share
+    memory.
 
-    - Floats have the mean and deviation of the example, within its range if that has no
-      negative numbers.
-    - Integers are drawn from the example's range, in the second call from each row's own
-      numbers, each as often as there (places for the features of an image, for instance).
-      With `same_rows` only that is yielded.
-    - Masks (two values, or floats that are not finite) exchange their rows. Positions and
-      bounds (one dimension that increases) stay.
+    - Floats have the mean and deviation of the example. If the example has no negative
+      numbers, they are drawn from its range.
+    - Integers are drawn from the example's range. In the second call, each row's
+      numbers are permuted instead (places for the features of an image, for instance,
+      keep their number). With `same_rows` only the second call is yielded.
+    - Masks (two values, or floats that are not finite) exchange their rows. Positions
+      and bounds (one dimension that increases) stay as they are.
     """
     for rows in (True,) if same_rows else (False, True):
         generator = np.random.default_rng(0)
@@ -59,7 +60,10 @@ def _is_mask(tensor: torch.Tensor) -> bool:
 
 
 def _increases(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one number, or numbers that grow, as positions and bounds do."""
+    """
+    Whether a tensor is a single number, or its numbers increase, as positions and
+    bounds do.
+    """
     flat = tensor.reshape(-1)
     is_sorted = bool((flat[1:] >= flat[:-1]).all())
     return flat.numel() == 1 or (is_sorted and bool(flat[0] < flat[-1]))

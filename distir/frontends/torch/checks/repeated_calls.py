@@ -1,6 +1,7 @@
 """
-Finds modules in training mode that do something else in each call, or update buffers: a
-program does the same always, and updates those of batch normalisation alone.
+Finds modules in training mode whose calls differ from each other, or that update
+buffers. A program always does the same, and updates only buffers of batch
+normalisation.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 
 def call_twice(module: nn.Module, call: ModuleCall, trust: Trust) -> list[Array]:
     """
-    Returns the results of a module in its own modes, after a second call with the same
-    inputs. Raises DistIRError, unless the user accepts that, if Python counts the calls, if a
-    buffer of the module changes or if the second call returns something else.
+    Returns the results of a module in its current modes, after a second call with the
+    same inputs has been compared.
+
+    Raises DistIRError, unless the user accepts it, if Python code counts the calls, if
+    a buffer changes, or if the second call returns something else.
     """
     assignments, writes = Assignments(module), BufferWrites(module)
     with comparable(module, training=True):

@@ -1,5 +1,6 @@
 """
-Modules as ONNX models, by one of PyTorch's exporters: `exporter.py` chooses it, `dynamo.py`
-is the newer and `script.py` the older one. The other files write what an exporter cannot
-write or loses in terms of what it writes, or find it, so that it can be refused.
+Exports modules as ONNX models. `exporter.py` chooses one of PyTorch's exporters;
+`dynamo.py` runs the newer one, `script.py` the older one. The other files replace
+operations that an exporter cannot write or loses, or find them so that they can be
+refused.
 """

@@ -1,5 +1,5 @@
 """
-Writes `nn.EmbeddingBag` as lookups and sums. PyTorch's exporter writes it as a loop over
+Writes `nn.EmbeddingBag` as look-ups and sums. PyTorch's exporter writes a loop over
 bags, which is no straight-line code.
 """
 
@@ -20,14 +20,15 @@ _BAGS: tuple[Any, ...] = (
     torch.ops.aten._embedding_bag_forward_only.default,
 )
 _SUM, _MEAN, _MAX = 0, 1, 2
-"""The modes of an EmbeddingBag, as PyTorch counts them."""
+"""The modes of an EmbeddingBag, with PyTorch's ids."""
 
 
 def write_bags(program: torch.export.ExportedProgram) -> None:
     """
-    Replaces the sums, means and maxima over bags of rows of a table, in place. Bags without
-    such a form are left to the exporter: maxima over bags that are not equally long or of
-    which some rows are padding, and gradients that are divided by how often a row is used.
+    Replaces sums, means and maxima over bags of rows of a table, in place.
+
+    Some bags stay for the exporter: maxima over bags of different lengths or with
+    padding, and bags whose gradients are divided by the frequency of a row.
     """
     graph = program.graph
     bags = [n for n in graph.nodes if n.op == "call_function" and n.target in _BAGS]
@@ -40,7 +41,10 @@ def write_bags(program: torch.export.ExportedProgram) -> None:
 
 
 def _write(program: torch.export.ExportedProgram, node: torch.fx.Node) -> None:
-    """Replaces the first result of one op; the others are for PyTorch's backward."""
+    """
+    Replaces the first result of `node`, the op of an EmbeddingBag. The other results
+    only serve PyTorch's backward; a node that uses them stays.
+    """
     used = [user for user in node.users if user.users]
     if any(u.target is not operator.getitem or u.args[1] != 0 for u in used):
         return
@@ -78,7 +82,10 @@ def _write(program: torch.export.ExportedProgram, node: torch.fx.Node) -> None:
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """Returns the arguments of an op by name, with the defaults of its schema."""
+    """
+    Returns the arguments of an op by name. Omitted ones get the defaults of the op's
+    schema.
+    """
     target: Any = node.target
     found: dict[str, Any] = {"padding_idx": None}
     for i, argument in enumerate(target._schema.arguments):
@@ -92,7 +99,10 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _equal_length(offsets: torch.fx.Node, indices: torch.fx.Node) -> int | None:
-    """Returns the length of all bags, if they are 0, n, 2n, ... as of a table of indices."""
+    """
+    Returns the length of all bags if the offsets are 0, n, 2n, ..., as for a table of
+    indices. Returns None for other offsets.
+    """
     if offsets.target is not torch.ops.aten.arange.start_step:
         return None
     start, end, step = (*offsets.args, 1)[:3]
@@ -103,7 +113,11 @@ def _equal_length(offsets: torch.fx.Node, indices: torch.fx.Node) -> int | None:
 
 
 def _before_flattening(indices: torch.fx.Node, length: int) -> torch.fx.Node:
-    """Returns the table of indices that was flattened, so that its rows stay apart."""
+    """
+    Returns the table of indices that `indices` was flattened from, so that its rows
+    stay apart. Returns `indices` itself if it is not such a table with rows of
+    `length`.
+    """
     flattened = (torch.ops.aten.reshape.default, torch.ops.aten.view.default)
     if indices.target not in flattened:
         return indices
@@ -119,7 +133,10 @@ def _equal_bags(
     mode: int,
     padding: int | None,
 ) -> Tensor:
-    """Returns the sum, mean or maximum of the rows [n, length] of a table."""
+    """
+    Returns the sum, mean or maximum (`mode`) over bags of equal length. `words` [n,
+    length] are indices of rows in `table`; rows with the index `padding` are left out.
+    """
     rows = torch.ops.aten.embedding.default(table, words)
     if mode == _MAX:
         return rows.amax(1)
@@ -142,8 +159,9 @@ def _bags(
     padding: int | None,
 ) -> Tensor:
     """
-    Returns the sums or means of bags that begin at `starts` of the words [n]: a product
-    with the matrix [bags, n] that has a one where a word is in a bag.
+    Returns the sums or means of bags of `words` [n]. `starts` are the positions at
+    which bags begin. They are a product with the matrix [bags, n] that is one where a
+    word is in a bag.
     """
     rows = torch.ops.aten.embedding.default(table, words)
     if scales is not None:

@@ -1,11 +1,11 @@
 """
-Writes operations of PyTorch that its newer exporter cannot write in terms of those that it
+Replaces PyTorch operations that the newer exporter cannot write by operations that it
 can.
 
 For such operations the exporter traces a program a second time, which takes longer than
-everything else that it does. Most programs have few of them; here they are replaced one by
-one. Among them is `as_strided`, which speaks of positions in memory: models use it for
-overlapping windows, and PyTorch for pooling.
+all of its other work. Most programs have few of them, so they are replaced one by one
+here. One of them is `as_strided`, which refers to positions in memory; models use it
+for overlapping windows, and PyTorch for pooling.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ASSERTIONS: tuple[Any, ...] = (
     torch.ops.aten._assert_tensor_metadata.default,
     torch.ops.aten.sym_constrain_range_for_size.default,
 )
-"""Operations that check types and shapes; the exporter removes them itself."""
+"""Operations that check types and shapes. The exporter removes them itself."""
 
 _registries: dict[Any, ONNXRegistry] = {}
 
@@ -46,9 +46,11 @@ _registries: dict[Any, ONNXRegistry] = {}
 @contextlib.contextmanager
 def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
     """
-    A context manager inside which PyTorch's exporter reads its library of functions once
-    per process, and traces only those programs a second time that `decompose` cannot
-    handle. Yields a list, to which programs are added as the exporter is to write them.
+    A context manager that makes PyTorch's exporter faster. Inside it, the exporter
+    reads its library of functions once per process, and traces a program a second time
+    only if `decompose` cannot handle it.
+
+    Yields a list to which the final form of each exported program is added.
     """
     from torch.onnx._internal.exporter import _fx_passes
     from torch.onnx._internal.exporter._registration import ONNXRegistry
@@ -87,8 +89,9 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
 
 def _unsqueeze_complex(x: onnxscript.FLOAT, dim: int) -> Any:
     """
-    The exporter's form of complex numbers are pairs along a last dimension; it knows most
-    operations on them, but not this one, by which rotary embeddings reach all heads.
+    Writes `unsqueeze` of complex numbers, which are pairs along a last dimension. The
+    exporter can write most operations on them, but not this one, which rotary
+    embeddings use.
     """
     write: Any = onnxscript.onnx_opset.opset18.Unsqueeze
     return write(x, [dim if dim >= 0 else dim - 1])
@@ -97,7 +100,8 @@ def _unsqueeze_complex(x: onnxscript.FLOAT, dim: int) -> Any:
 @functools.cache
 def _known(registry: ONNXRegistry) -> tuple[set[Any], dict[Any, Callable[..., Any]]]:
     """
-    Returns the operations that the exporter can write, and the decompositions of others.
+    Returns the operations that the exporter can write, and the decompositions of
+    others.
     """
     from torch.onnx._internal.exporter import _decomp
 
@@ -108,9 +112,9 @@ def _known(registry: ONNXRegistry) -> tuple[set[Any], dict[Any, Callable[..., An
 
 def decompose(program: torch.export.ExportedProgram, registry: ONNXRegistry) -> bool:
     """
-    Replaces the operations of a program that the exporter cannot write, in place. Returns
-    False for a program for which that is impossible, or that writes to tensors; it is left
-    as it was.
+    Replaces the operations of a program that the exporter cannot write, in place.
+    Returns False, and leaves the program unchanged, if this is not possible or the
+    program writes to tensors in place.
     """
     written, table = _known(registry)
     graph = program.graph
@@ -154,17 +158,14 @@ def _calls(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 def _body(
     program: torch.export.ExportedProgram, region: torch.fx.Node
 ) -> torch.fx.Graph:
-    """Returns the graph of a region in which gradients are on or off."""
+    """Returns the graph of a region in which gradients are switched on or off."""
     where: Any = region.args[1]
     body: Any = getattr(program.graph_module, where.target)
     return body.graph
 
 
 def _inline(graph: torch.fx.Graph, region: torch.fx.Node, body: torch.fx.Graph) -> None:
-    """
-    Expands a region where it stands. Where gradients end has been written into the graph
-    before.
-    """
+    """Expands a region in place. Stop-gradient markers are already in the graph."""
     inputs = iter(region.args[2:])
     made: dict[torch.fx.Node, Any] = {}
     results: Any = ()
@@ -184,7 +185,10 @@ def _inline(graph: torch.fx.Graph, region: torch.fx.Node, body: torch.fx.Graph) 
 
 
 def _replace_cast(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    """Replaces a cast to the type that a tensor has by the tensor; other casts remain."""
+    """
+    Removes a cast to the type that the tensor already has. Any other cast becomes
+    `_to_copy`.
+    """
     source: Any = node.args[0]
     if source.meta["val"].dtype == node.meta["val"].dtype:
         node.replace_all_uses_with(source)
@@ -201,7 +205,7 @@ def _replace_cast(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 
 
 def _expand(graph: torch.fx.Graph, node: torch.fx.Node, table: dict[Any, Any]) -> None:
-    """Replaces an operation by those that its entry in a table uses."""
+    """Replaces an operation by its decomposition in `table`."""
     target: Any = node.target
     operands = node.all_input_nodes
 
@@ -219,14 +223,18 @@ def _expand(graph: torch.fx.Graph, node: torch.fx.Node, table: dict[Any, Any]) -
 
 _STRIDED: Any = torch.ops.aten.as_strided.default
 _RESTRIDED: Any = torch.ops.aten.as_strided_.default
-"""In place. PyTorch's pooling does so to means that it has just made."""
+"""
+The in-place form of `as_strided`. PyTorch's pooling applies it to means that it has
+just made.
+"""
 
 
 def write_strides(program: torch.export.ExportedProgram) -> None:
     """
-    Replaces every `as_strided` by the elements that it takes, in place: those of each row
-    of the first dimension by themselves, if they come from the same row, so that batches
-    and heads stay apart. Raises DistIRError for tensors that are no whole piece of memory.
+    Replaces every `as_strided` by a selection of elements, in place. If each row of the
+    result comes from the same row of the tensor, rows are selected separately, so that
+    batches and heads stay apart. Raises DistIRError if a tensor is not one whole piece
+    of memory.
     """
     graph = program.graph
     strided = [n for n in graph.nodes if _is_strided(n)]
@@ -241,7 +249,10 @@ def write_strides(program: torch.export.ExportedProgram) -> None:
 
 
 def _is_strided(node: torch.fx.Node) -> bool:
-    """Whether a node takes elements by their places in memory, and nothing sees it change."""
+    """
+    Whether a node is an `as_strided`. The in-place form counts only if no other node
+    can observe the change.
+    """
     if node.op != "call_function":
         return False
     if node.target is not _RESTRIDED:
@@ -273,7 +284,7 @@ def _written(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
     )
 
     def elements(sizes: Sequence[int], strides: Sequence[int]) -> Tensor:
-        """The positions of the elements of one row, in order."""
+        """Returns the positions in memory of the elements of one row, in order."""
         found = torch.full((1,), offset, dtype=torch.int64)
         for size, stride in zip(sizes, strides, strict=True):
             found = (found.unsqueeze(-1) + torch.arange(size) * stride).reshape(-1)
@@ -294,8 +305,8 @@ def _written(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
 
 def _order_in_memory(value: Tensor) -> list[int] | None:
     """
-    Returns the dimensions as they lie in memory, slowest first; None for a tensor that is
-    not all of its memory, or has an element in several places.
+    Returns the dimensions in the order of memory, slowest first. Returns None if the
+    tensor does not fill its memory, or has an element in several places.
     """
     order = sorted(range(value.dim()), key=lambda d: (-value.stride(d), d))
     ones = [d for d in order if value.shape[d] == 1]
@@ -310,7 +321,7 @@ def _order_in_memory(value: Tensor) -> list[int] | None:
 
 
 def _is_contiguous(sizes: Sequence[int], strides: Sequence[int], count: int) -> bool:
-    """Whether a view with these strides is a row of so many elements, one after another."""
+    """Whether a view with `strides` is a contiguous sequence of `count` elements."""
     step = 1
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if size != 1 and stride != step:

@@ -1,4 +1,7 @@
-"""PyTorch's newer exporter, which traces a module with tensors that have no values."""
+"""
+Exports modules with PyTorch's newer exporter, which traces a module with tensors that
+have no values.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
     import onnx_ir
 
 _UNREAD = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.class_hierarchy")
-"""What the exporter notes on each node and the importer does not read."""
+"""
+The metadata that the exporter writes on each node and that the importer does not read.
+"""
 
 
 _aten: Any = torch.ops.aten
@@ -43,13 +48,16 @@ _READS: tuple[Any, ...] = (
     _aten._is_all_true.default,
 )
 """
-Operations that read the value of a tensor: they are kept where nothing uses them, because
-reading waits for a device.
+Operations that read the value of a tensor. Dead-code elimination keeps them even if
+nothing uses the result, because reading waits for a device.
 """
 
 
 class _SuppressedFailures(contextlib.suppress):
-    """Suppresses errors, but for what DistIR refuses, which no other way exports."""
+    """
+    Suppresses errors, except for a DistIRError: no other exporter could write what
+    DistIR refuses.
+    """
 
     def __exit__(self, kind: Any, *others: Any) -> bool:
         refused = kind is not None and issubclass(kind, DistIRError)
@@ -64,9 +72,12 @@ def export_dynamo(
     equal_features: bool = False,
 ) -> ExportedModule:
     """
-    Exports a module with the newer exporter, with the names of the module's outputs. Experts
-    take as many tokens as `capacity_factor` says (see `experts`);
-    `equal_features` as in `import_torch`. Raises whatever the exporter and the module raise.
+    Exports a module with PyTorch's newer exporter. The outputs get the names that they
+    have in the module's result.
+
+    `capacity_factor` limits the tokens of an expert (see `experts_as_ops`), and
+    `equal_features` is the option of `import_torch`. Raises any error that the exporter
+    or the module raises.
     """
 
     source: torch.nn.Module | torch.export.ExportedProgram = module
@@ -114,7 +125,10 @@ def export_dynamo(
 
 
 def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Returns the size of the first dimension of the first input that has two; 1 if none."""
+    """
+    Returns the size of the first dimension of the first input that has at least two
+    dimensions, or 1 if there is none.
+    """
     for value in _pytree.tree_leaves((args, kwargs)):
         if isinstance(value, torch.Tensor) and value.dim() > 1:
             return value.shape[0]
@@ -123,7 +137,8 @@ def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
     """
-    Returns the model as ONNX's message, with large tensors and those without values apart.
+    Returns the model as an ONNX message. Large tensors, and tensors without values, are
+    kept apart in `values`.
     """
     import onnx_ir
 
@@ -159,7 +174,7 @@ def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
 def remove_checks(program: torch.export.ExportedProgram) -> None:
     """
     Removes checks of values (`torch._check_tensor_all`, `torch._assert_async`) from a
-    program, in place, and the operations that only they use.
+    program, in place, together with the operations that only they use.
     """
     graph = program.graph
     checks = [n for n in graph.nodes if n.target in _CHECKS]

@@ -1,11 +1,11 @@
 """
-Mixtures of experts of Hugging Face's models, as ops of the `train` dialect.
+Exports mixtures of experts of Hugging Face's models as ops of the `train` dialect.
 
-Their modules of experts compute the same in several ways, by loops, gathered matrices or
-grouped products, of which PyTorch's exporter can write only that which gathers a matrix for each
-token. All of them ask one interface for the way to take. While a module is exported, the
-answer is the function here, which writes nodes of a domain of ours; the importer reads these as
-ops.
+Their modules compute experts in one of several ways: by loops, gathered matrices or
+grouped products. PyTorch's exporter can only write the way that gathers a matrix for
+each token. All modules ask one interface for the way to take. During an export, DistIR
+answers with its own function, which writes nodes of DistIR's domain; the importer reads
+them as ops.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MODULE = "transformers.integrations.moe"
 @dataclass(frozen=True)
 class Way:
     """
-    The way of tokens to experts: `groups` of `tokens` tokens with so many `choices` of
-    `experts` each; an expert takes at most `capacity` choices of a group. A token may
-    choose an expert more than once.
+    The sizes of a mixture of experts. There are `groups` groups of `tokens` tokens, and
+    each token makes `choices` choices out of `experts` experts. An expert takes at most
+    `capacity` choices of a group. A token may choose an expert more than once.
     """
 
     experts: int
@@ -40,13 +40,16 @@ class Way:
     capacity: int
 
     def places(self, shards: int) -> int:
-        """Returns how many places a group needs in each of so many shards of experts."""
+        """
+        Returns the number of places that a group needs in each shard if the experts are
+        divided into `shards` shards.
+        """
         own = self.experts // shards
         return min(own * self.capacity, self.tokens * self.choices)
 
     @property
     def taken(self) -> int:
-        """The largest number of places that a group takes in all shards."""
+        """The largest number of places that a group uses in all shards together."""
         return min(self.tokens * self.choices, self.experts * self.capacity)
 
 
@@ -55,9 +58,10 @@ def experts_as_ops(capacity_factor: float | None, sequences: int) -> Generator[N
     """
     A context manager inside which exported mixtures of experts become ops of `train`.
 
-    An expert takes as many tokens of a sequence as evenly dealt tokens would give it, times
-    `capacity_factor`; the choices of others are dropped. None means all that choose it.
-    `sequences` is the size of a batch.
+    `capacity_factor` limits the tokens of a sequence that an expert takes to this
+    factor times its share of an even distribution; further choices are dropped. With
+    None, an expert takes all tokens that choose it. `sequences` is the number of
+    sequences in a batch.
     """
     module: Any = sys.modules.get(_MODULE)
     interface = getattr(module, "ExpertsInterface", None)
@@ -96,8 +100,8 @@ def _forward(
     weights: torch.Tensor,
 ) -> torch.Tensor:
     """
-    Returns the results of a module of experts for `tokens` `[tokens, width]`, whose choices
-    of experts `ids` have `weights`, both `[tokens, choices]`.
+    Returns the results of a module of experts for `tokens` [tokens, width]. The tokens
+    choose the experts `ids` with the weights `weights`, both [tokens, choices].
     """
     count, width = tokens.shape
     groups, choices, places = way.groups, way.choices, way.places(1)

@@ -1,4 +1,4 @@
-"""The result of PyTorch's exporters: an ONNX model, with its tensors apart."""
+"""The result of PyTorch's exporters: an ONNX model, with its large tensors apart."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Value = npt.NDArray[Any]
 
 _LARGEST_MESSAGE = 1 << 30
 """
-The most bytes of tensors that go into the file of a model itself; protobuf's limit is twice
-that.
+The largest size of tensors, in bytes, that are stored in the file of a model itself.
+Protobuf's limit is twice as large.
 """
 
 
@@ -28,11 +28,14 @@ class ExportedModule:
     """
     An exported module.
 
-    - `model`: the program. It contains the tensors that are in `values` without their data.
-    - `values`: the large tensors by name, in the memory of the module that was exported;
-      None for one that has no value, because the module is on the meta device or fake.
-    - `is_traced`: PyTorch's older exporter wrote it, as what the module did for the inputs.
-    - `accepted`: the losses of the program that the user accepts (`trust.ACCEPTED`).
+    - `model`: the program. Tensors in `values` are in it without their data.
+    - `values`: the large tensors by name, in the memory of the exported module. None
+      stands for a tensor without a value, because the module is on the meta device or
+      fake.
+    - `is_traced`: whether PyTorch's older exporter wrote it, by recording a run of the
+      module.
+    - `accepted`: the names of the differences from the module that the user accepts
+      (`trust.ACCEPTED`).
     """
 
     model: ModelProto
@@ -42,8 +45,8 @@ class ExportedModule:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes an ONNX file with all tensors; large ones go to a file beside it. Raises
-        DistIRError for tensors without values.
+        Writes an ONNX file with all tensors; if they are large, the tensors go to a
+        file beside it. Raises DistIRError if a tensor has no value.
         """
         missing = next((n for n, value in self.values.items() if value is None), None)
         if missing is not None:

@@ -1,5 +1,6 @@
 """
-Exports modules as ONNX models, by whichever of PyTorch's two exporters can write them.
+Exports modules as ONNX models, with whichever of PyTorch's two exporters can write
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 Exporter = Literal["dynamo", "torchscript"]
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
-"""The names of PyTorch's newer and older exporters."""
+"""The names of PyTorch's newer and older exporters, in this order."""
 
 
 def export_module(
@@ -46,12 +47,14 @@ def export_module(
     trust: Trust = Trust(),
 ) -> ExportedModule:
     """
-    Exports a module (see `import_torch`) as an ONNX model, with its large tensors apart.
-    The module is left as it was. Each tensor of the inputs is an input of its own, also one
-    that is given twice. Experts are ops of DistIR in what the newer exporter writes. Without
-    an `exporter`, the older one is tried, with a warning, if the newer one fails. What Python
-    does once, for the example inputs, is an error unless `trust` allows it. Raises
-    DistIRError.
+    Exports a module as an ONNX model, with its large tensors apart. `import_torch`
+    describes the options.
+
+    The module is left unchanged. Each tensor among the inputs becomes an input of its
+    own, even if it is given twice. The newer exporter writes experts as ops of DistIR.
+    Without an `exporter`, the older one is tried, with a warning, if the newer one
+    fails. Python code whose effect is fixed by the example inputs is an error unless
+    `trust` allows it. Raises DistIRError if the module cannot be exported.
     """
     if exporter is not None:
         one_of("exporter", exporter, EXPORTERS)
@@ -122,8 +125,9 @@ def _attempt(
     trust: Trust,
 ) -> ExportedModule | Exception:
     """
-    Returns the program that one exporter makes of a module, or the exception that it raised;
-    `why_not_newer` says why the newer one failed before. Raises DistIRError.
+    Returns the program that the exporter `exporter` makes of a module, or the exception
+    that it raised. `why_not_newer` is the reason why the newer exporter failed before,
+    or None. Raises DistIRError if DistIR refuses the module.
     """
     from distir.frontends.torch.export.dynamo import export_dynamo
     from distir.frontends.torch.export.lost_python import LostPython
@@ -172,8 +176,8 @@ def _attempt(
 
 def _refusal(error: BaseException) -> DistIRError | None:
     """
-    Returns the refusal of DistIR, if that is why an exporter failed: another exporter would
-    write something wrong.
+    Returns the DistIRError that caused `error`, or None. Such an error is final,
+    because another exporter would write a wrong program.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, DistIRError):
@@ -186,9 +190,9 @@ _ON = "distir.training_mode"
 
 def write_training_mode(model: ModelProto, norms: dict[str, float]) -> None:
     """
-    Writes into an exported model what the exporters lose: the newer one writes batch
-    normalisation without its mode, both write the dropout inside attention without it.
-    `norms` is `training_norms` of the module.
+    Writes training modes into an exported model, in place. The newer exporter writes
+    batch normalisation without its mode, and both exporters write the dropout inside
+    attention without it. `norms` is the result of `training_norms` for the module.
     """
     by_statistics = {f"{name}.running_mean": kept for name, kept in norms.items()}
     for node in model.graph.node:

@@ -1,6 +1,6 @@
 """
-Turns messages of PyTorch's exporters, and what they fail to report, into sentences for
-users.
+Turns errors of PyTorch's exporters, and losses that they do not report, into messages
+for users.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KNOWN_REASONS = {
         "give it use_cache=False, as an input or in its config",
     ),
 }
-"""By a word of PyTorch's message: the problem, and the remedy."""
+"""The problem and the remedy, by a word in PyTorch's message."""
 
 
 _NODE = re.compile(r"translating node %(\w+)")
@@ -40,16 +40,19 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)[^\n]*\n\s*([^\n]*)')
 
 
 class UnwrittenOperation(Exception):
-    """An operation of a module that PyTorch's exporter cannot write, as a sentence."""
+    """
+    Raised if PyTorch's exporter cannot write an operation of a module. The message is a
+    sentence.
+    """
 
 
 def unwritten_operation(
     error: BaseException, programs: Sequence[torch.export.ExportedProgram]
 ) -> UnwrittenOperation | None:
     """
-    Names the user's operation, file and line, for the exporter's error about a node of one of
-    these programs; None for other errors. An operation of the user may consist of others:
-    `trace` of `sum`.
+    Returns an error that names the user's operation, file and line, if `error` is the
+    exporter's error about a node of one of `programs`. Returns None for any other
+    error. The user's operation may consist of others, as `trace` of `sum`.
     """
     found = None
     cause: BaseException | None = error
@@ -66,7 +69,9 @@ def unwritten_operation(
 
 
 def _said(node: torch.fx.Node) -> str:
-    """Returns the operation of a node, and the user's line that asks for it."""
+    """
+    Returns a sentence with the operation of a node and the user's line that calls it.
+    """
     target = node.meta.get("original_aten") or node.target
     name = str(target).removeprefix("aten.").partition(".")[0].strip("_")
     text = f"PyTorch's exporter cannot write the operation {name!r}"
@@ -81,8 +86,8 @@ def _said(node: torch.fx.Node) -> str:
 @contextlib.contextmanager
 def quiet(name: str) -> Generator[None]:
     """
-    A context manager that silences a logger of PyTorch, as our errors report what goes
-    wrong.
+    A context manager that silences the PyTorch logger `name`, because DistIR's own
+    errors report the problems.
     """
     logger = logging.getLogger(name)
     level = logger.level
@@ -95,9 +100,9 @@ def quiet(name: str) -> Generator[None]:
 
 def reason(error: BaseException, advice: str) -> str:
     """
-    Returns the problem and the remedy, for an error of PyTorch's exporters. These raise
-    errors of every kind, their own and the model's; the first of a chain names the problem.
-    `advice` is for unknown errors.
+    Returns the problem and the remedy for an error of PyTorch's exporters. The
+    exporters raise errors of every kind; the first one of a chain of causes names the
+    problem. `advice` is the remedy for unknown errors.
     """
     named = error if isinstance(error, UnwrittenOperation) else None
     while error.__cause__ is not None:
@@ -114,8 +119,8 @@ def tell_of_backwards(
     module: torch.nn.Module, backwards: Sequence[OwnBackward], *, refuse: bool
 ) -> None:
     """
-    Refuses functions with a backward of their own, which the exporters lost, with a
-    DistIRError, or warns of them.
+    Raises DistIRError, or only warns without `refuse`, if functions with a custom
+    backward ran, because the exporters lose it.
     """
     if not backwards:
         return
@@ -134,8 +139,9 @@ def tell_of_backwards(
 
 def module_that_failed(module: torch.nn.Module, error: BaseException) -> str:
     """
-    Returns the beginning of a sentence that names the innermost part of a module that ran
-    when an error was raised; "" if that is the module itself or not known.
+    Returns the beginning of a sentence that names the innermost part of the module that
+    was running when `error` was raised. Returns "" if that is the module itself, or
+    unknown.
     """
     names = {id(part): name for name, part in module.named_modules()}
     found = ""

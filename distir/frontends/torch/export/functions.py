@@ -1,9 +1,9 @@
 """
-Functions that PyTorch's newer exporter cannot write, as ops of DistIR: running products,
-determinants' logarithms, the CTC loss, and the scan of selective state spaces in Hugging
-Face's models.
+Exports functions that PyTorch's newer exporter cannot write as ops of DistIR:
+cumulative products, logarithms of determinants, the CTC loss, and the scan of selective
+state spaces in Hugging Face's models.
 
-While a module is exported, calls of these functions write nodes of a domain of ours.
+While a module is exported, calls of these functions write nodes of DistIR's own domain.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def train_node(
     **attributes: int,
 ) -> Tensor:
     """
-    Returns the result, of the given shape and the type of `like`, of a node that the
-    importer reads as the op of that name of the `train` dialect (`train_nodes`).
+    Adds a node that the importer reads as the op `name` of the `train` dialect
+    (`train_nodes`). Returns its result, which has the shape `shape` and the type of
+    `like`.
     """
     make: Callable[..., Tensor] = torch.onnx.ops.symbolic
     return make(
@@ -47,8 +48,8 @@ def train_node(
 
 class FunctionsAsOps(TorchFunctionMode):
     """
-    A context manager inside which exported calls of these functions become ops of DistIR.
-    Raises DistIRError for a call that no op stands for.
+    A context manager inside which exported calls of the functions in `_WRITTEN` become
+    ops of DistIR. Raises DistIRError for a call that no op can express.
     """
 
     def __torch_function__(
@@ -145,10 +146,12 @@ _MODELS, _FUNCTION = "transformers.models.", "mamba_selective_scan"
 @contextlib.contextmanager
 def scans_as_ops() -> Generator[None]:
     """
-    A context manager inside which exported scans of selective state spaces become ops of
-    `train`. Mamba and its relatives call a function of their module for the scan, which
-    PyTorch can only compute step by step: a program would have some operators for each token
-    of each layer. Where the last state is asked for, as by a cache, scans stay what they are.
+    A context manager inside which exported scans of selective state spaces become ops
+    of `train`.
+
+    Mamba and its relatives call a function of their module for the scan. PyTorch can
+    only compute it step by step, with some operators for each token of each layer. A
+    scan stays as it is if its last state is used, for example by a cache.
     """
     found = {
         module: getattr(module, _FUNCTION)
@@ -165,7 +168,9 @@ def scans_as_ops() -> Generator[None]:
 
 
 def _scan_as_op(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that does what `original` does, and writes one node for it."""
+    """
+    Returns a function that computes the same as `original` and is exported as one node.
+    """
 
     def scan(
         hidden_states: Tensor,

@@ -1,9 +1,9 @@
 """
-Recovers what modules say about gradients and PyTorch's exporters lose: where they stop, and
+Recovers facts about gradients that PyTorch's exporters lose: where gradients stop, and
 backwards that are not the derivative of their forward.
 
-The newer exporter writes `detach`, but not `no_grad`; the older one neither. Both write the
-forward of a `torch.autograd.Function` and drop its backward.
+The newer exporter writes `detach` but not `no_grad`; the older exporter writes neither.
+Both write the forward of a `torch.autograd.Function` and drop its backward.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 def write_stops(program: torch.export.ExportedProgram) -> None:
     """
-    Inserts a `detach` after what a program computes from parameters under `no_grad`, and
-    after the rows of padding that it looks up in a table, so that the exporter writes it.
+    Inserts a `detach` where gradients stop, in place, so that the exporter writes it:
+    after results that are computed from parameters under `no_grad`, and after padding
+    rows that are looked up in a table.
     """
     import torch
     from torch.export.graph_signature import InputKind
@@ -57,7 +58,7 @@ def write_stops(program: torch.export.ExportedProgram) -> None:
 
 
 def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:
-    """Stops gradients into the row of a table that stands for padding."""
+    """Stops gradients into the padding row of the table that `lookup` reads."""
     import torch
 
     aten = torch.ops.aten
@@ -88,8 +89,8 @@ def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:
 @dataclass
 class OwnBackward:
     """
-    A `torch.autograd.Function` that ran: its class, the line that calls it, and the
-    arguments of its first calls, copied, where these are kept.
+    A `torch.autograd.Function` that ran: its class, the line that calls it, and, if
+    they are kept, copies of the arguments of its first calls.
     """
 
     function: Any
@@ -101,7 +102,10 @@ class OwnBackward:
         return self.function.__name__
 
     def is_derivative(self) -> bool:
-        """Whether its backward is the derivative of its forward, for the kept arguments."""
+        """
+        Whether the function's backward is the derivative of its forward, for the kept
+        arguments. It is False if no arguments were kept.
+        """
         import torch
 
         if not self.calls:
@@ -120,15 +124,15 @@ class OwnBackward:
 
 
 _CALLS = 3
-"""The calls of a function of which the arguments are kept."""
+"""The number of calls of a function whose arguments are kept."""
 
 
 @contextlib.contextmanager
 def own_backwards(*, keep: bool = False) -> Generator[dict[type, OwnBackward]]:
     """
-    A context manager that yields a dictionary, which at the end contains the functions with
-    a backward of their own that ran inside; with the arguments of some calls if it is to
-    `keep` them.
+    A context manager that yields a dictionary. At the end, it contains the functions
+    with a custom backward that ran inside, by class. With `keep`, the arguments of some
+    calls are kept too.
     """
     import torch
 
@@ -156,7 +160,10 @@ def own_backwards(*, keep: bool = False) -> Generator[dict[type, OwnBackward]]:
 
 
 def _copied(value: Any) -> Any:
-    """Returns a copy of a tensor that requires gradients where it does."""
+    """
+    Returns a copy of a tensor that requires gradients if the tensor does. Any other
+    value is returned unchanged.
+    """
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -165,7 +172,10 @@ def _copied(value: Any) -> Any:
 
 
 def _forward_of(function: Any) -> Any:
-    """Returns the forward of a function as PyTorch differentiates it by itself."""
+    """
+    Returns the forward of a custom `torch.autograd.Function` as a plain function, so
+    that PyTorch derives the gradient instead of calling its backward.
+    """
     import torch
 
     base: Any = torch.autograd.Function
@@ -176,8 +186,8 @@ def _forward_of(function: Any) -> Any:
 
 class _Context:
     """
-    The context that a forward saves tensors in for its backward; here nothing reads
-    them.
+    A context for a forward that saves tensors for its backward. It ignores them,
+    because nothing reads them here.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -188,8 +198,9 @@ class _Context:
 
 def _gradients(run: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
     """
-    Returns the gradients of a function's arguments that require any, for some gradients of
-    its results; zeros for those that get none.
+    Returns the gradients of the arguments that require gradients, for fixed gradients
+    of the results of `run`. They are zero for an argument that the results do not
+    depend on.
     """
     import torch
     from torch.utils import _pytree
@@ -218,7 +229,7 @@ def _gradients(run: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
-    """Whether gradients are equal up to rounding."""
+    """Whether two lists of gradients are equal up to rounding."""
     for one, other in zip(some, others, strict=True):
         allowed = 1e-2 if one.element_size() == 2 else 1e-4
         largest = float(other.abs().max()) if other.numel() else 0.0
@@ -230,8 +241,8 @@ def _equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool
 
 class LostStops(TorchFunctionMode):
     """
-    Records which functions of PyTorch, called inside, cut the gradient between their
-    operands and results.
+    Records the PyTorch functions, called inside, that cut the gradient between their
+    operands and their results.
     """
 
     def __init__(self) -> None:

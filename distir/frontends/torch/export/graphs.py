@@ -1,4 +1,4 @@
-"""Writes functions of tensors into the graphs of exported programs."""
+"""Inserts traced functions of tensors into the graphs of exported programs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def insert_traced(
     table: Mapping[Any, Any] | None = None,
 ) -> Any:
     """
-    Inserts before a node what a function does with operands, which it is shown without
-    values, and returns the node or nodes of its result. `table` has decompositions of
-    operations. New operations belong to the module and the line that the node is from.
+    Traces `function` on `operands` without their values, and inserts its operations
+    before `node`. Returns the node or nodes of its result.
+
+    `table` holds decompositions of operations. New operations belong to the same module
+    and line as `node`.
     """
     values = [operand.meta["val"] for operand in operands]
     # Constants that the function makes have no values either.
@@ -44,13 +46,16 @@ def insert_traced(
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    """Whether a node writes to a tensor."""
+    """Whether a node writes to a tensor in place."""
     schema: Any = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
 
 
 def _remove_copies(graph: torch.fx.Graph) -> None:
-    """Removes what a write became: a copy of the new values in the type of the old."""
+    """
+    Removes copies that only replace old values by new ones of the same shape and type;
+    they come from functionalized writes.
+    """
     for node in graph.find_nodes(
         op="call_function", target=torch.ops.aten.copy.default
     ):

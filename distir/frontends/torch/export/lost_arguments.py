@@ -1,8 +1,8 @@
 """
-Writes operations of which PyTorch's newer exporter drops an argument, or passes one on with
-another meaning, in terms of those that it writes: losses with smoothed labels or weights of
-classes, averages with a divisor of their own, attention that repeats heads or has a mask of
-booleans, and images that are resized by a factor.
+Rewrites operations whose arguments PyTorch's newer exporter drops or misunderstands
+into operations that it writes. They are losses with smoothed labels or class weights,
+averages with a divisor of their own, attention that repeats heads or has a boolean
+mask, and images that are resized by a factor.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ from distir.frontends.torch.export.graphs import insert_traced
 
 _aten: Any = torch.ops.aten
 _Rewrite = Callable[[torch.fx.Graph, torch.fx.Node], Any]
-"""Returns the node for the result that takes the place of a node's; None to leave it."""
+"""
+A rewrite of a node. It returns the node whose result replaces that of the node, or None
+if the node stays.
+"""
 
 _NONE, _MEAN = 0, 1
-"""Reductions of losses, as PyTorch counts them; 2 is a sum."""
+"""The reductions of losses, with PyTorch's ids; 2 is a sum."""
 
 
 def write_lost_arguments(program: torch.export.ExportedProgram) -> None:
-    """Replaces such operations, in place. Raises DistIRError for what cannot be written."""
+    """
+    Replaces the operations whose arguments the exporter would lose, in place. Raises
+    DistIRError if one cannot be rewritten.
+    """
     graph = program.graph
     is_changed = False
     for node in list(graph.nodes):
@@ -45,7 +51,10 @@ def write_lost_arguments(program: torch.export.ExportedProgram) -> None:
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """Returns the arguments of a node by name, with the defaults of its schema."""
+    """
+    Returns the arguments of a node by name. Omitted ones get the defaults of its
+    schema.
+    """
     target: Any = node.target
     schema = target._schema.arguments
     found = {a.name: a.default_value for a in schema}
@@ -54,7 +63,11 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _cross_entropy(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
-    """The exporter drops `label_smoothing`, and takes all labels for numbers of classes."""
+    """
+    Rewrites a cross-entropy with smoothing, class weights, fractions as labels, or a
+    single sample. The exporter drops `label_smoothing` and reads all labels as ids of
+    classes. Returns None for any other cross-entropy.
+    """
     given = _arguments(node)
     logits, target, weight = given["self"], given["target"], given["weight"]
     smoothing = float(given["label_smoothing"])
@@ -104,7 +117,10 @@ def _loss_of_classes(
     ignored: int,
     reduction: int,
 ) -> Tensor:
-    """Returns the loss from that of each label without weights and smoothing."""
+    """
+    Returns the loss for labels that are classes. `losses` are the losses of the labels
+    without class weights and smoothing.
+    """
     is_counted = target != ignored
     counted = is_counted.to(x.dtype)
     if weights:
@@ -146,7 +162,10 @@ def _loss_of_fractions(
 
 
 def _average(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
-    """The exporter drops `divisor_override`."""
+    """
+    Rewrites an average with `divisor_override`, which the exporter drops. Returns None
+    if there is none. Raises DistIRError in combination with `ceil_mode`.
+    """
     given = _arguments(node)
     divisor = given["divisor_override"]
     if divisor is None:
@@ -175,9 +194,12 @@ def _average(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
 
 def _resized(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
-    The exporter passes factors on as ONNX's scales, which are rounded to 32 bits before
-    sizes follow from them, and count where corners are aligned. Sizes mean the same, except
-    for dimensions whose new size is rounded down; these are resized by themselves.
+    Rewrites a resize by factors as one to sizes.
+
+    The exporter passes factors on as ONNX's scales. These are rounded to 32 bits before
+    sizes are derived from them, and they also matter if corners are aligned. Sizes have
+    the same meaning, except in dimensions whose new size is rounded down; these are
+    resized separately, by factors. Returns None if the node stays as it is.
     """
     given = _arguments(node)
     source, factors, align = (
@@ -208,14 +230,15 @@ def _resized(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
 
 
 def _sizes(node: torch.fx.Node) -> list[int]:
-    """Returns the sizes of images, without samples and channels."""
+    """Returns the spatial sizes of images, without samples and channels."""
     return list(node.meta["val"].shape[2:])
 
 
 def _nearest(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
-    ONNX's Resize finds the nearest elements from scales in another way of rounding. They are
-    taken by number, unless factors are whole.
+    Rewrites a nearest-neighbour resize by factors that are not whole as a selection of
+    elements by index, because ONNX's Resize rounds positions differently. Returns None
+    for other resizes.
     """
     given = _arguments(node)
     factors = given["scale_factors"]
@@ -236,7 +259,10 @@ def _nearest(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
 
 
 def _embedding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
-    """The exporter drops the options for gradients."""
+    """
+    Raises DistIRError for an embedding with `scale_grad_by_freq`, which the exporter
+    drops. Returns None for any other.
+    """
     if _arguments(node)["scale_grad_by_freq"]:
         raise DistIRError(
             "an embedding with scale_grad_by_freq has gradients that cannot be imported; "
@@ -247,8 +273,10 @@ def _embedding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
 
 def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
-    The exporter writes the repetition of heads (`enable_gqa`) with invalid axes, and gives
-    the mean of the values to a query that a mask of booleans lets see no key.
+    Rewrites attention that repeats heads (`enable_gqa`), which the exporter writes with
+    invalid axes, or that has a boolean mask. With such a mask, the exporter gives the
+    mean of the values, in place of zeros, to a query that sees no key. Returns None for
+    any other attention.
     """
     given = _arguments(node)
     mask: torch.fx.Node | None = given["attn_mask"]
@@ -269,7 +297,10 @@ def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
 def _repeat_heads(
     graph: torch.fx.Graph, node: torch.fx.Node, given: dict[str, Any]
 ) -> None:
-    """Repeats the keys and values of attention with these arguments before it."""
+    """
+    Repeats the keys and values before the attention `node`, so that each query head has
+    its own. `given` holds the node's arguments.
+    """
     query, heads = given["query"], [given["key"], given["value"]]
 
     def repeated(x: Tensor) -> Tensor:
@@ -285,7 +316,10 @@ def _repeat_heads(
 
 
 def _scattered(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
-    """The exporter writes means as something else."""
+    """
+    Raises DistIRError for a scatter of means, which the exporter writes wrongly.
+    Returns None for any other.
+    """
     if _arguments(node)["reduce"] == "mean":
         raise DistIRError(
             "scatter_reduce with means cannot be imported; scatter the sums and how many "

@@ -1,5 +1,5 @@
 """
-Effects of a module's Python code that its program lacks, seen while it is exported.
+Records, during an export, effects of a module's Python code that its program will lack.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 class LostPython:
     """
-    Records what the program of a module will lack: backwards of its own, random numbers of
-    Python, and `reads`, the lines in which Python reads values while the older exporter
-    traces the module.
+    Records the effects of a module's Python code that its program will lack: custom
+    backwards, random numbers of Python, and `reads`, the lines in which Python reads
+    values while the older exporter traces the module.
     """
 
     def __init__(
@@ -58,8 +58,9 @@ class LostPython:
 
     def accepted(self) -> set[str]:
         """
-        Returns the names of the losses that are accepted. Raises DistIRError for those that
-        are not; of other gradients than the module's it warns if none are to be computed.
+        Returns the names of the recorded effects that the user accepts. Raises
+        DistIRError for any other. For gradients that differ from the module's, it only
+        warns if the program is not for training.
         """
         allow = self._trust.allow
         kind = type(self._module).__name__
@@ -106,8 +107,8 @@ class LostPython:
 
     def _other_gradients(self) -> list[OwnBackward]:
         """
-        Returns the functions whose backward is not the derivative of their forward, as far
-        as is known: they are tried with the values that they have in a run of the module.
+        Returns the functions whose backward is not known to be the derivative of their
+        forward. Each is tested with the values that it gets in a run of the module.
         """
         import torch
 

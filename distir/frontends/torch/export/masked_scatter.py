@@ -1,7 +1,7 @@
 """
-Writes `masked_scatter` with shapes that are known: the n-th place of a mask takes the n-th
-element of a source. PyTorch's exporter looks the places up, of which there are as many as
-the mask's values say.
+Writes `masked_scatter` with known shapes: the n-th place of a mask takes the n-th
+element of a source. PyTorch's exporter looks the places up instead, so a shape depends
+on the mask's values.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ def write_masked_scatters(
     program: torch.export.ExportedProgram, equal_features: bool = False
 ) -> None:
     """
-    Replaces what scatters a source to the places of a mask, in place. The models of Hugging
-    Face put patches of images among words so; the source has to have an element for each
-    place, which PyTorch checks when it runs and the program does not.
+    Replaces every `masked_scatter` in a program, in place. Hugging Face's models use it
+    to put patches of images among words. The source must have an element for each
+    place; PyTorch checks this at run time, but the program does not.
 
-    With `equal_features` each sample, an element of the first dimension, takes an equal part
-    of the source; one that has another number of places becomes NaN. Raises DistIRError for
-    sources without equal parts, and for a program that scatters nothing.
+    With `equal_features`, each sample (an element of the first dimension) takes an
+    equal part of the source. A sample with another number of places becomes NaN. Raises
+    DistIRError, with `equal_features`, if the source has no equal parts or the program
+    has no `masked_scatter`.
     """
     graph = program.graph
     found = [n for n in graph.nodes if n.op == "call_function" and n.target is _SCATTER]
@@ -71,7 +72,9 @@ def write_masked_scatters(
 
 
 def _check_parts(shape: torch.Size, rows: int) -> None:
-    """Raises DistIRError unless so many rows are equally many for each sample."""
+    """
+    Raises DistIRError unless `rows` rows can be divided equally among the samples.
+    """
     if len(shape) < 2 or rows % shape[0]:
         raise DistIRError(
             f"equal_features says that each sample has as many features, but "
@@ -82,8 +85,8 @@ def _check_parts(shape: torch.Size, rows: int) -> None:
 
 def _join_parts(graph: torch.fx.Graph, source: torch.fx.Node) -> None:
     """
-    Replaces a concatenation of all samples of a tensor, one after the other, by the tensor:
-    what takes a batch apart and joins it again keeps its samples apart.
+    Replaces a concatenation of all samples of a tensor, in order, by the flattened
+    tensor. Samples of a batch that was taken apart and joined again thus stay separate.
     """
     while source.target in _SAME:
         (source, *_) = source.all_input_nodes
@@ -115,8 +118,8 @@ def _mask_of_rows(
     mask: torch.fx.Node, shape: torch.Size, elements: int
 ) -> torch.fx.Node | None:
     """
-    Returns the mask of rows, whose last dimension is 1, that is expanded to this one or is
-    it; None if there is none, or if the source does not consist of rows.
+    Returns the mask of rows, with a last dimension of 1, that `mask` is or is expanded
+    from. Returns None if there is none, or if the source does not consist of rows.
     """
     rows = (*shape[:-1], 1)
     while mask.target in _SAME or mask.target in _EXPANSIONS:
@@ -127,22 +130,25 @@ def _mask_of_rows(
 
 
 def _is_rows(mask: torch.fx.Node, rows: tuple[int, ...]) -> bool:
-    """Whether a mask has this shape."""
+    """Whether `mask` is boolean and has the shape `rows`."""
     value = mask.meta["val"]
     return value.shape == rows and value.dtype == torch.bool
 
 
 def _scattered(x: Tensor, mask: Tensor, source: Tensor, equal: bool) -> Tensor:
-    """Returns `x` with the elements of the source in the places of a mask."""
+    """
+    Returns `x` with the elements of `source` in the places of `mask`. With `equal`,
+    each sample takes an equal part of the source.
+    """
     x, mask = torch.broadcast_tensors(x, mask)
     return _scattered_rows(x[..., None], mask[..., None], source, equal)[..., 0]
 
 
 def _scattered_rows(x: Tensor, mask: Tensor, source: Tensor, equal: bool) -> Tensor:
     """
-    Returns `x` with the rows of the source in the places of a mask, whose last dimension is
-    1; if samples have `equal` parts of the source, with NaN where one has no place for each
-    row of its part, or more.
+    Returns `x` with the rows of `source` in the places of `mask`, whose last dimension
+    is 1. With `equal`, each sample takes an equal part of the source; the places of a
+    sample become NaN if it has more or fewer places than rows.
     """
     if not equal:
         taken, _ = _rows(mask.reshape(1, -1), source.reshape(1, -1, x.shape[-1]))
@@ -156,8 +162,9 @@ def _scattered_rows(x: Tensor, mask: Tensor, source: Tensor, equal: bool) -> Ten
 
 def _rows(mask: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Returns for each place of a mask `[samples, places]` the row of the source `[samples,
-    rows, features]` that it takes, and whether a sample `[samples, 1]` takes all of them.
+    Returns two tensors: for each place of `mask` [samples, places], the row of `source`
+    [samples, rows, features] that it takes; and for each sample, [samples, 1], whether
+    it has as many places as rows.
     """
     count = mask.to(torch.int64).cumsum(1)
     order = (count - 1).clamp(0, source.shape[1] - 1)

@@ -1,6 +1,6 @@
 """
-Spares PyTorch's newer exporter what it does again and again for a module with many layers,
-although the result is the same or nobody reads it.
+Spares PyTorch's newer exporter repeated work for modules with many layers, where the
+result is the same each time or nobody reads it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ _PARTS = (
     ("torch.fx.proxy", "CapturedTraceback.extract"),
     ("torch.fx", "GraphModule.recompile"),
 )
-"""Private parts of libraries, by module, that `without_repetitions` replaces."""
+"""The private parts of libraries, by module, that `without_repetitions` replaces."""
 
 _LIBRARIES = (
     *(f"{Path(str(s.origin)).parent}/" for s in (find_spec("torch"),) if s is not None),
     f"{Path(__file__).parents[2]}/",
     f"{Path(contextlib.__file__).parent}/contextlib",
 )
-"""Where code is that no user wrote, and that a traceback goes through."""
+"""
+The folders and files of code that belongs to libraries, not to the user, in a
+traceback.
+"""
 
 
 def warn_of_repetitions() -> None:
-    """Warns if these versions of the libraries lack parts that spare repetitions."""
+    """Warns if the installed libraries lack parts that `without_repetitions` needs."""
     missing = _missing_parts()
     if missing:
         import torch
@@ -54,7 +57,10 @@ def warn_of_repetitions() -> None:
 
 
 def _missing_parts() -> list[str]:
-    """Returns the names of the parts that `without_repetitions` needs and does not find."""
+    """
+    Returns the names of the parts that `without_repetitions` needs and that are
+    missing.
+    """
     missing = [f"{module}.{path}" for module, path in _PARTS if not _has(module, path)]
     if not missing:
         from torch.fx import Graph, GraphModule
@@ -80,14 +86,15 @@ def _has(module: str, path: str) -> bool:
 @contextlib.contextmanager
 def without_repetitions() -> Generator[None]:
     """
-    A context manager inside which the exporter
+    A context manager inside which PyTorch's exporter
 
-    - reads the schema of each operator of ONNX once;
-    - does not note for each operation in which lines of code it was called;
-    - compiles the Python code of a graph when it is first needed, not after each change:
-      most graphs are read and never called.
+    - reads the schema of each ONNX operator once;
+    - does not record the lines of code that called each operation, except for the
+      user's line;
+    - compiles the Python code of a graph when it is first needed, not after each
+      change: most graphs are read and never called.
 
-    Where a version of the libraries lacks what this needs, the exporter runs as it is.
+    If the installed libraries lack a part that this needs, the exporter runs unchanged.
     """
     if _missing_parts():
         yield
@@ -125,7 +132,9 @@ def without_repetitions() -> Generator[None]:
 
 
 def _specs(graph: Graph) -> dict[str, Any]:
-    """Returns the structure of a graph's inputs and results, as its module has it."""
+    """
+    Returns the structure of a graph's inputs and results, as attributes of its module.
+    """
     structure: Any = getattr(graph._codegen, "pytree_info", None)  # pyright: ignore[reportPrivateUsage]
     if structure is None:
         return {}
@@ -134,8 +143,8 @@ def _specs(graph: Graph) -> dict[str, Any]:
 
 class _Forward:
     """
-    The method of a graph's module that has not been compiled yet; asking for it compiles it, as
-    its signature may be the one asked for.
+    The forward method of a graph's module that has not been compiled yet. Any access
+    compiles it, because the caller may want its signature.
     """
 
     def __init__(self, compiled: Any):
@@ -149,7 +158,9 @@ class _Forward:
 
 
 class _Code:
-    """The code of a graph's module that has not been compiled yet."""
+    """
+    The code of a graph's module that has not been compiled yet. An access compiles it.
+    """
 
     def __init__(self, compiled: Any):
         self.compiled = compiled
@@ -163,8 +174,8 @@ class _Code:
 
 class _UserLine:
     """
-    Takes the place of a traceback, which takes long for each node: the innermost line that is
-    neither PyTorch's nor ours, for errors.
+    Replaces a traceback, which is slow to record for each node. It holds only the
+    innermost line that belongs neither to PyTorch nor to DistIR, for error messages.
     """
 
     def __init__(self, frame: FrameType | None):

@@ -1,4 +1,7 @@
-"""PyTorch's older exporter, which runs the module and records what it does."""
+"""
+Exports modules with PyTorch's older exporter, which runs a module and records its
+operations.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,13 @@ def export_torchscript(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ExportedModule, set[str], list[str]]:
     """
-    Exports a module with the older exporter. Returns the program, and what it lacks: the
-    functions that stop gradients in the module, and the lines in which Python reads values
-    of tensors. Raises whatever the exporter and the module raise.
+    Exports a module with the older exporter. Returns the program, the names of
+    functions that stop gradients in the module, and the lines in which Python reads
+    values of tensors; the program lacks both. Raises any error that the exporter or the
+    module raises.
 
-    That exporter treats every argument as given and every tensor as positional, so it
-    traces a forward of just the tensors that were given.
+    That exporter treats every argument as given and every tensor as positional. It
+    therefore traces a forward whose arguments are only the tensors that were given.
     """
     import torch
     from torch.utils import _pytree
@@ -91,8 +95,8 @@ def export_torchscript(
 @contextlib.contextmanager
 def _without_log() -> Generator[None]:
     """
-    A context manager inside which the exporter does not print graphs that it cannot write:
-    it switches a log for them on, and leaves it on.
+    A context manager inside which the exporter does not print graphs that it cannot
+    write. The exporter itself switches on a log for them and leaves it on.
     """
     import torch
 
@@ -113,9 +117,10 @@ def tell_of_stops(
     why_not_newer: str | None = None,
 ) -> None:
     """
-    Refuses to train a program in which the older exporter lost where gradients stop;
-    otherwise warns of it. `why_not_newer` says why the newer one cannot write the module, if
-    that is known.
+    Raises DistIRError if the older exporter lost stops of gradients in a program for
+    `training`; for other programs it warns. `stops` are the names of the functions that
+    stop gradients. `why_not_newer` is the reason why the newer exporter cannot write
+    the module, or None.
     """
     if not stops:
         return

@@ -1,5 +1,5 @@
 """
-Modules of PyTorch as they are: their inputs and outputs, modes, state and tensors without
-values, runs of them, and the lines of Python that a run goes through. Nothing here knows
-programs.
+Facts about PyTorch modules, independent of programs: inputs and outputs, modes, state,
+tensors without values, runs of modules, and the lines of Python code that a run
+executes.
 """

@@ -1,4 +1,6 @@
-"""Inputs and outputs of a module: example inputs that share no memory, and names."""
+"""
+The inputs and outputs of a module: example inputs that share no memory, and names.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,12 @@ def distinct(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
-    Returns example inputs of a module in which no tensor shares memory with another or
-    with a parameter or buffer of the module; tensors that do become copies. PyTorch's
-    exporters take a tensor that is given twice for one input, and a later call may give two.
+    Returns example inputs of a module in which no tensor shares memory with another
+    one, or with a parameter or buffer of the module. Tensors that share memory are
+    copied.
+
+    PyTorch's exporters treat a tensor that is given twice as one input, but a later
+    call may give two different ones.
     """
     import torch
     from torch.utils import _pytree
@@ -33,7 +38,7 @@ def distinct(
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Returns a number that is the same for two tensors in the same memory."""
+    """Returns an id that is equal for two tensors in the same memory."""
     import torch
 
     if tensor.layout is not torch.strided:
@@ -43,8 +48,8 @@ def _memory(tensor: torch.Tensor) -> int:
 
 def leaf_names(structure: Any, default: str) -> list[str]:
     """
-    Returns a name for each leaf of nested dictionaries, lists and tuples: its path, or
-    `default` for a structure that is itself a leaf.
+    Returns a name for each leaf of nested dictionaries, lists and tuples: its dotted
+    path. The name is `default` if `structure` is itself a leaf.
     """
     if isinstance(structure, Mapping):
         items = list(structure.items())

@@ -1,7 +1,7 @@
 """
-Modules on the meta device or made under PyTorch's fake tensors, which have shapes and no
-values: for the exporters, their tensors are placed on the CPU, where the inputs are, still
-without values.
+Handles modules whose tensors have shapes but no values: on the meta device, or made as
+PyTorch's fake tensors. For the exporters, the tensors are placed on the CPU, like the
+inputs, still without values.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ if TYPE_CHECKING:
 
 
 def has_no_value(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is on the meta device, or a fake tensor of PyTorch."""
+    """
+    Whether a tensor has no value: it is on the meta device, or a fake tensor of
+    PyTorch.
+    """
     from torch._subclasses.fake_tensor import FakeTensor
 
     return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def lacks_values(module: torch.nn.Module) -> bool:
-    """Whether some parameter or buffer of a module has no value."""
+    """Whether any parameter or buffer of a module has no value."""
     return any(has_no_value(t) for t in (*module.parameters(), *module.buffers()))
 
 
 def fake_on_cpu(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    """Returns a tensor of `mode` like one without a value, but on the CPU."""
+    """
+    Returns a fake tensor of `mode` on the CPU with the shape, strides and type of
+    `tensor`.
+    """
     import torch
 
     with mode:
@@ -41,10 +47,12 @@ def fake_on_cpu(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 @contextlib.contextmanager
 def without_values(module: torch.nn.Module, example: Any) -> Generator[Any]:
     """
-    A context manager inside which all that a module and an example of its inputs have
-    without values is on the CPU, still without values, except for buffers that the module
-    computes itself. Yields the example. A mode of fake tensors that the caller is in is left
-    for as long.
+    A context manager inside which all tensors without values in a module and in example
+    inputs are on the CPU, still without values. Buffers that the module can compute
+    itself get their values.
+
+    Yields the example inputs. If the caller is inside a fake tensor mode, that mode is
+    suspended meanwhile.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
@@ -82,7 +90,9 @@ def without_values(module: torch.nn.Module, example: Any) -> Generator[Any]:
 
 
 _Place = tuple[dict[str, Any], str, "torch.Tensor"]
-"""A module's table of parameters or buffers, a name in it, and the tensor there."""
+"""
+A module's table of parameters or buffers, a name in it, and the tensor with that name.
+"""
 
 
 def _valueless(module: torch.nn.Module) -> Iterator[_Place]:
@@ -95,10 +105,10 @@ def _valueless(module: torch.nn.Module) -> Iterator[_Place]:
 
 def _computed(module: torch.nn.Module, held: Sequence[_Place]) -> list[_Place]:
     """
-    Computes those of the buffers in `held` that no checkpoint has, such as the frequencies
-    of rotary embeddings, for models of Hugging Face, which know how to compute them
-    (`_init_weights` of `PreTrainedModel`). Returns them; buffers that this leaves unchanged
-    have no value.
+    Computes buffers in `held` that no checkpoint stores, such as the frequencies of
+    rotary embeddings, and returns them. This works for Hugging Face's models, which
+    compute them in `_init_weights` of `PreTrainedModel`. Buffers that it leaves
+    unchanged are not returned.
     """
 
     valueless = {(id(tensors), name) for tensors, name, _ in held}
@@ -127,8 +137,8 @@ def _determined(
     compute: Callable[[], object], buffers: dict[str, Any], names: Sequence[str]
 ) -> dict[str, torch.Tensor]:
     """
-    Returns the values that `compute` writes to buffers of these names whatever they held
-    before.
+    Returns the values that `compute` writes to the buffers `names`, for those buffers
+    whose new value does not depend on the old one.
     """
     import torch
 

@@ -1,6 +1,7 @@
 """
-Finds what Python does for one call of a module only, and in which line of a user's files: a
-program has what it did then, for every other call too.
+Finds effects of Python code that are specific to one call of a module, and the line of
+the user's file that causes them. A program repeats the effect of that one call in every
+call.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _READS = frozenset(
         *("item", "tolist", "numpy", "__array__", "is_nonzero", "equal", "allclose"),
     )
 )
-"""Functions of tensors that give Python what their elements are."""
+"""Functions of tensors that give their elements to Python."""
 
 _DRAWS = frozenset(
     (
@@ -46,19 +47,21 @@ _DRAWS = frozenset(
     )
 )
 _SIZES = frozenset(("size", "numel", "dim", "__len__"))
-"""Functions that give what the shape says; traces have tensors for that."""
+"""Functions that only return facts about a shape. In a trace they return tensors."""
 _CHOOSE_SIZES = frozenset(
     ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount")
 )
-"""Functions whose results have as many elements as the values of their operands say."""
+"""Functions whose results have a size that depends on the values of their operands."""
 
 
 class ValueReads(TorchFunctionMode):
     """
-    Adds to `lines` in which lines, while this is active, Python reads elements of tensors
-    that depend on inputs, parameters or random numbers: what it does with them is no part of
-    a trace. So are sizes that depend on such elements (`if rows.numel() == 0`). `inputs` are
-    such tensors; others are found by what they are computed from.
+    Records in `lines`, while it is active, the lines in which Python reads elements of
+    tensors that depend on inputs, parameters or random numbers. A trace does not
+    contain what Python does with them. Sizes that depend on such elements count too
+    (`if rows.numel() == 0`).
+
+    `inputs` are the inputs and parameters. Tensors that depend on them are tracked.
     """
 
     def __init__(self, inputs: Sequence[Tensor], lines: dict[str, None]) -> None:
@@ -107,7 +110,7 @@ class ValueReads(TorchFunctionMode):
 
 
 def _selects(name: str, args: Sequence[Any], operands: Sequence[Tensor]) -> bool:
-    """Whether a function takes the elements where a tensor of booleans is true."""
+    """Whether a function selects the elements at which a boolean tensor is true."""
     if name == "where":
         return len(args) == 1
     masks = operands[1:] if name == "__getitem__" else ()
@@ -116,8 +119,8 @@ def _selects(name: str, args: Sequence[Any], operands: Sequence[Tensor]) -> bool
 
 def line_that_draws(run: Callable[[], object]) -> str:
     """
-    Runs something and returns the first line of users' code that draws random numbers of
-    Python or NumPy; "" if there is none.
+    Runs `run`, and returns the first line of users' code that draws random numbers of
+    Python or NumPy. Returns "" if there is none. Errors of `run` are ignored.
     """
     state = python_random_state()
     found = ""
@@ -153,8 +156,9 @@ def line_that_draws(run: Callable[[], object]) -> str:
 
 class Assignments:
     """
-    The numbers and texts that a module assigns to its attributes, by the name of the part
-    and the attribute: how often they changed, and in which line.
+    Records the numbers and texts that a module assigns to its attributes: in how many
+    calls each attribute changed, and the line of its first assignment. Both are keyed
+    by the path of the attribute.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -164,7 +168,9 @@ class Assignments:
 
     @contextlib.contextmanager
     def recorded(self) -> Generator[None]:
-        """A context manager inside which assignments are recorded, as one call."""
+        """
+        A context manager that records the assignments inside it as those of one call.
+        """
         original: Any = torch.nn.Module.__setattr__
         changed: set[str] = set()
 
@@ -188,7 +194,10 @@ class Assignments:
 
 
 class BufferWrites(TorchFunctionMode):
-    """Records in which line each buffer of a module is written in place, by name."""
+    """
+    Records, by the buffer's name, the line that first writes to a buffer of a module in
+    place.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -217,14 +226,18 @@ _NOT_USERS = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
     for path in (torch.__file__, os.path.join(__file__, *[".."] * 3), os.__file__)
 )
-"""The folders of PyTorch, DistIR and Python's own modules; packages lie in one of these."""
+"""
+The folders of PyTorch, DistIR and Python's own modules. Installed packages lie in one
+of them.
+"""
 _PACKAGES = ("site-packages", "dist-packages")
 
 
 def calling_line() -> str:
     """
-    Returns the innermost line of a user's code that runs at the moment in what DistIR calls
-    (see `line_of`); if there is none, the innermost of PyTorch's.
+    Returns the innermost line of users' code that is running inside a call from DistIR,
+    as `line_of` formats it. If there is none, returns the innermost line outside of
+    DistIR.
     """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and _is_ours(frame.f_code.co_filename):
@@ -244,7 +257,7 @@ def _is_ours(path: str) -> bool:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is neither Python's nor PyTorch's nor DistIR's."""
+    """Whether a file belongs neither to Python, nor to PyTorch, nor to DistIR."""
     if path.startswith("<"):
         return False
     path = os.path.abspath(path)
@@ -256,6 +269,6 @@ def is_users(path: str) -> bool:
 
 
 def line_of(path: str, number: int) -> str:
-    """Returns a line as errors give it: `FILE:NUMBER (`text`)`."""
+    """Returns a line in the format of error messages: `FILE:NUMBER (`text`)`."""
     text = linecache.getline(path, number).strip()
     return f"{path}:{number}" + (f" (`{text}`)" if text else "")

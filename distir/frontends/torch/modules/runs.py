@@ -1,6 +1,6 @@
 """
-Runs modules to compare them with programs, leaves them as they were, and says how far
-results are apart.
+Runs modules to compare them with programs, without changing them, and measures how far
+apart results are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _aten: Any = torch.ops.aten
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """The arguments of a call of a module."""
+    """The arguments of one call of a module."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
@@ -38,13 +38,13 @@ class ModuleCall:
         return _pytree.tree_leaves((tuple(self.args), dict(self.kwargs)))
 
     def with_leaves(self, leaves: Sequence[Any]) -> ModuleCall:
-        """Returns a call with other arguments in the same containers."""
+        """Returns a call with the arguments `leaves` in the same containers."""
         spec = _pytree.tree_structure((tuple(self.args), dict(self.kwargs)))
         args, kwargs = _pytree.tree_unflatten(list(leaves), spec)
         return ModuleCall(args, kwargs)
 
     def copied(self) -> ModuleCall:
-        """Returns a call with copies of the tensors, which may be written into."""
+        """Returns a call with copies of the tensors, which the module may overwrite."""
         return self.with_leaves(
             [
                 x.detach().clone() if isinstance(x, torch.Tensor) else x
@@ -54,7 +54,7 @@ class ModuleCall:
 
 
 class _WithoutDropout(TorchDispatchMode):
-    """Gives dropout the mean of its random numbers, so that it returns its input."""
+    """Makes dropout return its input, by giving it the mean of its random numbers."""
 
     def __torch_dispatch__(
         self,
@@ -73,9 +73,10 @@ class _WithoutDropout(TorchDispatchMode):
 @contextlib.contextmanager
 def comparable(module: torch.nn.Module, *, training: bool) -> Generator[None]:
     """
-    A context manager inside which a module runs as its program does: in its own modes with
-    `training`, else in evaluation mode; without dropout, and with the same random numbers
-    each time. Afterwards it is as it was, and so are random numbers.
+    A context manager inside which a module runs as its program does: without dropout,
+    and with the same random numbers each time. With `training`, parts are in their own
+    modes; if not, in evaluation mode. Afterwards, the module and the random numbers are
+    as before.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(module, None if training else False))
@@ -88,7 +89,7 @@ def comparable(module: torch.nn.Module, *, training: bool) -> Generator[None]:
 
 
 def called(module: torch.nn.Module, call: ModuleCall) -> list[Array]:
-    """Returns the tensors among the results of a call."""
+    """Returns the tensors among the results of a call of the module."""
     torch.manual_seed(0)
     own = call.copied()
     with torch.no_grad():
@@ -96,7 +97,7 @@ def called(module: torch.nn.Module, call: ModuleCall) -> list[Array]:
 
 
 def _arrays(output: Any) -> list[Array]:
-    """Returns the tensors among the results of a module."""
+    """Returns the tensors among the results of a module, as arrays."""
     leaves = _pytree.tree_leaves(output)
     return [as_array(x) for x in leaves if isinstance(x, torch.Tensor)]
 
@@ -105,8 +106,8 @@ def run_module(
     module: torch.nn.Module, call: ModuleCall, *, training: bool, wide: bool = False
 ) -> list[Array] | None:
     """
-    Returns the tensors among the results of a call; None if the module fails. With `wide`
-    it computes in floats of twice the size.
+    Returns the tensors among the results of a call, or None if the module fails. With
+    `wide`, the module computes with floats of twice the size.
     """
     try:
         with comparable(module, training=training):
@@ -128,7 +129,10 @@ def run_module(
 
 
 def wider(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor of floats with twice as many bits, up to 64; others as they are."""
+    """
+    Returns a tensor of floats in a type with twice as many bits, up to 64. Any other
+    tensor is returned unchanged.
+    """
     if not tensor.is_floating_point():
         return tensor
     wide = torch.float32 if tensor.element_size() < 4 else torch.float64
@@ -136,26 +140,34 @@ def wider(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_array(value: torch.Tensor) -> Array:
-    """Returns a tensor as NumPy has it; floats of less than 32 bits in 32."""
+    """
+    Returns a tensor as a NumPy array. Floats of fewer than 32 bits are converted to 32
+    bits.
+    """
     is_small = value.is_floating_point() and value.element_size() < 4
     return np.asarray((value.float() if is_small else value).detach().cpu())
 
 
 _AMPLIFIED = 4
 """
-How many times as far as a module is from itself in wider floats what stands for it may be
-from it: networks that amplify rounding differ by more than the tolerance.
+The allowed ratio of two distances: from the program's result to the module's, and from
+the module's result to the same in wider floats. Networks that amplify rounding differ
+by more than the tolerance.
 """
 
 _TOLERANCES = {8: 1e-4, 4: 1e-4, 2: 3e-2}
 """
-How far results of that many bytes may be apart, relative to the largest number or 1: what
-rounding in another order makes, with room for networks that amplify it.
+The allowed difference of results, by bytes of an element, relative to the largest
+number (at least 1). It covers rounding in another order, with room for networks that
+amplify it.
 """
 
 
 def difference(wanted: Array, found: Array) -> str | None:
-    """Says how far apart two results are, if that is more than rounding."""
+    """
+    Returns a text on how far apart two results are, or None if they differ by rounding
+    only.
+    """
     if wanted.shape != found.shape:
         return f"has the shape {list(found.shape)} instead of {list(wanted.shape)}"
     if wanted.dtype.kind not in "fc":
@@ -171,12 +183,15 @@ def difference(wanted: Array, found: Array) -> str | None:
 
 
 def tolerance(one: Array, other: Array) -> float:
-    """Returns by which part of the largest number two results may differ by rounding."""
+    """Returns the relative difference that rounding may cause between two results."""
     return _TOLERANCES.get(min(one.dtype.itemsize, other.dtype.itemsize), 1e-4)
 
 
 def distance(one: Array, other: Array) -> float:
-    """Returns the largest difference between the finite elements of two arrays."""
+    """
+    Returns the largest difference between the finite elements of two arrays, or
+    infinity if their shapes differ.
+    """
     if one.shape != other.shape:
         return float("inf")
     kind = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
@@ -187,7 +202,7 @@ def distance(one: Array, other: Array) -> float:
 
 def is_amplified_rounding(wanted: Array, found: Array, wide: Array) -> bool:
     """
-    Whether a result `found` is about as near to that of a module, `wanted`, as that is to
-    `wide`, the same in wider floats.
+    Whether `found` is about as close to a module's result `wanted` as `wanted` is to
+    `wide`, the same result in wider floats.
     """
     return distance(wanted, found) <= _AMPLIFIED * distance(wide, wanted)

@@ -1,6 +1,6 @@
 """
-The state of modules: which parts are in training mode, and how modules and random numbers
-stay as they are, whatever runs in between.
+The state of modules: which parts are in training mode, and context managers that
+restore modules and random numbers after a run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def parts_that_change(module: torch.nn.Module) -> list[str]:
     """
-    Returns the names of the parts in training mode that compute something else in
-    evaluation mode: those with a rate of dropout, and batch normalisations.
+    Returns the names of the parts in training mode that behave differently in
+    evaluation mode: parts with dropout, and batch normalisations.
     """
     from torch.nn.modules.batchnorm import (
         _BatchNorm,  # pyright: ignore[reportPrivateUsage]
@@ -43,9 +43,9 @@ def parts_that_change(module: torch.nn.Module) -> list[str]:
 
 def training_norms(module: torch.nn.Module) -> dict[str, float]:
     """
-    Returns the fraction of the running statistics that remains in a step, by name, for
-    every batch normalisation in training mode. Raises DistIRError for one that averages
-    over all steps.
+    Returns, by name, the fraction of the running statistics that a step keeps, for
+    every batch normalisation in training mode. Raises DistIRError for a normalisation
+    without running statistics or without a fixed momentum.
     """
     from torch.nn.modules.batchnorm import (
         _BatchNorm,  # pyright: ignore[reportPrivateUsage]
@@ -68,11 +68,13 @@ def training_norms(module: torch.nn.Module) -> dict[str, float]:
 @contextlib.contextmanager
 def unchanged(module: torch.nn.Module, training: bool | None = None) -> Generator[None]:
     """
-    A context manager inside which a module runs in training or evaluation mode (None: each
-    part in its own) without updates of the running statistics of batch normalisation.
-    Afterwards it has its modes, buffers, attributes and hooks back, and Python, NumPy and PyTorch
-    continue with the random numbers that they had before. Raises DistIRError for the
-    normalisations that `training_norms` refuses.
+    A context manager inside which a module runs in training or evaluation mode (None:
+    each part in its own mode), and batch normalisation does not update its running
+    statistics.
+
+    Afterwards, the module has its modes, buffers, attributes and hooks back, and the
+    random numbers of Python, NumPy and PyTorch continue as before. Raises DistIRError
+    for batch normalisations that `training_norms` refuses.
     """
     import torch
 
@@ -123,8 +125,8 @@ def unchanged(module: torch.nn.Module, training: bool | None = None) -> Generato
 
 def _are_hooks(name: str, value: Any) -> bool:
     """
-    Whether an attribute of a module holds its hooks. Models that install hooks when they
-    first run note that in another attribute: both or neither must remain.
+    Whether an attribute of a module holds hooks. Models that install hooks in their
+    first run record this in another attribute; both must be restored together.
     """
     return "_hooks" in name and isinstance(value, dict)
 
@@ -136,14 +138,19 @@ def _uses_cuda() -> bool:
 
 
 def python_random_state() -> tuple[Any, ...]:
-    """Returns the states of the random numbers of Python and NumPy, to be compared."""
+    """
+    Returns the states of the random numbers of Python and NumPy, in a form that can be
+    compared.
+    """
     name, words, *rest = np.random.get_state()
     return random.getstate(), (name, np.asarray(words).tobytes(), *rest)
 
 
 @contextlib.contextmanager
 def unchanged_python_random() -> Generator[None]:
-    """A context manager that restores the random numbers of Python and NumPy."""
+    """
+    A context manager that restores the random numbers of Python and NumPy at its end.
+    """
     python, numpy = random.getstate(), np.random.get_state()
     try:
         yield
