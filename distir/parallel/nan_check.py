@@ -25,7 +25,7 @@ _DEFINITION = re.compile(r"\s*def ")
 
 
 @dataclass(frozen=True)
-class Origin:
+class NanOrigin:
     """
     The place where NaN appears first on a rank: `module` is the path of a module of the source
     ("" if unknown), `near` the last part of it that was entered before ("" if there is none),
@@ -45,7 +45,7 @@ class _FirstNan(TorchDispatchMode):
     def __init__(self, file: str):
         super().__init__()
         self._file = file
-        self.origin: Origin | None = None
+        self.origin: NanOrigin | None = None
 
     def __torch_dispatch__(
         self,
@@ -61,7 +61,7 @@ class _FirstNan(TorchDispatchMode):
             self.origin = self._place(str(func))
         return result
 
-    def _place(self, op: str) -> Origin:
+    def _place(self, op: str) -> NanOrigin:
         frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
         frames: list[FrameType] = []
         while frame is not None:
@@ -69,7 +69,7 @@ class _FirstNan(TorchDispatchMode):
                 frames.append(frame)
             frame = frame.f_back
         if not frames:
-            return Origin(op, "", "", self._file, 0)
+            return NanOrigin(op, "", "", self._file, 0)
         root = frames[-1].f_locals["self"]
         paths = {id(part): name for name, part in root.named_modules()}
         module = near = ""
@@ -82,7 +82,7 @@ class _FirstNan(TorchDispatchMode):
                 module, near = paths[id(part)], scope
             elif scope:
                 module = specialise(scope, module) if module else scope
-        return Origin(op, module, near, self._file, frames[0].f_lineno)
+        return NanOrigin(op, module, near, self._file, frames[0].f_lineno)
 
 
 def _scope_at(file: str, line: int) -> str:
@@ -120,24 +120,24 @@ def check_nan(
     dist.all_reduce(flag, dist.ReduceOp.MAX)
     if not flag:
         return
-    own: Origin | str | None
+    own: NanOrigin | str | None
     own = next((name for name, value in given.items() if _has_nan(value)), None)
     mode = _FirstNan(str(program.folder / "program.py"))
     with torch.compiler.set_stance("force_eager"), mode:
         program.run(given)
     own = own or mode.origin
-    every: list[Origin | str | None] = [None] * dist.get_world_size()
+    every: list[NanOrigin | str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(every, own)
     raise DistIRError(_message(every))
 
 
-def _message(every: Sequence[Origin | str | None]) -> str:
+def _message(every: Sequence[NanOrigin | str | None]) -> str:
     """Says where NaN appears first, given what each rank found."""
     given = [(rank, name) for rank, name in enumerate(every) if isinstance(name, str)]
     if given:
         rank, name = given[0]
         return f"a step gives NaN: {name!r} has NaN itself, on rank {rank}"
-    found = [(rank, o) for rank, o in enumerate(every) if isinstance(o, Origin)]
+    found = [(rank, o) for rank, o in enumerate(every) if isinstance(o, NanOrigin)]
     if not found:
         return (
             "a step gives NaN, but not when it runs again: an op gives other numbers from "

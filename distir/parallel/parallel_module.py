@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf, prod
 from pathlib import Path
 from typing import Any, cast
@@ -25,8 +26,7 @@ from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
-from distir.parallel.weights import batch_counters
-from distir.parallel.whole_state import whole_state
+from distir.parallel.weights import batch_counters, whole_state
 
 
 class _Loss(torch.autograd.Function):
@@ -175,7 +175,8 @@ class ParallelModule(nn.Module):
         call: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
             torch.Tensor, own, (tuple(args), dict(kwargs))
         )
-        self._prepared(self._named(), *call, self._asked.now("training"))
+        autocast = self._asked.now("training")
+        self._prepared(self._named(), *call, autocast, is_announced=True)
 
     def whole_state_dict(self) -> dict[str, torch.Tensor]:
         """
@@ -296,16 +297,19 @@ class ParallelModule(nn.Module):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         autocast: str | None,
+        *,
+        is_announced: bool = False,
     ) -> tuple[RankProgram, Batch, Needed]:
         """
         Returns the program of a step, the batch that a call gives it, and the tensors that need
         gradients.
         """
-        batch = self._shared(self._program, args, kwargs)
+        batch = self._shared(self._program, args, kwargs, is_announced=is_announced)
         needed = self._steps.needed(named, batch.given)
-        program = self._steps.program(
-            needed, autocast, batch.shapes, lambda: self._example(batch, args, kwargs)
-        )
+        example = None
+        if batch.shapes is not None:
+            example = partial(self._example, batch, args, kwargs)
+        program = self._steps.program(needed, autocast, batch.shapes, example)
         return program, batch, needed
 
     def _named(self) -> dict[str, torch.Tensor]:
@@ -442,6 +446,7 @@ class ParallelModule(nn.Module):
         kwargs: Mapping[str, Any],
         *,
         averages: bool = True,
+        is_announced: bool = False,
     ) -> Batch:
         """
         Returns the batch of a call, of which this rank is given a part. Raises DistIRError,
@@ -456,6 +461,8 @@ class ParallelModule(nn.Module):
                 "last batch out (drop_last=True of a DataLoader)"
             )
         if batch.shapes is not None and batch.shapes not in self._seen:
+            if not is_announced:
+                self._check_is_part(program, given)
             if len(self._seen) + 1 >= self._max_programs:
                 shown = ", ".join(f"{n} {list(shape)}" for n, shape in batch.shapes)
                 raise DistIRError(
@@ -466,6 +473,25 @@ class ParallelModule(nn.Module):
                 )
             self._seen.add(batch.shapes)
         return batch
+
+    def _check_is_part(
+        self, program: RankProgram, given: Mapping[str, torch.Tensor]
+    ) -> None:
+        """
+        Raises DistIRError if the ranks were given the whole batch of the example instead of
+        their parts of it.
+        """
+        specs = [s for s in program.all_arguments if s.name in given and s.shape]
+        if self.data_ranks == 1 or not specs:
+            return
+        if all(tuple(given[spec.name].shape) == tuple(spec.shape) for spec in specs):
+            spec = specs[0]
+            raise DistIRError(
+                f"{spec.role} {spec.name!r} has shape {list(spec.shape)}, but rank "
+                f"{self._program.rank} takes {program.part_shape(spec)}, its part of a batch "
+                f"of {spec.shape[0]}; give that (a sampler of the module draws it), or, if "
+                f"batches are {self.data_ranks} times as large, say so with shapes=..."
+            )
 
     def _example(
         self, batch: Batch, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -112,9 +112,12 @@ class SharedShapes:
             (spec.name, (size * parts, *shape[1:]) if is_split else tuple(shape))
             for spec, is_split, shape in zip(specs, split, rows[0], strict=True)
         )
-        if shapes == tuple((spec.name, tuple(spec.shape)) for spec in specs):
-            return Batch(found, None, copied, None if own == size else own)
-        return Batch(found, shapes, copied, None if own == size else own)
+        same = shapes == tuple((spec.name, tuple(spec.shape)) for spec in specs)
+        # A batch with copies has a program of its own, with which its loss is checked.
+        is_known = same and copied is None
+        return Batch(
+            found, None if is_known else shapes, copied, None if own == size else own
+        )
 
     def _exchanged(
         self, tensors: Sequence[torch.Tensor], specs: Sequence[Any]

@@ -50,6 +50,7 @@ def test_batches_that_cannot_be_taken() -> None:
     for found in run_ranks(2, refused_batches, dict(d=2)):
         assert "[4, 6] on rank 0, but [4, 5] on rank 1" in found["lengths"]
         assert "padded to one length" in found["lengths"]
+        assert "takes [4, 6], its part of a batch of 8" in found["whole"]
         assert "'labels' has 3 samples on rank 1" in found["labels"]
         assert "has 1 dimensions on rank 0" in found["dimensions"]
         assert "called with 2 shapes" in found["programs"]
@@ -64,7 +65,7 @@ def test_batches_that_cannot_be_taken() -> None:
 
 def test_shapes_that_are_announced() -> None:
     for found in run_ranks(2, announced_shapes, dict(d=2)):
-        assert found["made"] == found["after"] == 3
+        assert found["made"] == found["after"] == 4
         for loss, expected in found["losses"]:
             assert loss == pytest.approx(expected, rel=1e-9)
 

@@ -169,6 +169,7 @@ def refused_batches(options: Options) -> dict[str, str]:
     found["lengths"] = message_of(
         lambda: parallel(x[:4, : 6 - rank], y[:4, : 6 - rank])
     )
+    found["whole"] = message_of(lambda: parallel(x, y))
     found["labels"] = message_of(lambda: parallel(x[:4], y[: 4 - rank]))
     found["dimensions"] = message_of(lambda: parallel(x[0], y[0]))
     parallel(x[:2], y[:2])
@@ -188,9 +189,9 @@ def refused_batches(options: Options) -> dict[str, str]:
 def announced_shapes(options: Options) -> dict[str, Any]:
     """Compiles programs before they are needed, and returns what that leaves."""
     x, _ = batch(8, 6, seed=0)
-    others = [batch(3, 6, seed=0), batch(4, 9, seed=0)]
+    others = [batch(3, 6, seed=0), batch(4, 9, seed=0), batch(16, 6, seed=0)]
     parallel = parallelize(
-        Words(), (x,), loss="cross_entropy", shapes=others, max_programs=3, **options
+        Words(), (x,), loss="cross_entropy", shapes=others, max_programs=4, **options
     )
     parallel.train()
     made = len(parallel._steps._programs)  # pyright: ignore[reportPrivateUsage]
