@@ -56,7 +56,7 @@ class Inputs:
         self._signature = inspect.signature(module.forward)
         self._example = self._named(args, kwargs)
         self._order = self._exported(args, kwargs)
-        self._source = module
+        self.source = module
         self._args, self._kwargs = args, kwargs
         self._structure: Any = None
 
@@ -124,7 +124,7 @@ class Inputs:
         result, or a tuple of all.
         """
         if self._structure is None:
-            output = fake_output(self._source, self._args, self._kwargs)
+            output = fake_output(self.source, self._args, self._kwargs)
             self._structure = _pytree.tree_structure(output)
         if self._structure.num_leaves == len(leaves):
             return _pytree.tree_unflatten(list(leaves), self._structure)

@@ -127,7 +127,6 @@ class ParallelModule(nn.Module):
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
-        self._source = (source,)  # not a part of this module
         _copy_attributes(source, self)
         self._others = fill(self, source, program, seed)
         self._known = {spec.name: spec for spec in program.all_arguments}
@@ -184,7 +183,7 @@ class ParallelModule(nn.Module):
         whole tensors on the CPU. Other ranks get an empty dictionary. Every rank must call
         this.
         """
-        return whole_state(self._named(), self._source[0], self._program.device)
+        return whole_state(self._named(), self._inputs.source, self._program.device)
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """
@@ -192,7 +191,7 @@ class ParallelModule(nn.Module):
         does, with its `options`: rank 0 writes, and the other ranks wait. Every rank must call
         this. Raises DistIRError if the source module has no such method.
         """
-        (source,) = self._source
+        source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
             raise DistIRError(
                 f"{type(source).__name__} has no save_pretrained; save whole_state_dict() of "
