@@ -90,11 +90,11 @@ def zero_bubble(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule
 
 def round_sizes(ranks: int, micro_batches: int) -> list[int]:
     """
-    Returns the number of micro-batches in each round. In a round, all micro-batches
-    pass the first stage of a rank before the rank's second stage takes them. A round
-    has at least as many micro-batches as there are ranks, if there are enough: the
-    first micro-batch then reaches the second stage in time. Rounds are as equal as
-    possible.
+    Returns the number of micro-batches in each round. In a round, this many
+    micro-batches pass the first stage of a rank before the rank's second stage takes
+    the first of them. Rounds are as equal as possible. If there are enough
+    micro-batches, a round has at least as many as there are ranks. The round's first
+    micro-batch has then passed all ranks in time.
     """
     rounds = max(1, micro_batches // ranks)
     size, larger = divmod(micro_batches, rounds)

@@ -13,8 +13,8 @@ from distir.pipelining.actions import Action, Phase, PipelineSchedule
 
 StageEdges = Collection[tuple[int, int]]
 """
-Pairs (producer, consumer) of stages between which values are sent in the forward. They
-may skip stages. If no edges are given, each stage sends to the next one.
+Pairs (producer, consumer) of stages between which values are sent in the forward. An
+edge may skip stages. If no edges are given, each stage sends to the next one.
 """
 
 

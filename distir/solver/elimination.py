@@ -22,7 +22,7 @@ from distir.solver.graph import CostGraph, Substitution, replay
 from distir.solver.problem import Costs
 from distir.solver.result import SolverResult
 
-# Additions and comparisons that take less time than to look for a better order.
+# Looking for a better order takes longer than this number of additions and comparisons.
 LITTLE_WORK = 2e8
 
 
@@ -85,7 +85,8 @@ def take_out(
     cost for each choice of the kept nodes. Returns None if the clock stops first.
     """
     rank = {node: r for r, node in enumerate((*plan.order, *kept))}
-    # Each factor is kept with the first of its nodes to go; its axes are in that order.
+    # Each factor is stored with the first of its nodes to be eliminated; its axes are
+    # in the order of elimination.
     buckets: dict[int, list[tuple[tuple[int, ...], Costs]]] = {i: [] for i in rank}
     for i, j, matrix in graph.edges():
         if rank[i] < rank[j]:
@@ -218,7 +219,8 @@ def _greedy(
             new = around - near[j] - {j}
             if new:
                 near[j] |= new
-                # The fill of whoever sees both ends of a new edge changes.
+                # The fill of every node that neighbours both ends of a new edge
+                # changes.
                 changed |= near[j]
         for j in changed:
             push(j)

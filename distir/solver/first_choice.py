@@ -12,7 +12,8 @@ from distir.solver.problem import Costs
 from distir.solver.reductions import NoAlternative, Reductions
 from distir.solver.result import trivial_bound
 
-# The weights of memory against cost: cost of everything per capacity.
+# The weights of memory against cost, one per attempt. With weight 1, the whole memory
+# capacity costs as much as all cheapest alternatives together.
 WEIGHTS = (0.0, 0.1, 1.0, 10.0, 1e3)
 
 
@@ -47,9 +48,11 @@ def _dive(graph: CostGraph, weight: float) -> bool:
     """
     reductions = Reductions(graph)
     reductions.run()
-    # Points that no longer matter are looked for only where that takes no time.
+    # Memory points that no longer matter are removed only in small graphs, where it is
+    # fast.
     follow = reductions.settle if len(graph.costs) <= 1000 else reductions.drain
-    # First those that lose most with their second-best alternative.
+    # Nodes whose second-best alternative costs the most more than the best are decided
+    # first.
     regret = {i: _regret(_price(graph, i, weight)) for i in graph.costs}
     for node in sorted(regret, key=lambda i: -regret[i]):
         if node not in graph.costs:

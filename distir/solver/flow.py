@@ -71,7 +71,8 @@ class Flow:
         """Returns the segments of the graph, the last segment first."""
         order = self._order()
         place = {node: p for p, node in enumerate(order)}
-        # What leads back to an earlier node (a new parameter to the parameter) is left out.
+        # Edges back to an earlier node (from a new parameter to the parameter) are left
+        # out.
         users = [
             [j for j in around if place[j] > place[i]]
             for i, around in enumerate(self.users)
@@ -100,7 +101,8 @@ class Flow:
                 waiting[j] += 1
         done = [False] * len(self.users)
         stack: list[tuple[int, bool]] = []
-        # Depth first, in reverse: a node is finished when all that use it are.
+        # Depth first: a node is finished after all nodes that use its value. The order
+        # is reversed.
         finished: list[int] = []
         roots = sorted(range(len(self.users)), key=lambda i: (waiting[i] > 0, i))
         for root in roots:
@@ -176,7 +178,7 @@ def _levels(
         first = [number.get(j, needed[j]) for j in users[node]]
         needed[node] = min((n for n in first if n is not None), default=None)
     level = [number[i] + 1 if i in number else needed[i] for i in range(len(order))]
-    # Values from before the first pivot say nothing: every layer may read them.
+    # Values from before the first pivot do not count: every layer may read them.
     follows = [False] * len(order)
     for node in order:
         follows[node] = node in number or any(follows[j] for j in makers[node])

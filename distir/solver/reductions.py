@@ -46,8 +46,7 @@ def forget_slack(graph: CostGraph) -> list[int]:
         return []
     most, begins, ends = _extremes(graph)
     capacity = graph.capacity
-    # A point at which even nothing is too much stays, so that the answer is that nothing
-    # fits.
+    # A point with negative capacity stays, so that the search finds that nothing fits.
     kept = np.greater(most, capacity) | np.less(capacity, 0)
     tight = np.flatnonzero(kept)
     kept[tight] = _strictest(
@@ -123,9 +122,10 @@ def _strictest(capacity: Costs, begins: Table, ends: Table) -> npt.NDArray[np.bo
     return kept
 
 
-# Goldstein's test looks at alternatives squared times the entries of a row of all edges.
+# The most entries for Goldstein's test: alternatives squared, times the entries of one
+# row of all edges.
 DOMINANCE_ENTRIES = 1 << 20
-# A merge may make the matrices of the merged node's edges this much larger.
+# The most entries that the edges of a merged node may get.
 MERGED_ENTRIES = 1 << 16
 # Stands for infinity where it is subtracted.
 FINITE = 1e200
@@ -307,7 +307,7 @@ class Reductions:
             return False
         np.fill_diagonal(dominated, False)
         gone = np.zeros(number, bool)
-        # Of alternatives that dominate each other the first stays.
+        # If alternatives dominate each other, the first of them stays.
         for a in range(number - 1, -1, -1):
             gone[a] = bool((dominated[a] & ~gone).any())
         return not self.keep(i, ~gone)

@@ -37,8 +37,8 @@ class InfeasibleError(DistIRError):
         self.proven = proven
 
 
-# Costs that differ by less than this fraction count as equal, as sums of floats are
-# rounded.
+# Costs that differ by less than this fraction count as equal, because sums of floats
+# are rounded.
 ROUNDING = 1e-9
 
 

@@ -187,8 +187,9 @@ def _segment(
 
 def _ahead(matrix: Costs, costs: Costs) -> Costs:
     """
-    Returns, for each alternative, the least cost that an edge adds to the least cost of
-    its undecided neighbour. `costs` are the costs of the neighbour.
+    Returns, for each alternative of a node, the cost that an undecided neighbour adds
+    at least: the least sum of the edge and of the neighbour's `costs`, minus the
+    neighbour's least cost.
     """
     least = costs.min()
     return (matrix + costs).min(axis=1) - (least if np.isfinite(least) else 0.0)

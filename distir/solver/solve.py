@@ -33,23 +33,25 @@ Method = Literal["auto", "elimination", "integer-program", "lagrangian"]
 METHODS: tuple[str, ...] = get_args(Method)
 SOLVERS: tuple[str, ...] = get_args(SolverName)
 
-# An integer program of this many columns takes a second, and of this many minutes.
+# An integer program with `FEW_COLUMNS` takes a second, with `MANY_COLUMNS` minutes.
 FEW_COLUMNS = 20_000
 MANY_COLUMNS = 100_000
 
-# Segments find no best choice at any price for memory; closer to their own bound they look no
-# further.
+# The gap at which the search for prices of memory ends when segments decide: they find
+# good choices, not the best ones.
 SEGMENTS_GAP = 5e-3
 
-# How much of the gap a choice at some prices for memory may be from the best one at them.
+# At given prices of memory, a choice may be this multiple of the allowed gap from the
+# best.
 PASS_GAP = 3.0
 
-# Additions and comparisons of an elimination that is worth repeating at many prices for memory: a
-# tenth of a second. Dual ascent goes on from the last prices, and takes less than more of them.
+# The most additions and comparisons of an elimination that is worth repeating for many
+# prices of memory (a tenth of a second). Above this, dual ascent is faster: it
+# continues from the last prices.
 PASS_WORK = 3e7
 
-# Seconds for the reductions, and for the smallest peak where nothing fits so far, even if the
-# time is over.
+# The reductions, and the search for the smallest peak if nothing fits so far, get at
+# least this many seconds, even if the time is over.
 PATIENCE = 1.0
 
 
@@ -474,7 +476,7 @@ def forbid_largest(
     """
     sizes = {i: pieces.usage.max(axis=0) for i, pieces in graph.pieces.items()}
     largest = sorted(sizes, key=lambda i: (-float(sizes[i].max()), i))
-    # A node that always occupies the same has nothing to lose.
+    # Nodes that occupy the same under all alternatives are left out.
     largest = [i for i in largest if np.ptp(sizes[i])]
     best: Mapping[int, int] | None = None
     least, most = 1, len(largest)

@@ -238,7 +238,7 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
         )
     cluster = cluster_in(module, options.cluster, NAME)
     degrees = [(axis, getattr(options, axis)) for axis in AXES]
-    # Messages name the usual axes, and the others only where they are asked for.
+    # Messages always name axes d and t, and other axes only if their size is above 1.
     devices = [(axis, n) for axis, n in degrees if n > 1 or axis in ("d", "t")]
     if options.stage_meshes:
         check_size([("p", options.p)], cluster, NAME)

@@ -107,9 +107,9 @@ def split_experts(module: ModuleOp, axis: str, token_dispatch: str = "auto") -> 
 
 def _bring_tokens(module: ModuleOp, token_dispatch: str, mesh: Mesh, axis: str) -> None:
     """
-    Requests the layouts of rows with which tokens travel in the way `token_dispatch`,
-    one of `DISPATCHES`. Raises DistIRError if it is not `auto` and the program has no
-    op `train.expert_places`.
+    Requests layouts that make tokens travel in the way `token_dispatch`, one of
+    `DISPATCHES`. Raises DistIRError if it is not `auto` and the program has no op
+    `train.expert_places`.
     """
     places = [op for op in module.walk() if isinstance(op, ExpertPlacesOp)]
     if token_dispatch == "auto":
@@ -176,7 +176,8 @@ def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> Non
             asked = op.operands[0].owner
         else:
             continue
-        # What the forward keeps for the backward need not be sent again there.
+        # Values that the forward keeps for the backward need not be sent again in the
+        # backward.
         asked.source.replace_uses_with_if(
             asked.result, lambda use: isinstance(use.operation, ReturnOp)
         )

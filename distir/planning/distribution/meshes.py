@@ -139,7 +139,7 @@ def declare_mesh(
     """
     _check_positions(axes, what)
     # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The
-    # micro-batch axis stays: `pipeline` learns from it what runs once per micro-batch.
+    # micro-batch axis stays: it tells `pipeline` which ops run once per micro-batch.
     kept = [(axis, size) for axis, size in axes if size > 1 or axis == TIME_AXIS]
     name = "cluster" if cluster is None else cluster.sym_name.data
     mesh = MeshOp(MESH, name, kept, range(prod(size for _, size in axes)))

@@ -262,7 +262,8 @@ class _Storage:
         found: list[str] = []
         for axis in self.axes:
             if axis in before.split_axes:
-                # Experts are split over their axis; what users split is done, too.
+                # Nothing is left to do for experts, which their axis splits, and for
+                # users' splits.
                 self.is_split |= axis in fixed_axes(self.attributes[i])
             elif axis in fixed_axes(self.attributes[i]):
                 by = origin_of(self.attributes[i], axis)
@@ -279,7 +280,7 @@ class _Storage:
         elementwise, so that they can be split. Stages 1 and 2 flatten states only.
         """
         found: dict[UpdateOp, list[int]] = {}
-        # A flat parameter is gathered for each use, which only stage 3 is to do.
+        # A flat parameter is gathered for each use; only stage 3 does this.
         stored_flat = ("parameter", "state") if self.stage == 3 else ("state",)
         for result, argument in self.updates.items():
             op = update_of(self.function, result)

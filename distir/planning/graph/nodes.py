@@ -35,7 +35,8 @@ class Node(Generic[S]):
     - `what`: the name of the node in messages;
     - `strategies`: the alternatives; `costs`: the cost of each alternative, per
       execution;
-    - `count`: the number of ops or values of the program that share the choice.
+    - `count`: the number of executions of all ops or values of the program that share
+      the choice.
     """
 
     what: str
@@ -45,7 +46,7 @@ class Node(Generic[S]):
 
 
 class Port(NamedTuple, Generic[S]):
-    """A value in the graph: result number `result` of the node `node`."""
+    """A value in the graph: the result with index `result` of the node `node`."""
 
     node: Node[S]
     result: int

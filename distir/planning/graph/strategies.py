@@ -263,7 +263,7 @@ def _decomposed(
     whole = Layout(mesh.name)
     for reduced in _scattered(partial, shape_of(first.results[0].type), mesh):
         addend = _addend(last, reduced, mesh)
-        # Ops between, which prepare the addend, work on all of it.
+        # Ops in the middle prepare the addend; they work on the whole of it.
         if addend is None or (middle and addend != whole):
             continue
         between = [Strategy.whole(o, mesh) for o in middle]

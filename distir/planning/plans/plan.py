@@ -152,7 +152,8 @@ class GridPlan(Plan):
 
     @property
     def shared(self) -> tuple[object, ...]:
-        # Parameters that are updated in parts stay so until the next step's forward.
+        # With overlap, ZeRO 1 and 2 store parameters split until the next step's
+        # forward.
         return *super().shared, self.overlap and self.zero in (1, 2), self.no_sync
 
     @property

@@ -117,8 +117,8 @@ class JudgedStages:
 
 WORTH_SIMULATING = 1.15
 """
-The largest ratio between the estimated step time of a division and the shortest
-estimate for which the division is still simulated. Estimates are within a few per cent.
+Divisions are simulated if their estimated step time is at most this factor times the
+shortest estimate. Estimates are within a few per cent.
 """
 
 

@@ -35,9 +35,7 @@ SECONDS = 10.0
 """The default time limit in seconds, after which no further meshes are simulated."""
 
 MOST_COMBINATIONS = 2000
-"""
-The largest number of combinations of meshes up to which all of them are considered.
-"""
+"""Up to this number of combinations of meshes, all combinations are considered."""
 
 MOST_DIVIDED = 100
 """The number of combinations of meshes for which the program is divided into stages."""

@@ -62,13 +62,13 @@ if the priced choices are only nearly the cheapest.
 
 RISE = 0.1
 """
-The smallest rise of the bound, as a fraction of the gap, that does not count as idle.
+A pass is idle if it raises the bound by less than this fraction of the allowed gap.
 """
 
 NODES = 20
 """
 The largest number of branch-and-bound nodes in each search for the best combination.
-Such a search proves nothing about the whole problem anyway.
+Such a search need not prove anything about the whole problem.
 """
 
 STEPS = (0.01, 0.05, 0.2)
@@ -146,7 +146,7 @@ class Lagrangian:
             return self.result()
         begin = self.clock.seconds
         multipliers = self.climb()
-        # If layers differ this takes no time; if they repeat, too much.
+        # This is fast if layers differ, and too slow if they repeat.
         quick = self.clock.part(0.5, max(1.0, self.clock.seconds - begin))
         if not self.combine(self.choices, quick):
             near = self.stagger(multipliers)

@@ -23,8 +23,8 @@ A function that returns the best choice of a graph without memory limit, or a go
 It may remove nodes from the graph.
 """
 
-# Additions and comparisons that elimination may take, two or three seconds (an integer program is
-# faster than more of them), and entries of tables.
+# The most additions and comparisons of an elimination (two or three seconds; above this
+# an integer program is faster), and the most entries of its tables.
 WORK = 5e8
 ENTRIES = 3e8
 

@@ -115,7 +115,8 @@ class _Relaxed:
         while True:
             whole = slack >= float(reduced.max(initial=0.0)) * program.scale
             wide = slack >= WIDE * abs(self.bound)
-            # Alternatives left out cost more above the relaxation than the slack.
+            # Choices with alternatives left out exceed the relaxation by more than the
+            # slack.
             outside = math.inf if whole else self.bound + slack
             part = self.part(reduced, slack)
             if part is None:
@@ -199,7 +200,8 @@ def solve_directly(
     if found is not None:
         return found
     program = IntegerProgram(graph)
-    # An integer program takes longer than all the relaxations that say which rows decide.
+    # An integer program takes longer than all the relaxations that find the decisive
+    # rows.
     relaxed, known = relax(program, graph, clock)
     least = program.real(relaxed.bound)
     absolute = gap * max(least, 0.0) / program.scale if math.isfinite(least) else 0.0

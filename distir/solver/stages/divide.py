@@ -15,7 +15,7 @@ from distir.solver.stages.problem import StageDivision, StageProblem
 
 METHODS = ("auto", "in-order", "integer-program")
 """
-The methods. `in-order` divides the nodes in the order of their numbers, by dynamic
+The methods. `in-order` divides the nodes in the order of their indices, by dynamic
 programming. `integer-program` considers all divisions. `auto` uses the first, and also
 the second if other orders are possible and the graph is not too large.
 """
@@ -77,7 +77,7 @@ def balance_of(
 ) -> StageDivision | str:
     """
     Returns a division whose busiest stage has as little work as possible. Among the
-    divisions in the order of the nodes' numbers, one with the least communication is
+    divisions in the order of the nodes' indices, one with the least communication is
     taken. Returns the reason, as text, if there is no division or none was found in
     time.
     """
@@ -106,7 +106,7 @@ class _Dividing:
 
     @property
     def tries_order(self) -> bool:
-        """Whether divisions in the order of the nodes' numbers are tried."""
+        """Whether divisions in the order of the nodes' indices are tried."""
         return self.method != "integer-program"
 
     def finish(

@@ -1,4 +1,4 @@
-"""Divides nodes into stages in the order of their numbers, by dynamic programming."""
+"""Divides nodes into stages in the order of their indices, by dynamic programming."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HALVINGS = 60
 class InOrder:
     """
     The divisions of a problem whose stages are stretches: runs of nodes with
-    consecutive numbers. If the nodes have no other order, these are all divisions. In a
+    consecutive indices. If the nodes have no other order, these are all divisions. In a
     graph of parallel branches they are only a few of them.
 
     A stretch `[start, end)` pays for every tensor from outside that one of its nodes
@@ -32,7 +32,7 @@ class InOrder:
         layers = np.zeros(problem.nodes)
         layers[list(problem.layer_nodes)] = 1
         count = _sums(layers)
-        # For each node, the first end of a stretch from it that contains a layer.
+        # For each node, the smallest end of a stretch from it that contains a layer.
         self._first_end: Ints = np.searchsorted(count, count + 0.5).astype(np.int64)
         self._last_in_memory = self._memory_ends()
         self._changes = _changes(problem)
@@ -50,7 +50,7 @@ class InOrder:
         price[0, 0] = 0.0
         came = np.zeros((count + 1, size + 1), np.int64)
         arriving = np.zeros(size + 2)
-        # With this many stretches before it, the others suffice for the nodes that remain.
+        # The most stretches before each node such that the others suffice for the rest.
         most = np.minimum(count - self._least_stretches(cap), count - 1)
         for start in range(size):
             changed = slice(first_change[start], first_change[start + 1])

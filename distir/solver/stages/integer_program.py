@@ -69,7 +69,8 @@ def _stages_of(seconds: float, cap: float) -> int:
 
 def free_choices(problem: StageProblem, cap: float) -> int:
     """
-    Returns the number of binaries that the bounds of the nodes' stages leave open.
+    Returns the number of binary variables of the integer program that stay open once
+    each node's first and last possible stage is known.
     """
     low, high = stage_bounds(problem, cap)
     return sum(max(h - n, 0) for n, h in zip(low, high, strict=True))

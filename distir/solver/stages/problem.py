@@ -103,7 +103,7 @@ class StageProblem:
     @cached_property
     def has_one_order(self) -> bool:
         """
-        Whether every division keeps the order of the nodes' numbers.
+        Whether every division keeps the order of the nodes' indices.
 
         If the layers follow each other, the nodes that lead to the first layer are
         always on the first stage, and the nodes that depend on the last layer are
