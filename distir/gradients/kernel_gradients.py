@@ -83,9 +83,9 @@ class KernelGradients:
 
     def kernel(self, kernel: KernelDefOp, wanted: Sequence[int]) -> KernelDefOp:
         """
-        Returns the module's kernel that computes the gradients of the arguments
-        `wanted` of `kernel`, which has a gradient function of its own. The kernel is
-        added to the module if needed.
+        Returns the kernel that computes the gradients of the arguments `wanted` of
+        `kernel`, which must define a gradient function. The kernel of the gradients is
+        added to the module if it is not there yet.
         """
         key = kernel.symbol, tuple(wanted)
         if key not in self._made:

@@ -57,8 +57,9 @@ def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
 
 def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> Array:
     """
-    Returns the result of `train.unflatten`: the tensor of shape `shape` that `flat`
-    holds.
+    Returns the tensor of shape `shape` that the flat array `flat` holds, as
+    `train.unflatten` does. `splits` are the splits of the tensor before it was
+    flattened.
     """
     block = shape_of_part(shape, splits)
     assert block is not None  # the op's verifier, `Flattened`

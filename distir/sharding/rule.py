@@ -363,8 +363,9 @@ def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:
 
 def _reduced(rule: Rule, assignment: Assignment, result: int) -> list[tuple[str, str]]:
     """
-    Returns the axes, each with its reduction, over which the result `result` is partial
-    because it is a sum over a split parallel factor.
+    Returns the mesh axes over which result `result` holds partial values under
+    `assignment`, each with the reduction that completes it. These axes split a parallel
+    factor over which the result is a sum.
     """
     return [
         (shard.axis, rule.factors[f].monoid)

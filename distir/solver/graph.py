@@ -169,8 +169,8 @@ class CostGraph:
 
     def set_pieces(self, node: int, pieces: Pieces) -> None:
         """
-        Sets the memory of a node. The bytes that it occupies under every alternative
-        are subtracted from the capacity.
+        Sets the memory that `node` needs under each of its alternatives. Bytes that it
+        needs whichever alternative is chosen are subtracted from the capacity.
         """
         least = pieces.usage.min(axis=1)
         if least.any():

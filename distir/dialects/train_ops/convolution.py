@@ -177,8 +177,8 @@ class ConvGradWeightOp(ConvGradOp):
 
 class PoolGradOp(WindowsOp):
     """
-    Base of the gradients of pooling. Windows may reach beyond the padding at the end
-    (`ceil_mode`). Positions beyond it never count.
+    Base of the gradients of pooling. With `ceil_mode`, windows may reach beyond the
+    padding at the end. Positions beyond the padding are ignored, in averages too.
     """
 
     kernel_shape = prop_def(INTEGERS)

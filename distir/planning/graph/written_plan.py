@@ -77,8 +77,9 @@ class PlannedFunction:
 @dataclass(frozen=True)
 class WrittenPlan:
     """
-    A `FunctionPlan` of layouts without its program. `functions` holds the layouts of
-    the entry function first, then of the functions that it calls.
+    The layouts of a `FunctionPlan`, apart from the program that they are for.
+    `functions` has an entry for each function: the entry function first, then the
+    functions that it calls.
     """
 
     functions: tuple[PlannedFunction, ...]

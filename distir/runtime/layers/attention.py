@@ -174,9 +174,9 @@ def linear_attention(
 
 def causal_convolution(x, weight, bias, past, silu=False):
     """
-    Returns the convolution of each channel over the present and the previous steps, and
-    the last steps, to be passed as `past` in the next call. With `silu`, SiLU is
-    applied to the result.
+    Convolves each channel of `x` along time, from earlier steps to later ones. Returns
+    two tensors: the convolution, with SiLU applied if `silu`, and the last steps of the
+    input. The next call takes these as `past`, the steps before its own.
     """
     width = weight.shape[2]
     if past is None:

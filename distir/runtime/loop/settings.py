@@ -36,8 +36,9 @@ class StepSettings:
 
     def at(self, step, spec):
         """
-        Returns the value, in step `step`, of the setting that argument `spec` stands
-        for. Raises ProgramError if the given values have none for the step.
+        Returns the value in step `step` of the setting that the program takes as
+        argument `spec`. Raises ProgramError if the user's values for the setting do not
+        reach this step.
         """
         known = self.given.get(spec.setting)
         if known is not None:

@@ -279,7 +279,8 @@ class _Training:
 
     def _tell_of_new_parameters(self, checkpoint):
         """
-        Reports parameters that are drawn at random although the weights contain others.
+        Reports parameters that are drawn at random, because the weights lack them,
+        although the weights have other parameters. A checkpoint has all of them.
         """
         parameters = [s for s in self.program.ARGUMENTS if s.role == "parameter"]
         new = [

@@ -170,8 +170,8 @@ def _needs_whole_batch(op: Operation, value: SSAValue) -> WholeBatchNeeded:
 
 def whole_batch_remedy(op: Operation) -> str:
     """
-    Returns advice on what to do if `op` depends on a value of the whole batch. It names
-    the options of training steps that concern the program of `op`.
+    Returns advice for the error that `op` depends on a value of the whole batch. The
+    advice names only those options of training steps that apply to the program of `op`.
     """
     present = {type(each) for each in op.get_toplevel_object().walk()}
     options: list[str] = []

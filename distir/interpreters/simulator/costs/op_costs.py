@@ -157,7 +157,7 @@ class CostContext:
         """
         Returns the bytes that pass through memory after fusion, and whether the kernel
         of an earlier op also computes this op. `moved` is the number of bytes without
-        fusion, and `known` holds the fusions of the software.
+        fusion. `known` names the fusions that the simulated software performs.
         """
         fusions = fusions_around(self.op, known)
         before, after = joins(self.op, fusions), stays(self.op, fusions)

@@ -131,8 +131,9 @@ def _argument_layout(
 
 def _merged(owner: str, entries: Sequence[ArgumentLayout]) -> ArgumentLayout:
     """
-    Returns one entry for arguments with the same layout. `owner` is the common name of
-    the arguments, or of the parameters whose states they are.
+    Merges the entries of arguments with the same layout into one. `owner` is the name
+    that the arguments share. For states of the optimizer, it is the name that their
+    parameters share.
     """
     first = entries[0]
     if len(entries) == 1:

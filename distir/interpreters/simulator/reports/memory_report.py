@@ -46,9 +46,10 @@ from distir.sharding.mesh import Mesh
 class Held:
     """
     Memory that is in use at the peak of a group of devices, `size` bytes on each.
-    `value` is the value in it, or None for an op's workspace and for libraries. `scope`
-    is the module of the source model. If the value was made by a call that has
-    returned, `calls` is the path to this call; otherwise it is empty.
+    `value` is the SSA value that it stores, or None for an op's workspace and for
+    libraries. `scope` is the module of the source model that it belongs to. If the
+    value was made by a call that has returned, `calls` is the path to this call;
+    otherwise it is empty.
     """
 
     value: SSAValue | None
