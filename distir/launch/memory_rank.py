@@ -127,8 +127,8 @@ def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
 
 def _keep_numbers(body: torch.nn.Module, mode: FakeTensorMode) -> None:
     """
-    Lets constants that are one integer keep their value, because programs index by
-    them, for instance by the index of a micro-batch.
+    Keeps the values of constants of `body` that are one integer, which tensors of `mode`
+    would not have. Programs use them as indices, for instance of a micro-batch.
     """
     for part in body.modules():
         for name, value in list(vars(part).items()):

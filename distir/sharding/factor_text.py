@@ -19,7 +19,8 @@ sums in the others. In addition:
 - `max v`, `min v`: factors that are reduced by maximum or minimum instead of a sum.
 - `decompose v`: factors that only the op's decomposition can split.
 - `linear 0, 1+2`: operands through which partial sums pass, alone (0) or together
-  (1+2); `linear max 0` and `linear any 0` name operands for other partial values.
+  (1+2). `linear max 0` says the same of partial maxima, and `linear any 0` of partial
+  values of every reduction.
 - `flops 2*n*c/3`: the number of operations, a product of sizes of factors and runs with
   an optional divisor.
 
