@@ -42,8 +42,6 @@ class AskedTypes:
     def __init__(self, device: str, dtype: str | None):
         self._device, self._dtype = device, dtype
         self._known: dict[str, str | None] = {}
-        self.last: str | None = None
-        """The type of the last call (None: the programs' own)."""
 
     def now(self, kind: str) -> str | None:
         """
@@ -59,7 +57,7 @@ class AskedTypes:
             asked = name_of_float(torch.get_autocast_dtype(self._device))
         if kind not in self._known or asked != self._known.pop(kind):
             _check_alike(asked)
-        self._known[kind] = self.last = asked
+        self._known[kind] = asked
         if asked is None or self._dtype is None:
             return asked
         if asked != self._dtype:
@@ -68,7 +66,6 @@ class AskedTypes:
                 f"the module asks for {asked}; leave one of them out, or give both the same "
                 f"type"
             )
-        self.last = None
         return None
 
 

@@ -1,4 +1,7 @@
-"""Losses that are Python functions, and examples of their labels."""
+"""
+Losses that are Python functions, with examples of their labels; and losses whose gradients a
+program has computed already.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from distir.errors import DistIRError
 from distir.frontends.torch.export.failures import quiet
 from distir.parallel.calling import fake_output
+from distir.parallel.weights import local_part
 
 _FAKES = "torch._subclasses.fake_tensor"
 
@@ -21,6 +25,53 @@ LossFunction = Callable[[Any, Any], torch.Tensor]
 
 Loss = str | LossFunction | None
 """The name of a loss, a function, or None if the module returns its loss itself."""
+
+
+class KnownLoss(torch.autograd.Function):
+    """A loss whose gradients, for parameters and inputs, have already been computed."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        loss: torch.Tensor,
+        gradients: Sequence[torch.Tensor],
+        *sources: torch.Tensor,
+    ) -> torch.Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            raise RuntimeError(
+                "backward was called a second time on one loss; call the module again"
+            )
+        (scale,) = grad_outputs
+        on: dict[torch.device, list[torch.Tensor]] = {}
+        for gradient in gradients:  # an input may be on another device than parameters
+            on.setdefault(gradient.device, []).append(local_part(gradient))
+        for device, own in on.items():
+            torch.ops.aten._foreach_mul_.Tensor(own, scale.to(device))
+        return None, None, *gradients
+
+
+class OutputWithoutGradients(torch.autograd.Function):
+    """
+    An output in evaluation mode. Its backward raises DistIRError, because it has no
+    gradients.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
+        raise DistIRError(
+            "a module in evaluation mode gives outputs alone, no gradients of its inputs; "
+            "call it in train(), where it returns the loss, or under torch.no_grad()"
+        )
 
 
 @contextlib.contextmanager

@@ -20,60 +20,14 @@ from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import STATES, fill
+from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.merged import merged_parts
 from distir.parallel.nan_check import check_nan
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
-from distir.parallel.weights import batch_counters, whole_state
-
-
-class _Loss(torch.autograd.Function):
-    """A loss whose gradients, for parameters and inputs, have already been computed."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        loss: torch.Tensor,
-        gradients: Sequence[torch.Tensor],
-        *sources: torch.Tensor,
-    ) -> torch.Tensor:
-        ctx.gradients = gradients
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
-        gradients, ctx.gradients = ctx.gradients, None
-        if gradients is None:
-            raise RuntimeError(
-                "backward was called a second time on one loss; call the module again"
-            )
-        (scale,) = grad_outputs
-        on: dict[torch.device, list[torch.Tensor]] = {}
-        for gradient in gradients:  # an input may be on another device than parameters
-            on.setdefault(gradient.device, []).append(_local(gradient))
-        for device, own in on.items():
-            torch.ops.aten._foreach_mul_.Tensor(own, scale.to(device))
-        return None, None, *gradients
-
-
-class _ModuleOutput(torch.autograd.Function):
-    """
-    An output in evaluation mode. Its backward raises DistIRError, because it has no
-    gradients.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, output: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
-        return output.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
-        raise DistIRError(
-            "a module in evaluation mode gives outputs alone, no gradients of its inputs; "
-            "call it in train(), where it returns the loss, or under torch.no_grad()"
-        )
+from distir.parallel.weights import batch_counters, local_part, whole_state
 
 
 class ParallelModule(nn.Module):
@@ -103,7 +57,6 @@ class ParallelModule(nn.Module):
         asked: AskedTypes,
         seed: int,
         shapes: SharedShapes,
-        max_programs: int,
         detect_nan: bool,
         normalisations: int = 1,
         check: StepCheck | None = None,
@@ -121,9 +74,7 @@ class ParallelModule(nn.Module):
             tuple[str | None, bool, Shapes | None], RankProgram
         ] = {}
         self._shapes = shapes
-        self._max_programs = max_programs
         self._detect_nan = detect_nan
-        self._seen: set[Shapes] = set()
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
@@ -159,15 +110,13 @@ class ParallelModule(nn.Module):
         Compiles the program of a training step for a global batch: the arguments of the module
         and, with a loss, the labels. Every rank must call this. Raises DistIRError.
         """
-        axes = self._program.batch_axes()
         given = self._given(self._program, args, kwargs)
         names = {id(tensor): name for name, tensor in given.items()}
         specs = {spec.name: spec for spec in self._program.all_arguments}
 
         def own(leaf: torch.Tensor) -> torch.Tensor:
             name = names.get(id(leaf))
-            split = specs[name].split if name is not None else ()
-            if not split or not any(axis in axes for axis, _ in split[0]):
+            if name is None or not self._program.is_split_with_batch(specs[name]):
                 return leaf
             return leaf.tensor_split(self.data_ranks)[self.data_rank]
 
@@ -288,7 +237,7 @@ class ParallelModule(nn.Module):
             check(self, place, args, kwargs, loss, sources, gradients)
         if not sources:  # the stages of this rank have no parameters
             return loss.requires_grad_()
-        return cast(torch.Tensor, _Loss.apply(loss, gradients, *sources))
+        return cast(torch.Tensor, KnownLoss.apply(loss, gradients, *sources))
 
     def _prepared(
         self,
@@ -307,7 +256,7 @@ class ParallelModule(nn.Module):
         needed = self._steps.needed(named, batch.given)
         example = None
         if batch.shapes is not None:
-            example = partial(self._example, batch, args, kwargs)
+            example = partial(self._example, self._program, batch, args, kwargs)
         program = self._steps.program(needed, autocast, batch.shapes, example)
         return program, batch, needed
 
@@ -390,19 +339,22 @@ class ParallelModule(nn.Module):
             return self._validation_loss(autocast, args, kwargs)
         base = self._evaluation(autocast)
         batch = self._shared(base, args, kwargs, averages=False)
-        program = self._evaluation(autocast, batch, args, kwargs)
+        example = partial(self._example, base, batch, args, kwargs)
+        program = self._evaluation(autocast, False, batch.shapes, example)
         given = batch.given
         held = self._held(program, given, self._named())
         results = program.run({**held, **self._own_part(program, given)})
         count = len(program.all_results)
         outputs = [
-            _without_copies(program, i, program.output(i, results.get(i)), batch.own)
+            _of_own(program, i, program.output(i, results.get(i)), batch.own)
             for i in range(count)
         ]
         sources = [value for value in given.values() if value.requires_grad]
         if sources and torch.is_grad_enabled():
             outputs = [
-                _ModuleOutput.apply(x, *sources) if x.is_floating_point() else x
+                OutputWithoutGradients.apply(x, *sources)
+                if x.is_floating_point()
+                else x
                 for x in outputs
             ]
         return self._inputs.output(outputs)
@@ -410,22 +362,19 @@ class ParallelModule(nn.Module):
     def _evaluation(
         self,
         autocast: str | None,
-        batch: Batch | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] = {},
-        *,
         has_loss: bool = False,
+        shapes: Shapes | None = None,
+        example: Callable[[], Example] | None = None,
     ) -> RankProgram:
         """
-        Returns the program of evaluation for a batch, by default for the example. Every rank
-        must call this.
+        Returns the program of evaluation, or of the loss in evaluation mode (`has_loss`), for
+        batches of these shapes, of which `example` returns one (None: those of the example of
+        the module). Every rank must call this.
         """
-        key = autocast, has_loss, None if batch is None else batch.shapes
+        key = autocast, has_loss, shapes
         if key not in self._evaluations:
-            example = None
-            if batch is not None and batch.shapes is not None:
-                example = self._example(batch, args, kwargs)
-            self._evaluations[key] = self._make_evaluation(autocast, has_loss, example)
+            given = None if example is None or shapes is None else example()
+            self._evaluations[key] = self._make_evaluation(autocast, has_loss, given)
         return self._evaluations[key]
 
     def _validation_loss(
@@ -433,7 +382,8 @@ class ParallelModule(nn.Module):
     ) -> torch.Tensor:
         """Returns the loss of the global batch in evaluation mode."""
         batch = self._shared(self._program, args, kwargs)
-        program = self._evaluation(autocast, batch, args, kwargs, has_loss=True)
+        example = partial(self._example, self._program, batch, args, kwargs)
+        program = self._evaluation(autocast, True, batch.shapes, example)
         held = self._held(program, batch.given, self._named())
         results = program.run({**held, **self._own_part(program, batch.given)})
         return program.everywhere(program.all_results[0], results.get(0))
@@ -452,73 +402,30 @@ class ParallelModule(nn.Module):
         on every rank.
         """
         given = self._batch(program, args, kwargs)
-        batch = self._shapes.of(program, given, averages=averages)
+        batch = self._shapes.of(
+            program, given, averages=averages, is_announced=is_announced
+        )
         if batch.samples is not None and self._counters and self.training:
             raise DistIRError(
                 "the samples of this batch cannot be divided evenly among the ranks, and "
                 "the batch normalisation of the module needs each of them once; leave a "
                 "last batch out (drop_last=True of a DataLoader)"
             )
-        if batch.shapes is not None and batch.shapes not in self._seen:
-            if not is_announced:
-                self._check_is_part(program, given)
-            if len(self._seen) + 1 >= self._max_programs:
-                shown = ", ".join(f"{n} {list(shape)}" for n, shape in batch.shapes)
-                raise DistIRError(
-                    f"the module was called with {self._max_programs} shapes of the global "
-                    f"batch, each of which is a program, and now with another one ({shown}); "
-                    f"pad batches to a few shapes, such as lengths that are multiples of 64 "
-                    f"(pad_to_multiple_of of a tokenizer), or allow more (max_programs=...)"
-                )
-            self._seen.add(batch.shapes)
         return batch
 
-    def _check_is_part(
-        self, program: RankProgram, given: Mapping[str, torch.Tensor]
-    ) -> None:
-        """
-        Raises DistIRError if the ranks were given the whole batch of the example instead of
-        their parts of it.
-        """
-        specs = [s for s in program.all_arguments if s.name in given and s.shape]
-        if self.data_ranks == 1 or not specs:
-            return
-        if all(tuple(given[spec.name].shape) == tuple(spec.shape) for spec in specs):
-            spec = specs[0]
-            raise DistIRError(
-                f"{spec.role} {spec.name!r} has shape {list(spec.shape)}, but rank "
-                f"{self._program.rank} takes {program.part_shape(spec)}, its part of a batch "
-                f"of {spec.shape[0]}; give that (a sampler of the module draws it), or, if "
-                f"batches are {self.data_ranks} times as large, say so with shapes=..."
-            )
-
     def _example(
-        self, batch: Batch, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        program: RankProgram,
+        batch: Batch,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> Example:
-        """Returns a global batch like the one of a call, of which a rank has a part."""
-        assert batch.shapes is not None
-        labels = self._inputs.has_labels(args, self._program.labels)
-        program = self._program if labels else self._evaluation(self._asked.last)
-        shapes = dict(batch.shapes)
+        """
+        Returns a global batch of the shapes of a call, of which this rank has a part. `program`
+        takes the inputs of the call by their names.
+        """
         names = {id(t): name for name, t in self._given(program, args, kwargs).items()}
-
-        def whole(leaf: torch.Tensor) -> torch.Tensor:
-            name = names.get(id(leaf))
-            if name is None or tuple(leaf.shape) == shapes[name]:
-                return leaf
-            size = shapes[name][0]
-            part = batch.given[name].detach()
-            grown = torch.cat([part] * (size // part.shape[0]))
-            found = grown.to(leaf.device, leaf.dtype)
-            return found.requires_grad_(leaf.requires_grad)
-
-        call: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
-            torch.Tensor, whole, (tuple(args), dict(kwargs))
-        )
-        given, named = call
-        if not labels:
-            return Example(given, named, None, batch.samples)
-        return Example(given[:-1], named, given[-1], batch.samples)
+        return batch.example(names, args, kwargs, has_labels=bool(program.labels))
 
     def _batch(
         self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -596,7 +503,7 @@ class ParallelModule(nn.Module):
             value = named.get(spec.name)
             if value is None:
                 return program.other(spec)
-            return program.part(spec, _local(value))
+            return program.part(spec, local_part(value))
         held = self._tensor(spec.name, named) if own.holds(known) else None
         if program is own:
             return held
@@ -612,7 +519,7 @@ class ParallelModule(nn.Module):
             value = named.get(name)
         if value is None:
             value = named[f"{STATES}.{name}"]
-        return _local(value)
+        return local_part(value)
 
 
 def _copy_attributes(source: nn.Module, module: nn.Module) -> None:
@@ -627,12 +534,13 @@ def _copy_attributes(source: nn.Module, module: nn.Module) -> None:
             setattr(module, name, value)
 
 
-def _without_copies(
+def _of_own(
     program: RankProgram, index: int, output: torch.Tensor, samples: int | None
 ) -> torch.Tensor:
     """
-    Returns the output of this rank's own `samples`, of a batch in which its last one is
-    repeated (None: no sample is). Raises DistIRError for an output of all samples together.
+    Returns the output of this rank's own `samples`, of a batch in which ranks have copies of
+    their last ones (None: none has). Raises DistIRError, on every rank, for an output of all
+    samples together.
     """
     if samples is None:
         return output
@@ -643,14 +551,6 @@ def _without_copies(
             f"(drop_last=True of a DataLoader), or give each rank as many"
         )
     return output[:samples]
-
-
-def _local(value: torch.Tensor) -> torch.Tensor:
-    """Returns this rank's part of a tensor, detached from autograd."""
-    if isinstance(value, DTensor):
-        # As `to_local` without gradients, but it saves microseconds per parameter.
-        return value._local_tensor  # pyright: ignore[reportPrivateUsage]
-    return value.detach()
 
 
 def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:

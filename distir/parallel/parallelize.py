@@ -252,6 +252,12 @@ def parallelize(
 
     base = Example(tuple(args), kwargs, request.labels)
 
+    def asked_for(autocast: str | None, example: Example | None) -> Request:
+        wanted = request.autocast_to(autocast)
+        if example is None or not callable(loss):
+            return wanted
+        return replace(wanted, labels=example_labels(loss, example.labels))
+
     def step(
         trained: frozenset[str],
         inputs: frozenset[str] | None,
@@ -259,10 +265,7 @@ def parallelize(
         example: Example | None = None,
     ) -> RankProgram:
         own = None if inputs is None else tuple(sorted(inputs))
-        wanted, given = request.autocast_to(autocast), example or base
-        if callable(loss) and example is not None:
-            labels = example_labels(loss, example.labels)
-            wanted = replace(wanted, labels=labels)
+        wanted, given = asked_for(autocast, example), example or base
 
         def make() -> dict[str, bytes]:
             check_copies(module, loss, given)
@@ -276,10 +279,8 @@ def parallelize(
     def evaluation(
         autocast: str | None, has_loss: bool, example: Example | None
     ) -> RankProgram:
-        wanted, given = request.autocast_to(autocast), example or base
-        if has_loss and callable(loss) and example is not None:
-            labels = example_labels(loss, example.labels)
-            wanted = replace(wanted, labels=labels)
+        given = example or base
+        wanted = asked_for(autocast, example if has_loss else None)
         package = validation_package if has_loss else evaluation_package
 
         def make() -> dict[str, bytes]:
@@ -304,8 +305,7 @@ def parallelize(
         evaluation,
         asked,
         seed,
-        SharedShapes(request.micro_batches),
-        max_programs,
+        SharedShapes(request.micro_batches, max_programs),
         detect_nan,
         request.statistics.micro_batches,
         StepCheck(module, loss) if check == "step" else None,

@@ -281,10 +281,14 @@ class RankProgram:
     def is_of_batch(self, index: int) -> bool:
         """Whether a result has a row for each sample of this rank's part of the batch."""
         spec = self.all_results[index]
-        axes = self.batch_axes()
-        if not axes:
+        if not self.batch_axes():
             sizes = [a.shape[0] for a in self.all_arguments if a.name in self.inputs]
             return bool(spec.shape) and spec.shape[0] == sizes[0]
+        return self.is_split_with_batch(spec)
+
+    def is_split_with_batch(self, spec: Any) -> bool:
+        """Whether the axes of the batch split the first dimension of a tensor."""
+        axes = self.batch_axes()
         return bool(spec.split) and any(name in axes for name, _ in spec.split[0])
 
     # Running

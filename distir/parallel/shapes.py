@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
 
 from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
@@ -43,8 +44,8 @@ class Batch:
     - `samples`: the number of different samples of a global batch that has each several times,
       because they cannot be divided evenly among the ranks (None: it has each once). The mean
       over copies is that over the samples;
-    - `own`: the number of this rank's samples that the caller gave; None if all parts have
-      as many as the program takes.
+    - `own`: the number of this rank's samples that the caller gave; None if on all ranks it is
+      the number that the program takes.
     """
 
     given: dict[str, torch.Tensor]
@@ -52,40 +53,77 @@ class Batch:
     samples: int | None = None
     own: int | None = None
 
+    def example(
+        self,
+        names: Mapping[int, str],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        has_labels: bool,
+    ) -> Example:
+        """
+        Returns a global batch of these shapes, in the structure of a call with `args` and
+        `kwargs`. `names` has the names of the tensors of the call by their ids. With
+        `has_labels`, the last of `args` are the labels.
+        """
+        shapes = dict(self.shapes or ())
+
+        def whole(leaf: torch.Tensor) -> torch.Tensor:
+            name = names.get(id(leaf))
+            if name is None or tuple(leaf.shape) == shapes[name]:
+                return leaf
+            part = self.given[name].detach()
+            grown = torch.cat([part] * (shapes[name][0] // part.shape[0]))
+            found = grown.to(leaf.device, leaf.dtype)
+            return found.requires_grad_(leaf.requires_grad)
+
+        call: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
+            torch.Tensor, whole, (tuple(args), dict(kwargs))
+        )
+        given, named = call
+        if not has_labels:
+            return Example(given, named, None, self.samples)
+        return Example(given[:-1], named, given[-1], self.samples)
+
 
 class SharedShapes:
     """
     Finds the global batch of a call of a program. `micro_batches` must divide each rank's part
-    of it. Every rank must make one, and call it at the same time as the others.
+    of it; batches may have `max_programs` shapes. Every rank must make one, and call it at the
+    same time as the others.
     """
 
-    def __init__(self, micro_batches: int):
+    def __init__(self, micro_batches: int, max_programs: int):
         self._micro_batches = micro_batches
+        self._max_programs = max_programs
+        self._seen: set[Shapes] = set()
         self._group: Any = None
         if dist.get_world_size() > 1 and dist.get_backend() != "gloo":
             # Shapes are numbers of the hosts, which must not wait for the devices.
             self._group = dist.new_group(backend="gloo")
 
     def of(
-        self, program: RankProgram, given: Mapping[str, torch.Tensor], *, averages: bool
+        self,
+        program: RankProgram,
+        given: Mapping[str, torch.Tensor],
+        *,
+        averages: bool,
+        is_announced: bool,
     ) -> Batch:
         """
         Returns the batch of which the ranks were `given` parts. If the parts have different
         numbers of samples, a batch of which a loss `averages` has every sample equally often;
-        otherwise each rank gets its own samples, with its last one repeated. Raises DistIRError, on
-        every rank, if shapes do not fit together.
+        otherwise each rank gets its own samples, with its last one repeated. Shapes are known
+        to be meant if they are announced. Raises DistIRError, on every rank, if shapes do not
+        fit together, or are too many.
         """
         specs = [spec for spec in program.all_arguments if spec.name in given]
-        axes = program.batch_axes()
         expected = [program.part_shape(spec) for spec in specs]
         rows = self._exchanged([given[spec.name] for spec in specs], specs)
         if all(row == expected for row in rows):
             return Batch(dict(given))
-        split = [
-            bool(spec.split) and any(name in axes for name, _ in spec.split[0])
-            for spec in specs
-        ]
-        if not axes and self._micro_batches > 1:
+        split = [program.is_split_with_batch(spec) for spec in specs]
+        if not program.batch_axes() and self._micro_batches > 1:
             sizes = [spec.shape[0] for spec in specs if spec.shape]
             split = [bool(spec.shape) and spec.shape[0] == sizes[0] for spec in specs]
         samples = self._samples(program, specs, split, rows)
@@ -112,12 +150,51 @@ class SharedShapes:
             (spec.name, (size * parts, *shape[1:]) if is_split else tuple(shape))
             for spec, is_split, shape in zip(specs, split, rows[0], strict=True)
         )
-        same = shapes == tuple((spec.name, tuple(spec.shape)) for spec in specs)
+        kept = own if any(count != size for count in samples) else None
         # A batch with copies has a program of its own, with which its loss is checked.
-        is_known = same and copied is None
-        return Batch(
-            found, None if is_known else shapes, copied, None if own == size else own
+        if copied is None and shapes == tuple((s.name, tuple(s.shape)) for s in specs):
+            return Batch(found, own=kept)
+        if shapes not in self._seen:
+            if parts > 1 and not is_announced and set(samples) == {size}:
+                self._check_parts(program, specs, split, shapes)
+            self._note(shapes)
+        return Batch(found, shapes, copied, kept)
+
+    def _check_parts(
+        self,
+        program: RankProgram,
+        specs: Sequence[Any],
+        split: Sequence[bool],
+        shapes: Shapes,
+    ) -> None:
+        """
+        Raises DistIRError if the ranks were given the whole batch of the example instead of
+        their parts of it: then the global batch is as many times as large.
+        """
+        parts = program.place_in_batch()[1]
+        for spec, is_split, (_, shape) in zip(specs, split, shapes, strict=True):
+            times = parts if is_split else 1
+            if shape != (*(n * times for n in spec.shape[:1]), *spec.shape[1:]):
+                return
+        spec = specs[split.index(True)]
+        raise DistIRError(
+            f"{spec.role} {spec.name!r} has shape {list(spec.shape)}, but rank "
+            f"{program.rank} takes {program.part_shape(spec)}, its part of a batch of "
+            f"{spec.shape[0]}; give that (a sampler of the module draws it), or, if batches "
+            f"are {parts} times as large, say so with shapes=..."
         )
+
+    def _note(self, shapes: Shapes) -> None:
+        """Adds shapes to those that were seen. Raises DistIRError if they are too many."""
+        if len(self._seen) + 1 >= self._max_programs:
+            shown = ", ".join(f"{name} {list(shape)}" for name, shape in shapes)
+            raise DistIRError(
+                f"the module was called with {self._max_programs} shapes of the global "
+                f"batch, each of which is a program, and now with another one ({shown}); "
+                f"pad batches to a few shapes, such as lengths that are multiples of 64 "
+                f"(pad_to_multiple_of of a tokenizer), or allow more (max_programs=...)"
+            )
+        self._seen.add(shapes)
 
     def _exchanged(
         self, tensors: Sequence[torch.Tensor], specs: Sequence[Any]

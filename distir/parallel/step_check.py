@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.utils import _pytree
 
@@ -29,6 +28,7 @@ from distir.frontends.torch.modules.runs import (
 from distir.frontends.torch.modules.state import unchanged
 from distir.parallel.losses import Loss
 from distir.parallel.shapes import Example
+from distir.parallel.weights import whole_tensor
 
 _OF_LARGEST = 5e-6
 """
@@ -267,9 +267,4 @@ def _joined(calls: Sequence[Any]) -> Any:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """
-    Returns the whole tensor on the CPU, also of a DTensor whose parts are on several
-    ranks.
-    """
-    tensor = tensor.detach()
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
+    return whole_tensor(tensor).cpu()

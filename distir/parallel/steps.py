@@ -95,7 +95,7 @@ class Steps:
         if not torch.is_grad_enabled():
             return Needed()
         own = Needed(
-            frozenset(self._first[n] for n in _requiring(named)),
+            frozenset(self._first[n] for n in _requiring(named) if n in self._first),
             frozenset(_requiring(given)),
         )
         if self._is_new(own):

@@ -114,7 +114,7 @@ def whole_state(
                 found[name] = found[first[id(example)]]
             continue
         first[id(example)] = name
-        value = _whole(named[name]) if name in named else None
+        value = whole_tensor(named[name]) if name in named else None
         holders = [rank for rank, names in enumerate(every) if name in names]
         if 0 not in holders and holders:
             if value is None:
@@ -129,6 +129,18 @@ def whole_state(
     return found if dist.get_rank() == 0 else {}
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """
+    Returns the whole of a tensor, also of a DTensor whose parts are on several ranks: these
+    must all call this.
+    """
     tensor = tensor.detach()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local_part(value: torch.Tensor) -> torch.Tensor:
+    """Returns this rank's part of a tensor, detached from autograd."""
+    if isinstance(value, DTensor):
+        # As `to_local` without gradients, but it saves microseconds per parameter.
+        return value._local_tensor  # pyright: ignore[reportPrivateUsage]
+    return value.detach()

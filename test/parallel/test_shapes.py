@@ -9,6 +9,7 @@ import pytest
 from support.parallel_shapes import (
     announced_shapes,
     evaluated_without_dropout,
+    one_whole_batch,
     plain_criterion,
     refused_batches,
     trained_with_shapes,
@@ -60,7 +61,14 @@ def test_batches_that_cannot_be_taken() -> None:
         assert "max_programs" in found["programs"]
         assert "loss of Sum is no mean over samples" in found["sum"]
         assert "drop_last=True" in found["sum"]
+        assert "is of all samples together" in found["together"]
         assert "batch normalisation" in found["statistics"]
+
+
+def test_one_rank_with_as_many_samples_as_the_example() -> None:
+    """Ranks decide by the shapes of all of them, lest one waits for another."""
+    for found, expected in run_ranks(2, one_whole_batch, dict(d=2)):
+        assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_shapes_that_are_announced() -> None:

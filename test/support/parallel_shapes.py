@@ -172,18 +172,30 @@ def refused_batches(options: Options) -> dict[str, str]:
     found["whole"] = message_of(lambda: parallel(x, y))
     found["labels"] = message_of(lambda: parallel(x[:4], y[: 4 - rank]))
     found["dimensions"] = message_of(lambda: parallel(x[0], y[0]))
-    parallel(x[:2], y[:2])
+    parallel(x[: 2 + rank], y[: 2 + rank])
     found["programs"] = message_of(lambda: parallel(x[:2, :4], y[:2, :4]))
     rows = torch.randn(8, WIDTH)
     summed = parallelize(Sum(), (rows,), **options)
     summed.train()
     summed(part(summed, rows))
     found["sum"] = message_of(lambda: summed(part(summed, rows[:3])))
+    summed.eval()
+    found["together"] = message_of(lambda: summed(part(summed, rows[:3])))
     normalised = parallelize(Normalised(), (rows,), loss="mse", **options)
     normalised.train()
     last = part(normalised, rows[:3])
     found["statistics"] = message_of(lambda: normalised(last, last))
     return found
+
+
+def one_whole_batch(options: Options) -> tuple[float, float]:
+    """A step in which one rank alone is given as many samples as the example has."""
+    x, y = batch(8, 6, seed=0)
+    parallel = parallelize(Words(), (x[:4],), loss="cross_entropy", **options)
+    parallel.train()
+    own = slice(0, 4) if parallel.data_rank == 0 else slice(4, 6)
+    loss = parallel(x[own], y[own])
+    return loss.item(), plain_loss(Words(), x[:6], y[:6]).item()
 
 
 def announced_shapes(options: Options) -> dict[str, Any]:
