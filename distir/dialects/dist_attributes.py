@@ -225,6 +225,12 @@ OF = Text(
     "that of its parameter",
 )
 
+GRADIENT_OF = Text(
+    "dist.gradient_of",
+    "Of a label: the name of the result whose gradient it is. The caller computes it from "
+    "that result, so that a rank's program waits for it between forward and backward",
+)
+
 COUNTER = Flag(
     "dist.counter",
     "Of a state: it counts the steps done before",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import inf, prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import STATES, fill
+from distir.parallel.gradient_norms import clip_norm
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.merged import merged_parts
 from distir.parallel.nan_check import check_nan
@@ -169,26 +169,11 @@ class ParallelModule(nn.Module):
         at most `max_norm`. Returns the norm before scaling. `norm_type` is the order of
         the norm; `inf` stands for the largest magnitude. Every rank must call this.
         """
-        gradients = [
-            cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
-        ]
         # The same type on all ranks, even if their stages have other parameters.
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
-        norm = torch.zeros((), dtype=kind, device=self._program.device)
-        if norm_type == inf:
-            for gradient in gradients:
-                norm = torch.maximum(norm, _local_norm(gradient, inf).to(kind))
-            dist.all_reduce(norm, dist.ReduceOp.MAX)
-        else:
-            for gradient in gradients:
-                norm += _share_of_power(gradient, norm_type)
-            dist.all_reduce(norm)
-            norm = norm ** (1 / norm_type)
-        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.to_local().mul_(factor)
-        return norm
+        start = torch.zeros((), dtype=kind, device=self._program.device)
+        return clip_norm(self.parameters(), max_norm, norm_type, start)
 
     # Running
 
@@ -551,28 +536,3 @@ def _of_own(
             f"(drop_last=True of a DataLoader), or give each rank as many"
         )
     return output[:samples]
-
-
-def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
-    """Returns the norm of this rank's part of a gradient; 0 if the part is empty."""
-    own = gradient.to_local().flatten()
-    if not own.numel():
-        return torch.zeros((), device=own.device)
-    kind = torch.promote_types(own.dtype, torch.float32)
-    return torch.linalg.vector_norm(own, order, dtype=kind)
-
-
-def _share_of_power(gradient: DTensor, order: float) -> torch.Tensor:
-    """
-    Returns this rank's contribution to the sum over all elements of their magnitude to
-    the power `order`. Elements that several ranks hold count once in the sum over all
-    ranks.
-    """
-    copies = prod(
-        size
-        for placement, size in zip(
-            gradient.placements, gradient.device_mesh.shape, strict=True
-        )
-        if placement.is_replicate()
-    )
-    return _local_norm(gradient, order) ** order / copies

@@ -20,13 +20,16 @@ class Places:
     The arguments and results of a rank's program, as indices of rows of `ARGUMENTS` and
     `RESULTS`. `members` gives the path of each argument that a module holds.
     `overwritten` gives, for each result that overwrites an argument, the index of this
-    argument.
+    argument. If the caller computes the loss, `given` are the results that the program
+    gives before it takes the arguments `awaited`: gradients of results.
     """
 
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     members: dict[int, str] = field(default_factory=dict)
     overwritten: dict[int, int] = field(default_factory=dict)
+    given: tuple[int, ...] = ()
+    awaited: tuple[int, ...] = ()
 
 
 class Scope(nn.Module):
@@ -114,6 +117,53 @@ def add_buffers(module, *paths):
         inside.register_buffer(name, None)
 
 
+class InterruptedRun:
+    """
+    A run of a program whose caller computes the loss. It begins with the forward. `take`
+    returns the results of the forward, once; `finish` takes the gradients of a loss and
+    returns the other results. A run that is dropped before frees what it holds.
+    """
+
+    def __init__(self, body, arguments):
+        self._body = body
+        self._running = body.start(arguments)
+        self._given = next(self._running)
+        # Another run may have put other tensors into the modules until this one goes on.
+        self._held = [
+            x if i in body.places.members else None for i, x in enumerate(arguments)
+        ]
+
+    def take(self):
+        """
+        Returns the results of the forward, in the order of `Places.given`, and holds them
+        no longer.
+        """
+        found = self._given[:]
+        self._given.clear()
+        return found
+
+    def finish(self, gradients):
+        """
+        Returns the results of the backward. `gradients` is a list, in the order of
+        `Places.awaited`, which this call empties.
+        """
+        self._body.hold(self._held)
+        devices.use(self._body._device)
+        try:
+            self._running.send(_taken(gradients))
+        except StopIteration as stop:
+            results = stop.value
+        else:
+            raise AssertionError("a program is interrupted once")
+        return results if isinstance(results, tuple) else (results,)
+
+
+def _taken(values):
+    """Yields the elements of a list, each of which is removed before."""
+    while values:
+        yield values.pop(0)
+
+
 class RankModule(Scope):
     """
     The program of a rank. `forward` takes and returns only the tensors that no module
@@ -133,6 +183,8 @@ class RankModule(Scope):
 
     def main(self, *arguments):
         """Returns all results of the program for all of its arguments."""
+        if self.places.awaited:
+            return self._interrupted_main(arguments)
         if self._members is None:
             self._find_members()
         self.hold(arguments)
@@ -146,6 +198,34 @@ class RankModule(Scope):
             arguments[overwritten[i]] if i in overwritten else next(rest)
             for i in range(len(self.results))
         )
+
+    def _interrupted_main(self, arguments):
+        awaited = self.places.awaited
+        known = [None if i in awaited else x for i, x in enumerate(arguments)]
+        found = {}
+        running = self.interrupted(known)
+        found.update(zip(self.places.given, running.take(), strict=True))
+        rest = running.finish([arguments[i] for i in awaited])
+        others = [i for i in range(len(self.results)) if i not in found]
+        found.update(zip(others, rest, strict=True))
+        return tuple(found[i] for i in range(len(self.results)))
+
+    def interrupted(self, arguments):
+        """Returns a run after its forward. Arguments that it takes later are None."""
+        return InterruptedRun(self, arguments)
+
+    def start(self, arguments):
+        """
+        Returns the run of a program that its caller interrupts: a generator, which gives a
+        list of results and then takes gradients of them. The arguments that the run takes
+        later are None.
+        """
+        if self._members is None:
+            self._find_members()
+        self.hold(arguments)
+        devices.use(self._device)
+        awaited = self.places.awaited
+        return self.forward(*[arguments[i] for i in self._others if i not in awaited])
 
     def hold(self, arguments):
         """Assigns tensors to the members that do not have them yet."""
