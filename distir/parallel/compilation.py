@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from distir.dialects.dist_attributes import GRADIENT_OF
 from distir.errors import DistIRError
 from distir.frontends.torch.trust import Trust
 from distir.gradients.batch_statistics import BatchParts
-from distir.gradients.options import IGNORED_LABEL
+from distir.gradients.options import IGNORED_LABEL, OUTSIDE
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.calling import Inputs
 from distir.parallel.content import content_key
@@ -255,15 +256,21 @@ def training_program(
         module, args, kwargs, loss, forward, trust, example, trains=True
     )
     given = _arguments(imported.module, "input")
-    name = loss if isinstance(loss, str) else None
+    name = _kind_of_loss(loss, imported.module)
+    if name == OUTSIDE and forward.needs_loss_scaling:
+        raise DistIRError(
+            "parallelize: in f16 a program scales the loss, lest small gradients are lost, "
+            "and this module gives outputs, of which the script computes the loss; choose "
+            "bf16, or give the loss to parallelize (loss=...)"
+        )
     if inputs is None:
         known = Inputs(module, args, kwargs)
         tensors = known.by_name(args, kwargs, [n for n in given if n not in last])
         inputs = [n for n, tensor in tensors.items() if tensor.requires_grad]
     forward.apply(imported.module, apart=last)
     differentiate = DifferentiatePass(
-        loss=name or "none",
-        output=_loss_result(imported.module) if name is None else 0,
+        loss=name,
+        output=_loss_result(imported.module) if name == "none" else 0,
         ignore_index=_ignored(name),
         inputs=tuple(inputs),
         optimizer=optimizer,
@@ -274,7 +281,19 @@ def training_program(
     )
     apply_passes(imported.module, differentiate)
     forward.complete(imported.module)
-    return imported, last + _arguments(imported.module, "label")
+    return imported, last + _labels(imported.module)
+
+
+def _kind_of_loss(loss: Loss, program: ModuleOp) -> str:
+    """
+    Returns the kind of loss with which a forward program is differentiated. Without a loss,
+    a module that returns no scalar leaves it to the caller.
+    """
+    if isinstance(loss, str):
+        return loss
+    if loss is None and _scalar_result(program) is None:
+        return OUTSIDE
+    return "none"
 
 
 def _with_labels(
@@ -350,7 +369,7 @@ def loss_program(
     else:
         leave_loss(imported.module, "none", _loss_result(imported.module))
     forward.complete(imported.module)
-    return imported, last + _arguments(imported.module, "label")
+    return imported, last + _labels(imported.module)
 
 
 def _ignored(loss: str | None) -> int | None:
@@ -515,11 +534,33 @@ def _arguments(module: ModuleOp, wanted: str) -> list[str]:
     return [each.name for each in Program(module).arguments if each.role == wanted]
 
 
+def _labels(module: ModuleOp) -> list[str]:
+    """Returns the names of the program's labels that are given with the inputs."""
+    from distir.program import Program
+
+    return [
+        each.name
+        for each in Program(module).arguments
+        if each.role == "label" and GRADIENT_OF not in each.attributes
+    ]
+
+
 def _loss_result(module: ModuleOp) -> int:
     """
     Returns the index of the result that is the loss: the first float scalar. Raises
     DistIRError if there is none.
     """
+    found = _scalar_result(module)
+    if found is None:
+        raise DistIRError(
+            "parallelize: the loss gives no scalar; give a function of the output and the "
+            "labels that does"
+        )
+    return found
+
+
+def _scalar_result(module: ModuleOp) -> int | None:
+    """Returns the index of the first result that is a float scalar, or None."""
     from xdsl.dialects.builtin import AnyFloat, TensorType
 
     from distir.program import entry_function
@@ -531,10 +572,7 @@ def _loss_result(module: ModuleOp) -> int:
             and isinstance(type_.element_type, AnyFloat)
         ):
             return i
-    raise DistIRError(
-        "parallelize: the module's output is no scalar, so that it cannot be the loss; "
-        'say loss="cross_entropy", "mse", or a function of the output and the labels'
-    )
+    return None
 
 
 def _package(

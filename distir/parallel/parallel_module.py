@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,8 +23,14 @@ from distir.parallel.gradient_norms import clip_norm
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.merged import merged_parts
 from distir.parallel.nan_check import check_nan
+from distir.parallel.outside_loss import (
+    OutsideStep,
+    StepOutputs,
+    mean_of_parts,
+    whole_batch,
+)
 from distir.parallel.rank_program import RankProgram
-from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
+from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, own_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
 from distir.parallel.weights import batch_counters, local_part, whole_state
@@ -92,9 +98,11 @@ class ParallelModule(nn.Module):
         Returns the loss of the global batch in training mode, and this rank's part of
         the output in evaluation mode.
         """
-        if self.training:
-            return self._loss(args, kwargs)
-        return self._output(args, kwargs)
+        if not self.training:
+            return self._output(args, kwargs)
+        if self._program.gradients:
+            return self._outputs(args, kwargs)
+        return self._loss(args, kwargs)
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """
@@ -163,6 +171,22 @@ class ParallelModule(nn.Module):
             dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
         )
 
+    def whole_batch(self, own: torch.Tensor) -> torch.Tensor:
+        """
+        Returns the rows of the whole batch, of which `own` are those of this rank's part,
+        such as an output. It takes part in autograd: a loss of the whole batch, which every
+        rank computes, trains as it does on one process. Every rank must call this. Raises
+        DistIRError for a scalar.
+        """
+        return whole_batch(self._program, own)
+
+    def mean_of_parts(self, value: torch.Tensor) -> torch.Tensor:
+        """
+        Returns the mean over the parts of the batch of a value that each rank has of its
+        part, such as its loss, without gradients. Every rank must call this.
+        """
+        return mean_of_parts(self._program, value)
+
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """
         Scales all gradients so that their norm, over the parameters of all stages, is
@@ -189,30 +213,9 @@ class ParallelModule(nn.Module):
         program, batch, needed = self._prepared(named, args, kwargs, autocast)
         given = batch.given
         results = self._scaled_results(program, given, named)
-        sources: list[torch.Tensor] = []
-        gradients: list[torch.Tensor] = []
-        for index, spec in enumerate(program.all_results):
-            value = results.get(index)
-            if spec.of in given:
-                gradient = program.output(index, value)
-                if given[spec.of].requires_grad:
-                    sources.append(given[spec.of])
-                    gradients.append(gradient.to(given[spec.of]))
-            elif spec.updates or spec.of:
-                own = self._known[spec.updates or spec.of]
-                value = program.moved(spec, value, self._program, own)
-                if value is None:
-                    continue
-                if spec.updates:
-                    self._tensor(spec.updates, named).copy_(value)
-                    continue
-                for name, part in self._parts_of_gradient(own, value):
-                    parameter = named[name]
-                    if parameter.requires_grad:
-                        sources.append(parameter)
-                        gradients.append(part)
-        for counter in self._counters:
-            self.get_buffer(counter).add_(self._normalisations)
+        found = list(self._gradients(program, results, given, named))
+        sources, gradients = [s for s, _ in found], [g for _, g in found]
+        self._update(program, results, named)
         loss = program.everywhere(program.all_results[0], results.get(0))
         if not needed:
             return loss
@@ -223,6 +226,118 @@ class ParallelModule(nn.Module):
         if not sources:  # the stages of this rank have no parameters
             return loss.requires_grad_()
         return cast(torch.Tensor, KnownLoss.apply(loss, gradients, *sources))
+
+    def _gradients(
+        self,
+        program: RankProgram,
+        results: Mapping[int, torch.Tensor],
+        given: Mapping[str, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """
+        Yields the inputs and parameters that require gradients, each with its gradient
+        among the results of a program. Every rank must call this.
+        """
+        for index, spec in enumerate(program.all_results):
+            value = results.get(index)
+            if spec.of in given:
+                gradient = program.output(index, value)
+                if given[spec.of].requires_grad:
+                    yield given[spec.of], gradient.to(given[spec.of])
+            elif spec.of:
+                own = self._known[spec.of]
+                value = program.moved(spec, value, self._program, own)
+                if value is not None:
+                    for name, part in self._parts_of_gradient(own, value):
+                        if named[name].requires_grad:
+                            yield named[name], part
+
+    def _update(
+        self,
+        program: RankProgram,
+        results: Mapping[int, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
+    ) -> None:
+        """
+        Stores the new values of buffers and states that are among the results of a program.
+        Every rank must call this.
+        """
+        for index, spec in enumerate(program.all_results):
+            if spec.updates:
+                own = self._known[spec.updates]
+                value = program.moved(spec, results.get(index), self._program, own)
+                if value is not None:
+                    self._tensor(spec.updates, named).copy_(value)
+        for counter in self._counters:
+            self.get_buffer(counter).add_(self._normalisations)
+
+    def _outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """
+        Returns the outputs of this rank's part of the batch in training mode, whose
+        gradients run the backward.
+        """
+        autocast = self._asked.now("training")
+        named = self._named()
+        program, batch, needed = self._prepared(named, args, kwargs, autocast)
+        given = batch.given
+        held = self._held(program, given, named)
+        for spec in program.all_results:
+            if spec.updates:  # the backward needs it as it is now
+                held[spec.updates] = held[spec.updates].clone()
+        step = OutsideStep(program, {**held, **self._own_part(program, given)}, batch.own)
+        del held
+        self._update(program, step.updates, named)
+        outputs, step.outputs = step.outputs, []
+        if needed:
+            sources = self._sources(program, given, named)
+            finish = partial(self._finish, program, step, sources, given, named)
+            outputs = StepOutputs.apply(finish, outputs, step.have_gradients, *sources)
+        return self._inputs.output(outputs)
+
+    def _sources(
+        self,
+        program: RankProgram,
+        given: Mapping[str, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """Returns the inputs and parameters whose gradients a program gives."""
+        found: list[torch.Tensor] = []
+        for spec in program.all_results:
+            if spec.of in given:
+                found.append(given[spec.of])
+            elif spec.of:
+                own = self._known[spec.of]
+                names = [p.name for p in own.parts()] if own.repacked else [own.name]
+                found += [named[name] for name in names]
+        return [tensor for tensor in found if tensor.requires_grad]
+
+    def _finish(
+        self,
+        program: RankProgram,
+        step: OutsideStep,
+        sources: Sequence[torch.Tensor],
+        given: Mapping[str, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
+        gradients: list[torch.Tensor | None],
+    ) -> list[torch.Tensor]:
+        """
+        Runs the backward of a step and returns the gradients of `sources`. The program
+        gives those of the sum of the losses of all parts of the batch: those of tensors
+        that all parts have in common are divided by the number of parts.
+        """
+        results = step.finish(gradients)
+        found = {id(s): g for s, g in self._gradients(program, results, given, named)}
+        del results
+        if self.data_ranks > 1:
+            split = {
+                id(given[spec.name])
+                for spec in program.all_arguments
+                if spec.name in given and program.is_split_with_batch(spec)
+            }
+            common = [local_part(g) for i, g in found.items() if i not in split]
+            if common:
+                torch.ops.aten._foreach_div_.Scalar(common, self.data_ranks)
+        return [found.pop(id(source)) for source in sources]
 
     def _prepared(
         self,
@@ -237,7 +352,10 @@ class ParallelModule(nn.Module):
         Returns the program of a step, the batch that a call gives it, and the tensors that need
         gradients.
         """
-        batch = self._shared(self._program, args, kwargs, is_announced=is_announced)
+        averages = not self._program.gradients
+        batch = self._shared(
+            self._program, args, kwargs, averages=averages, is_announced=is_announced
+        )
         needed = self._steps.needed(named, batch.given)
         example = None
         if batch.shapes is not None:
@@ -331,7 +449,7 @@ class ParallelModule(nn.Module):
         results = program.run({**held, **self._own_part(program, given)})
         count = len(program.all_results)
         outputs = [
-            _of_own(program, i, program.output(i, results.get(i)), batch.own)
+            own_rows(program, i, program.output(i, results.get(i)), batch.own)
             for i in range(count)
         ]
         sources = [value for value in given.values() if value.requires_grad]
@@ -465,7 +583,7 @@ class ParallelModule(nn.Module):
         """
         found: dict[str, torch.Tensor] = {}
         for spec in program.all_arguments:
-            if spec.name not in given:
+            if spec.name not in given and not spec.gradient_of:
                 value = self._as_in(program, spec, named)
                 if value is not None:
                     found[spec.name] = value
@@ -517,22 +635,3 @@ def _copy_attributes(source: nn.Module, module: nn.Module) -> None:
             if isinstance(value, torch.Tensor | nn.Module) or name.startswith("_"):
                 continue
             setattr(module, name, value)
-
-
-def _of_own(
-    program: RankProgram, index: int, output: torch.Tensor, samples: int | None
-) -> torch.Tensor:
-    """
-    Returns the output of this rank's own `samples`, of a batch in which ranks have copies of
-    their last ones (None: none has). Raises DistIRError, on every rank, for an output of all
-    samples together.
-    """
-    if samples is None:
-        return output
-    if not program.is_of_batch(index):
-        raise DistIRError(
-            f"output {index} of the module is of all samples together, and the samples of "
-            f"this batch cannot be divided evenly among the ranks; leave a last batch out "
-            f"(drop_last=True of a DataLoader), or give each rank as many"
-        )
-    return output[:samples]

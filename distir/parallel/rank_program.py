@@ -34,7 +34,10 @@ class RankProgram:
     - `arguments`, `results`: this rank's arguments and results: rows of the package's
       tables, by their index there;
     - `inputs`, `labels`: the names of the arguments that a call passes, in order;
-    - `constants`: the tensors that the exporter made, by name.
+    - `constants`: the tensors that the exporter made, by name;
+    - `gradients`: the arguments that are gradients of results, by the results' names. If
+      there are any, the caller computes the loss: it calls `start` and `finish` instead of
+      `run`.
     """
 
     def __init__(self, package: Package, device: torch.device):
@@ -66,6 +69,9 @@ class RankProgram:
         self.all_results: Sequence[Any] = program.RESULTS
         self.arguments = {i: program.ARGUMENTS[i] for i in own.program.arguments}
         self.results = {i: program.RESULTS[i] for i in own.program.results}
+        self.gradients = {
+            spec.gradient_of: spec for spec in program.ARGUMENTS if spec.gradient_of
+        }
         self._held = {spec.name for spec in self.arguments.values()}
         interface = json.loads((package.folder / INTERFACE).read_text())
         self.inputs: list[str] = interface["inputs"]
@@ -228,7 +234,9 @@ class RankProgram:
         split = [
             spec
             for spec in self.all_arguments
-            if spec.role in self._batches.ROLES and any(spec.split)
+            if spec.role in self._batches.ROLES
+            and any(spec.split)
+            and not spec.gradient_of
         ]
         return self._batches.batch_axes(split, self.specs)
 
@@ -303,6 +311,80 @@ class RankProgram:
         with torch.no_grad(), outside_autocast():
             results = self._runtime.results_of(self._body, arguments)
         return dict(zip(self.results, results, strict=True))
+
+    def start(
+        self, values: Mapping[str, torch.Tensor]
+    ) -> tuple[Any, dict[int, torch.Tensor]]:
+        """
+        Runs the forward of a program whose loss the caller computes, on this rank's parts
+        of the arguments but for the gradients of results. Returns the call, for `finish`,
+        and the results so far, by their index in the table of results.
+        """
+        arguments = [values.get(spec.name) for spec in self.arguments.values()]
+        with torch.no_grad(), outside_autocast():
+            run = self._runtime.started(self._body, arguments)
+        places = list(self.results)
+        given = [places[i] for i in self._body.places.given]
+        return run, dict(zip(given, run.take(), strict=True))
+
+    def finish(
+        self, run: Any, gradients: dict[str, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """
+        Runs the backward of a call. `gradients` has this rank's parts of the gradients of
+        results, by the results' names, and is emptied. Returns the other results, by index.
+        """
+        specs = list(self.arguments.values())
+        awaited = [specs[i].gradient_of for i in self._body.places.awaited]
+        ordered = [gradients.pop(name) for name in awaited]
+        with torch.no_grad(), outside_autocast():
+            results = self._runtime.finished(run, ordered)
+        given = set(self._body.places.given)
+        others = [index for i, index in enumerate(self.results) if i not in given]
+        return dict(zip(others, results, strict=True))
+
+    def gradient_part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:
+        """
+        Returns this rank's part of the gradient of result `index` as the program takes it,
+        given that of the rows that `output` returned; None for zeros. A result without rows
+        of its own for each part of the batch has the sum of the gradients of all parts.
+        Every rank must call this.
+        """
+        result = self.all_results[index]
+        spec = self.gradients[result.name]
+        mesh = self.specs.get(spec.mesh)
+        axes = self.batch_axes()
+        rows = result.split[0] if result.split else ()
+        kept = tuple(shard for shard in rows if shard[0] in axes)
+        sizes = {name: axes[name] for name, _ in kept}
+        if gradient is None:
+            shape, _ = self._batches.share(result, sizes)
+            gradient = torch.zeros(shape, dtype=spec.dtype, device=self.device)
+        gradient = gradient.to(self.device, spec.dtype).contiguous()
+        if mesh is None:
+            return gradient
+        for axis in axes:
+            if axis not in sizes:
+                group = self._device_meshes[spec.mesh].get_group(axis)
+                gradient = gradient.clone()
+                dist.all_reduce(gradient, group=group)
+        expected, own = self._batches.share(spec, sizes)
+        first = tuple(spec.split[0][: len(kept)]) if spec.split else ()
+        if list(gradient.shape) == expected and first == kept:
+            return self._runtime.shard(gradient, own, mesh, self.rank).contiguous()
+        held = replace(result, split=(kept, *((),) * (len(result.shape) - 1)))
+        whole = self.distributed(held, gradient).full_tensor()
+        return self.part(spec, whole)
+
+    def batch_groups(self) -> list[Any]:
+        """
+        Returns the process groups of the axes that split the batch, outermost first: the
+        ranks that differ from this one in their parts of the batch alone.
+        """
+        axes = self.batch_axes()
+        name = next(name for name, s in self.specs.items() if self.rank in s.ranks)
+        mesh = self._device_meshes[name]
+        return [mesh.get_group(axis) for axis in axes]
 
     def everywhere(self, spec: Any, value: torch.Tensor | None) -> torch.Tensor:
         """
