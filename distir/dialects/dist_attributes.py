@@ -231,6 +231,12 @@ GRADIENT_OF = Text(
     "that result, so that a rank's program waits for it between forward and backward",
 )
 
+MICRO_BATCHES = Integer(
+    "dist.micro_batches",
+    "Of a label that is the gradient of a result: the number of micro-batches of which the "
+    "caller computes it one by one",
+)
+
 COUNTER = Flag(
     "dist.counter",
     "Of a state: it counts the steps done before",

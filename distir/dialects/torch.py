@@ -32,7 +32,6 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import (
     Attribute,
-    BlockArgument,
     Dialect,
     Operation,
     SSAValue,
@@ -626,7 +625,8 @@ class AwaitGradientsOp(TorchOp):
 
     `places` are the indices, among the results of the program, of the operands, and
     `arguments` are those, among its arguments, of the results, which the caller gives
-    later than the other arguments.
+    later than the other arguments. A program over micro-batches has an op for each of them,
+    with its number as `part`.
     """
 
     name = "torch.await_gradients"
@@ -635,16 +635,21 @@ class AwaitGradientsOp(TorchOp):
     outputs = var_result_def(TensorType)
     places = prop_def(INTEGERS)
     arguments = prop_def(INTEGERS)
+    part = prop_def(I64)
 
     def __init__(
-        self, given: Mapping[int, SSAValue], awaited: Mapping[int, BlockArgument]
+        self,
+        given: Mapping[int, SSAValue],
+        awaited: Mapping[int, SSAValue],
+        part: int = 0,
     ):
         super().__init__(
             operands=[list(given.values())],
-            result_types=[[argument.type for argument in awaited.values()]],
+            result_types=[[value.type for value in awaited.values()]],
             properties={
                 "places": DenseArrayBase.from_list(i64, list(given)),
                 "arguments": DenseArrayBase.from_list(i64, list(awaited)),
+                "part": IntegerAttr(part, i64),
             },
         )
 

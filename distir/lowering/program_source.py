@@ -316,8 +316,9 @@ def _places(
     ]
     if source.members:
         fields.append(f"members={source.members!r}")
-    if source.given or source.awaited:
+    if source.parts:
         fields += [f"given={source.given!r}", f"awaited={source.awaited!r}"]
+        fields.append(f"parts={source.parts}")
     if source.overwritten:
         fields.append(f"overwritten={source.overwritten!r}")
     return f"Places({', '.join(fields)})"

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
 
 from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import own_rows
+from distir.parallel.weights import local_part
 
 Finish = Callable[[list[torch.Tensor | None]], Sequence[torch.Tensor]]
 """
@@ -24,53 +26,68 @@ sources of these outputs. It empties the list.
 
 class OutsideStep:
     """
-    A step of a program whose loss the caller computes. Its forward has run when it is
-    made; `finish` runs the backward. Without it, the step is simply dropped.
+    A step of a program whose loss the caller computes. The forward, of the first
+    micro-batch if there are several, has run when it is made; `finish` runs the backward.
+    Without it, the step is simply dropped.
 
     - `outputs`: the outputs of this rank's part of the batch;
-    - `updates`: results of the forward that update states of the module, by index.
+    - `updates`: results of the forward that update states of the module, by index;
+    - `have_gradients`: whether the program takes the gradient of each output.
 
     `arguments` are this rank's parts of the program's arguments, by name, without those
     that `finish` gives. `own` is the number of samples that this rank was given, if that is
-    not the number that the program takes. Every rank must make a step, and finish it.
+    not the number that the program takes. Every rank on which the program gives outputs
+    must make a step, and finish it.
     """
 
     def __init__(
         self,
         program: RankProgram,
         arguments: Mapping[str, torch.Tensor],
-        own: int | None,
+        own: int | None = None,
     ):
         self._program, self._own = program, own
-        self._run, results = program.start(arguments)
-        specs = program.all_results
-        self.updates = {i: v for i, v in results.items() if specs[i].updates}
-        self._places = [i for i in results if i not in self.updates]
-        self.outputs = [
-            # An object of its own for each, as a program may give one tensor twice.
-            own_rows(program, i, program.output(i, results.pop(i)), own).detach()
-            for i in self._places
-        ]
-        taken = {spec.gradient_of for spec in program.all_arguments}
-        self.have_gradients = [specs[i].name in taken for i in self._places]
+        self._call = program.start(arguments)
+        self.updates: dict[int, torch.Tensor] = {}
+        self._places: list[int] = []
+        self.outputs: list[torch.Tensor] = []
+        self._take()
+        results = [program.all_results[i] for i in self._places]
+        self.have_gradients = [spec.name in program.gradients for spec in results]
         self._versions = [
             (name, value, value._version)
             for name, value in arguments.items()
             if not value.is_inference()
         ]
 
+    def _take(self) -> None:
+        program = self._program
+        results = program.taken(self._call)
+        self.updates = {
+            i: value for i, value in results.items() if program.all_results[i].updates
+        }
+        self._places = [i for i in results if i not in self.updates]
+        self.outputs = [
+            # An object of its own for each, as a program may give one tensor twice.
+            own_rows(
+                program, i, program.given_output(i, results.pop(i)), self._own
+            ).detach()
+            for i in self._places
+        ]
+
     def finish(self, gradients: list[torch.Tensor | None]) -> dict[int, torch.Tensor]:
         """
-        Runs the backward and returns its results by index. `gradients` are those of the
-        outputs, and the list is emptied. Raises DistIRError, and RuntimeError if the step
-        has run before.
+        Runs the backward and returns its results by index. If another micro-batch follows,
+        runs its forward instead, which gives further `outputs`. `gradients` are those of
+        the outputs, and the list is emptied. Raises DistIRError, and RuntimeError if the
+        step has run before.
         """
-        if self._run is None:
+        if self._call is None:
             raise RuntimeError(
                 "backward was called a second time on outputs of one call; call it once, on "
                 "the sum of the losses, or call the module again"
             )
-        run, self._run = self._run, None
+        call, self._call = self._call, None
         for name, value, version in self._versions:
             if value._version != version:
                 raise DistIRError(
@@ -78,26 +95,115 @@ class OutsideStep:
                     f"call whose backward this is, which needs its old value; call backward "
                     f"before that, or call the module again"
                 )
-        self._versions.clear()
         own: dict[str, torch.Tensor] = {}
         for index in reversed(self._places):
             gradient = gradients.pop()
-            spec = self._program.all_results[index]
-            if spec.name in self._program.gradients:
-                own[spec.name] = self._part(index, gradient)
-        return self._program.finish(run, own)
+            name = self._program.all_results[index].name
+            if name in self._program.gradients:
+                own[name] = self._part(index, gradient)
+        del gradient
+        results = self._program.resume(call, own)
+        if call.results is None:
+            self._call = call
+            self._take()
+        else:
+            self._versions.clear()
+        return results
 
     def _part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """Returns the gradient of a result as the program takes it."""
         program = self._program
-        if gradient is None:
-            return program.gradient_part(index, None)
-        if self._own is not None and program.is_of_batch(index):
+        if (
+            gradient is not None
+            and self._own is not None
+            and program.is_of_batch(index)
+        ):
             rows = program.part_shape(program.all_results[index])[0]
-            missing = rows - len(gradient)
-            empty = gradient.new_zeros((missing, *gradient.shape[1:]))
+            empty = gradient.new_zeros((rows - len(gradient), *gradient.shape[1:]))
             gradient = torch.cat([gradient, empty])
         return program.gradient_part(index, gradient)
+
+
+class PartLosses:
+    """
+    Computes the loss of each micro-batch for the step of a program, as a pipeline needs it.
+    `loss` is the user's function of the output and, if given, of the `target`, whose
+    tensors with as many `rows` as this rank's part of the batch are divided like it.
+    `total` is the mean of the losses so far.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., torch.Tensor],
+        target: Sequence[Any],
+        rows: int,
+        parts: int,
+        structured: Callable[[Sequence[torch.Tensor]], Any],
+    ):
+        self._loss, self._structured, self._parts = loss, structured, parts
+        self._targets = [
+            tree_map_only(
+                torch.Tensor,
+                lambda t, i=i: t.chunk(parts)[i] if t.dim() and len(t) == rows else t,
+                list(target),
+            )
+            for i in range(parts)
+        ]
+        self.total: torch.Tensor | None = None
+
+    def run(
+        self, program: RankProgram, arguments: Mapping[str, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """
+        Runs a program on this rank's parts of its arguments, and returns its results by
+        index.
+        """
+        if not program.gives_outputs:
+            return program.run(arguments)
+        step = OutsideStep(program, arguments)
+        updates = dict(step.updates)
+        results: dict[int, torch.Tensor] = {}
+        for target in self._targets:
+            results = step.finish(self._gradients(step, target))
+        return {**updates, **results}
+
+    def _gradients(
+        self, step: OutsideStep, target: Sequence[Any]
+    ) -> list[torch.Tensor | None]:
+        """Returns the gradients of a micro-batch's outputs."""
+        outputs, step.outputs = step.outputs, []
+        pairs = zip(outputs, step.have_gradients, strict=True)
+        leaves = [output.requires_grad_(has) for output, has in pairs]
+        with torch.enable_grad():
+            loss = self._loss(self._structured(leaves), *target) / self._parts
+        loss.backward()
+        found = loss.detach()
+        self.total = found if self.total is None else self.total + found
+        return [leaf.grad for leaf in leaves]
+
+
+def of_each_part(
+    program: RankProgram,
+    found: Mapping[int, torch.Tensor],
+    given: Mapping[str, torch.Tensor],
+    parts: int,
+) -> None:
+    """
+    Divides gradients that belong to tensors which all `parts` of the batch have in common
+    by their number, in place: programs add them up. `found` has the gradients by the
+    identities of the tensors, and `given` the inputs of the call.
+    """
+    split = {
+        id(given[spec.name])
+        for spec in program.all_arguments
+        if spec.name in given and program.is_split_with_batch(spec)
+    }
+    common = [local_part(g) for i, g in found.items() if i not in split]
+    on: dict[torch.device, list[torch.Tensor]] = {}
+    for gradient in common if parts > 1 else ():
+        on.setdefault(gradient.device, []).append(gradient)
+    for own in on.values():
+        torch.ops.aten._foreach_div_.Scalar(own, parts)
 
 
 class StepOutputs(torch.autograd.Function):

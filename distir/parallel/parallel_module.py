@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +11,6 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import Dataset, DistributedSampler
 
@@ -18,22 +18,24 @@ from distir.errors import DistIRError
 from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
-from distir.parallel.filling import STATES, fill
+from distir.parallel.filling import fill
 from distir.parallel.gradient_norms import clip_norm
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
-from distir.parallel.merged import merged_parts
 from distir.parallel.nan_check import check_nan
 from distir.parallel.outside_loss import (
     OutsideStep,
+    PartLosses,
     StepOutputs,
     mean_of_parts,
+    of_each_part,
     whole_batch,
 )
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, own_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
-from distir.parallel.weights import batch_counters, local_part, whole_state
+from distir.parallel.stored_values import StoredValues
+from distir.parallel.weights import batch_counters, whole_state
 
 
 class ParallelModule(nn.Module):
@@ -85,8 +87,7 @@ class ParallelModule(nn.Module):
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
         _copy_attributes(source, self)
-        self._others = fill(self, source, program, seed)
-        self._known = {spec.name: spec for spec in program.all_arguments}
+        self._stored = StoredValues(program, fill(self, source, program, seed))
         self.train(source.training)
 
     # What training scripts use
@@ -108,10 +109,26 @@ class ParallelModule(nn.Module):
         """
         Runs forward and backward. Returns the loss of the global batch; all gradients
         are then filled.
+
+        If the module was parallelized without a loss and gives outputs, `loss` is a
+        function of the output, and of `target` if that is given: any structure, of which
+        tensors that have a row for each sample of this rank's part are divided into
+        micro-batches. With a pipeline, the ranks of the last stage call it, once for each
+        micro-batch. The loss is the mean over micro-batches and parts of the batch. Raises
+        DistIRError.
         """
-        loss = self._loss(args, kwargs)
-        loss.backward()
-        return loss.detach()
+        if not self._program.gradients:
+            loss = self._loss(args, kwargs)
+            loss.backward()
+            return loss.detach()
+        if not callable(kwargs.get("loss")):
+            raise DistIRError(
+                "step of a module that gives outputs needs the loss, a function of the "
+                "output and the target; give it: step(inputs, target=..., loss=...)"
+            )
+        own = {n: v for n, v in kwargs.items() if n not in ("loss", "target")}
+        target = [kwargs["target"]] if "target" in kwargs else []
+        return self._step_outside(args, own, kwargs["loss"], target)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """
@@ -213,7 +230,7 @@ class ParallelModule(nn.Module):
         program, batch, needed = self._prepared(named, args, kwargs, autocast)
         given = batch.given
         results = self._scaled_results(program, given, named)
-        found = list(self._gradients(program, results, given, named))
+        found = list(self._stored.gradients(program, results, given, named))
         sources, gradients = [s for s, _ in found], [g for _, g in found]
         self._update(program, results, named)
         loss = program.everywhere(program.all_results[0], results.get(0))
@@ -227,47 +244,14 @@ class ParallelModule(nn.Module):
             return loss.requires_grad_()
         return cast(torch.Tensor, KnownLoss.apply(loss, gradients, *sources))
 
-    def _gradients(
-        self,
-        program: RankProgram,
-        results: Mapping[int, torch.Tensor],
-        given: Mapping[str, torch.Tensor],
-        named: Mapping[str, torch.Tensor],
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """
-        Yields the inputs and parameters that require gradients, each with its gradient
-        among the results of a program. Every rank must call this.
-        """
-        for index, spec in enumerate(program.all_results):
-            value = results.get(index)
-            if spec.of in given:
-                gradient = program.output(index, value)
-                if given[spec.of].requires_grad:
-                    yield given[spec.of], gradient.to(given[spec.of])
-            elif spec.of:
-                own = self._known[spec.of]
-                value = program.moved(spec, value, self._program, own)
-                if value is not None:
-                    for name, part in self._parts_of_gradient(own, value):
-                        if named[name].requires_grad:
-                            yield named[name], part
-
     def _update(
         self,
         program: RankProgram,
         results: Mapping[int, torch.Tensor],
         named: Mapping[str, torch.Tensor],
     ) -> None:
-        """
-        Stores the new values of buffers and states that are among the results of a program.
-        Every rank must call this.
-        """
-        for index, spec in enumerate(program.all_results):
-            if spec.updates:
-                own = self._known[spec.updates]
-                value = program.moved(spec, results.get(index), self._program, own)
-                if value is not None:
-                    self._tensor(spec.updates, named).copy_(value)
+        """Stores the new values of buffers and states. Every rank must call this."""
+        self._stored.update(program, results, named)
         for counter in self._counters:
             self.get_buffer(counter).add_(self._normalisations)
 
@@ -276,40 +260,30 @@ class ParallelModule(nn.Module):
         Returns the outputs of this rank's part of the batch in training mode, whose
         gradients run the backward.
         """
+        if self._program.is_pipeline or self._program.parts > 1:
+            raise DistIRError(
+                "the module has micro-batches, or stages, whose forwards and backwards "
+                "alternate, so that it gives no outputs in training mode; call "
+                "step(inputs, target=..., loss=...) with a function of the output and the "
+                "target"
+            )
         autocast = self._asked.now("training")
         named = self._named()
         program, batch, needed = self._prepared(named, args, kwargs, autocast)
         given = batch.given
-        held = self._held(program, given, named)
+        held = self._stored.held(program, given, named)
         for spec in program.all_results:
             if spec.updates:  # the backward needs it as it is now
                 held[spec.updates] = held[spec.updates].clone()
-        step = OutsideStep(program, {**held, **self._own_part(program, given)}, batch.own)
-        del held
+        own = self._own_part(program, given)
+        step = OutsideStep(program, {**held, **own}, batch.own)
         self._update(program, step.updates, named)
         outputs, step.outputs = step.outputs, []
         if needed:
-            sources = self._sources(program, given, named)
+            sources = self._stored.sources(program, given, named)
             finish = partial(self._finish, program, step, sources, given, named)
             outputs = StepOutputs.apply(finish, outputs, step.have_gradients, *sources)
         return self._inputs.output(outputs)
-
-    def _sources(
-        self,
-        program: RankProgram,
-        given: Mapping[str, torch.Tensor],
-        named: Mapping[str, torch.Tensor],
-    ) -> list[torch.Tensor]:
-        """Returns the inputs and parameters whose gradients a program gives."""
-        found: list[torch.Tensor] = []
-        for spec in program.all_results:
-            if spec.of in given:
-                found.append(given[spec.of])
-            elif spec.of:
-                own = self._known[spec.of]
-                names = [p.name for p in own.parts()] if own.repacked else [own.name]
-                found += [named[name] for name in names]
-        return [tensor for tensor in found if tensor.requires_grad]
 
     def _finish(
         self,
@@ -320,24 +294,61 @@ class ParallelModule(nn.Module):
         named: Mapping[str, torch.Tensor],
         gradients: list[torch.Tensor | None],
     ) -> list[torch.Tensor]:
-        """
-        Runs the backward of a step and returns the gradients of `sources`. The program
-        gives those of the sum of the losses of all parts of the batch: those of tensors
-        that all parts have in common are divided by the number of parts.
-        """
+        """Runs the backward of a step and returns the gradients of `sources`."""
         results = step.finish(gradients)
-        found = {id(s): g for s, g in self._gradients(program, results, given, named)}
-        del results
-        if self.data_ranks > 1:
-            split = {
-                id(given[spec.name])
-                for spec in program.all_arguments
-                if spec.name in given and program.is_split_with_batch(spec)
-            }
-            common = [local_part(g) for i, g in found.items() if i not in split]
-            if common:
-                torch.ops.aten._foreach_div_.Scalar(common, self.data_ranks)
+        found = dict(
+            (id(source), gradient)
+            for source, gradient in self._stored.gradients(
+                program, results, given, named
+            )
+        )
+        of_each_part(program, found, given, self.data_ranks)
         return [found.pop(id(source)) for source in sources]
+
+    def _step_outside(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        loss: Callable[..., torch.Tensor],
+        target: Sequence[Any],
+    ) -> torch.Tensor:
+        """
+        Runs forward and backward with a loss that is a function of the output and the
+        target. Returns the mean of the losses of all parts of the batch.
+        """
+        if not self._program.is_pipeline and self._program.parts < 2:
+            value = loss(self._outputs(args, kwargs), *target)
+            value.backward()
+            return self.mean_of_parts(value)
+        autocast = self._asked.now("training")
+        named = self._named()
+        program, batch, _ = self._prepared(named, args, kwargs, autocast)
+        given = batch.given
+        if batch.own is not None:
+            raise DistIRError(
+                "the samples of this batch cannot be divided evenly among the ranks and "
+                "micro-batches, of each of which the script computes the loss; leave a last "
+                "batch out (drop_last=True of a DataLoader)"
+            )
+        own = self._own_part(program, given)
+        arguments = {**self._stored.held(program, given, named), **own}
+        rows = program.rows_of_part
+        losses = PartLosses(loss, target, rows, program.parts, self._inputs.output)
+        results = losses.run(program, arguments)
+        pairs = list(self._stored.gradients(program, results, given, named))
+        self._update(program, results, named)
+        found = {id(source): gradient for source, gradient in pairs}
+        of_each_part(program, found, given, self.data_ranks)
+        value = losses.total
+        if value is not None:
+            value = mean_of_parts(program, value).double()
+        spec = next(s for s in program.all_results if s.name in program.gradients)
+        spec = replace(spec, shape=(), split=(), dtype=torch.float64)
+        mean = program.everywhere(spec, value)
+        if pairs:
+            sources, gradients = [s for s, _ in pairs], [g for _, g in pairs]
+            KnownLoss.apply(mean, gradients, *sources).backward()  # pyright: ignore[reportOptionalMemberAccess]
+        return mean
 
     def _prepared(
         self,
@@ -383,7 +394,7 @@ class ParallelModule(nn.Module):
         """
         batch = self._own_part(program, given)
         while True:
-            arguments = {**self._held(program, given, named), **batch}
+            arguments = {**self._stored.held(program, given, named), **batch}
             results = program.run(arguments)
             if self._has_smaller_scale(program, results, named):
                 continue
@@ -412,29 +423,13 @@ class ParallelModule(nn.Module):
         change = torch.zeros((), dtype=torch.int64, device=program.device)
         for name, value in new.items():
             if scales[name] == "exponent":
-                change = value - self._tensor(name, named)
+                change = value - self._stored.tensor(name, named)
         dist.all_reduce(change, dist.ReduceOp.MIN)
         if change >= 0:
             return False
         for name, value in new.items():
-            self._tensor(name, named).copy_(value)
+            self._stored.tensor(name, named).copy_(value)
         return True
-
-    def _parts_of_gradient(
-        self, spec: Any, value: torch.Tensor
-    ) -> list[tuple[str, DTensor]]:
-        """
-        Returns the gradient of an argument together with the argument's name. For a
-        merged argument, it returns the name and the gradient of each parameter in it.
-        """
-        program = self._program
-        if not spec.repacked:
-            # Contiguous like the parameter: fused optimizers on GPUs require it.
-            return [(spec.name, program.distributed(spec, value.contiguous()))]
-        return [
-            (part.name, program.distributed(part, view.contiguous()))
-            for part, view in merged_parts(program, spec, value)
-        ]
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         autocast = self._asked.now("evaluation")
@@ -445,7 +440,7 @@ class ParallelModule(nn.Module):
         example = partial(self._example, base, batch, args, kwargs)
         program = self._evaluation(autocast, False, batch.shapes, example)
         given = batch.given
-        held = self._held(program, given, self._named())
+        held = self._stored.held(program, given, self._named())
         results = program.run({**held, **self._own_part(program, given)})
         count = len(program.all_results)
         outputs = [
@@ -487,7 +482,7 @@ class ParallelModule(nn.Module):
         batch = self._shared(self._program, args, kwargs)
         example = partial(self._example, self._program, batch, args, kwargs)
         program = self._evaluation(autocast, True, batch.shapes, example)
-        held = self._held(program, batch.given, self._named())
+        held = self._stored.held(program, batch.given, self._named())
         results = program.run({**held, **self._own_part(program, batch.given)})
         return program.everywhere(program.all_results[0], results.get(0))
 
@@ -570,59 +565,6 @@ class ParallelModule(nn.Module):
             for spec in program.arguments.values()
             if spec.name in given
         }
-
-    def _held(
-        self,
-        program: RankProgram,
-        given: Mapping[str, torch.Tensor],
-        named: Mapping[str, torch.Tensor],
-    ) -> dict[str, torch.Tensor]:
-        """
-        Returns this rank's parts of the program's arguments that a call does not give:
-        parameters, constants and states. Every rank must call this.
-        """
-        found: dict[str, torch.Tensor] = {}
-        for spec in program.all_arguments:
-            if spec.name not in given and not spec.gradient_of:
-                value = self._as_in(program, spec, named)
-                if value is not None:
-                    found[spec.name] = value
-        return found
-
-    def _as_in(
-        self, program: RankProgram, spec: Any, named: Mapping[str, torch.Tensor]
-    ) -> torch.Tensor | None:
-        """
-        Returns a parameter, constant or state as `program` takes it, or None if this
-        rank does not need it. It may have another layout in `program` than in the first
-        program, or be on another stage. Every rank must therefore call this.
-        """
-        own = self._program
-        known = self._known.get(spec.name)
-        # A constant of the exporter may have another value in another program.
-        if known is None or (program is not own and spec.role == "constant"):
-            if not program.holds(spec):
-                return None
-            value = named.get(spec.name)
-            if value is None:
-                return program.other(spec)
-            return program.part(spec, local_part(value))
-        held = self._tensor(spec.name, named) if own.holds(known) else None
-        if program is own:
-            return held
-        return own.moved(known, held, program, spec)
-
-    def _tensor(self, name: str, named: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """
-        Returns this rank's part of the parameter, buffer or program state called
-        `name`.
-        """
-        value = self._others.get(name)
-        if value is None:
-            value = named.get(name)
-        if value is None:
-            value = named[f"{STATES}.{name}"]
-        return local_part(value)
 
 
 def _copy_attributes(source: nn.Module, module: nn.Module) -> None:

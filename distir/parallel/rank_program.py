@@ -36,8 +36,10 @@ class RankProgram:
     - `inputs`, `labels`: the names of the arguments that a call passes, in order;
     - `constants`: the tensors that the exporter made, by name;
     - `gradients`: the arguments that are gradients of results, by the results' names. If
-      there are any, the caller computes the loss: it calls `start` and `finish` instead of
-      `run`.
+      there are any, the caller computes the loss: it calls `start` and `resume` instead of
+      `run`;
+    - `parts`: the number of micro-batches of each of which the caller computes the loss; 1
+      if it computes that of the batch, 0 if the program computes it.
     """
 
     def __init__(self, package: Package, device: torch.device):
@@ -72,6 +74,7 @@ class RankProgram:
         self.gradients = {
             spec.gradient_of: spec for spec in program.ARGUMENTS if spec.gradient_of
         }
+        self.parts: int = max(rank.program.places.parts for rank in program.RANKS)
         self._held = {spec.name for spec in self.arguments.values()}
         interface = json.loads((package.folder / INTERFACE).read_text())
         self.inputs: list[str] = interface["inputs"]
@@ -215,6 +218,11 @@ class RankProgram:
         return frozenset(s.of for s in self.all_results if s.of in given)
 
     @property
+    def gives_outputs(self) -> bool:
+        """Whether the caller computes the loss on this rank."""
+        return bool(self._body.places.parts)
+
+    @property
     def is_pipeline(self) -> bool:
         """Whether ranks hold different arguments."""
         world = dist.get_world_size()
@@ -286,6 +294,13 @@ class RankProgram:
         """Returns the shape of this rank's part of an input or label in a call."""
         return self._batches.share(spec, self.batch_axes())[0]
 
+    @property
+    def rows_of_part(self) -> int:
+        """The number of samples in this rank's part of a batch."""
+        specs = [s for s in self.all_arguments if s.name in self.inputs and s.shape]
+        split = [s for s in specs if self.is_split_with_batch(s)] or specs
+        return self.part_shape(split[0])[0]
+
     def is_of_batch(self, index: int) -> bool:
         """Whether a result has a row for each sample of this rank's part of the batch."""
         spec = self.all_results[index]
@@ -312,46 +327,72 @@ class RankProgram:
             results = self._runtime.results_of(self._body, arguments)
         return dict(zip(self.results, results, strict=True))
 
-    def start(
-        self, values: Mapping[str, torch.Tensor]
-    ) -> tuple[Any, dict[int, torch.Tensor]]:
+    def start(self, values: Mapping[str, torch.Tensor]) -> Any:
         """
         Runs the forward of a program whose loss the caller computes, on this rank's parts
-        of the arguments but for the gradients of results. Returns the call, for `finish`,
-        and the results so far, by their index in the table of results.
+        of the arguments but for the gradients of results. Returns the call, for `taken` and
+        `resume`.
         """
         arguments = [values.get(spec.name) for spec in self.arguments.values()]
         with torch.no_grad(), outside_autocast():
-            run = self._runtime.started(self._body, arguments)
+            return self._runtime.started(self._body, arguments)
+
+    def taken(self, call: Any) -> dict[int, torch.Tensor]:
+        """
+        Returns the results of a forward, by their index in the table of results. The call
+        holds them no longer.
+        """
         places = list(self.results)
         given = [places[i] for i in self._body.places.given]
-        return run, dict(zip(given, run.take(), strict=True))
+        return dict(zip(given, call.take(), strict=True))
 
-    def finish(
-        self, run: Any, gradients: dict[str, torch.Tensor]
+    def resume(
+        self, call: Any, gradients: dict[str, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """
-        Runs the backward of a call. `gradients` has this rank's parts of the gradients of
-        results, by the results' names, and is emptied. Returns the other results, by index.
+        Runs the backward of a call, up to the next micro-batch if there is one. `gradients`
+        has this rank's parts of the gradients of results, by the results' names, and is
+        emptied. At the end, returns the other results, by index; before, nothing.
         """
         specs = list(self.arguments.values())
         awaited = [specs[i].gradient_of for i in self._body.places.awaited]
         ordered = [gradients.pop(name) for name in awaited]
         with torch.no_grad(), outside_autocast():
-            results = self._runtime.finished(run, ordered)
+            self._runtime.resumed(call, ordered)
+        if call.results is None:
+            return {}
         given = set(self._body.places.given)
         others = [index for i, index in enumerate(self.results) if i not in given]
-        return dict(zip(others, results, strict=True))
+        return dict(zip(others, call.results, strict=True))
+
+    def of_micro_batch(self, spec: Any) -> Any:
+        """
+        Returns the description of a micro-batch's rows of a result, or of its gradient,
+        whose loss the caller computes.
+        """
+        if self.parts < 2:
+            return spec
+        shape = (spec.shape[0] // self.parts, *spec.shape[1:])
+        rows = [tuple((axis, None) for axis, _ in own) for own in spec.split[:1]]
+        return replace(spec, shape=shape, split=(*rows, *spec.split[1:]))
+
+    def given_output(self, index: int, value: torch.Tensor) -> torch.Tensor:
+        """
+        Returns the rows, of an output that a call gives, which belong to this rank's part
+        of the batch. Every rank that has it must call this.
+        """
+        spec = self.of_micro_batch(self.all_results[index])
+        return value if spec.mesh is None else self._of_batch_only(spec, value)
 
     def gradient_part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """
         Returns this rank's part of the gradient of result `index` as the program takes it,
-        given that of the rows that `output` returned; None for zeros. A result without rows
-        of its own for each part of the batch has the sum of the gradients of all parts.
-        Every rank must call this.
+        given that of the rows that `given_output` returned; None for zeros. A result
+        without rows of its own for each part of the batch has the sum of the gradients of
+        all parts. Every rank that has the result must call this.
         """
-        result = self.all_results[index]
-        spec = self.gradients[result.name]
+        result = self.of_micro_batch(self.all_results[index])
+        spec = self.of_micro_batch(self.gradients[result.name])
         mesh = self.specs.get(spec.mesh)
         axes = self.batch_axes()
         rows = result.split[0] if result.split else ()

@@ -21,7 +21,8 @@ class Places:
     `RESULTS`. `members` gives the path of each argument that a module holds.
     `overwritten` gives, for each result that overwrites an argument, the index of this
     argument. If the caller computes the loss, `given` are the results that the program
-    gives before it takes the arguments `awaited`: gradients of results.
+    gives before it takes the arguments `awaited`: gradients of results. It does so `parts`
+    times, for the parts that are the micro-batches.
     """
 
     arguments: tuple[int, ...]
@@ -30,6 +31,7 @@ class Places:
     overwritten: dict[int, int] = field(default_factory=dict)
     given: tuple[int, ...] = ()
     awaited: tuple[int, ...] = ()
+    parts: int = 0
 
 
 class Scope(nn.Module):
@@ -119,15 +121,17 @@ def add_buffers(module, *paths):
 
 class InterruptedRun:
     """
-    A run of a program whose caller computes the loss. It begins with the forward. `take`
-    returns the results of the forward, once; `finish` takes the gradients of a loss and
-    returns the other results. A run that is dropped before frees what it holds.
+    A run of a program whose caller computes the loss, of the whole batch or of each
+    micro-batch. It begins with the forward. `take` returns its results; `resume` takes the
+    gradients of a loss and goes on, up to the forward of the next micro-batch or to the
+    end. A run that is dropped frees what it holds.
     """
 
     def __init__(self, body, arguments):
         self._body = body
         self._running = body.start(arguments)
         self._given = next(self._running)
+        self.results = None
         # Another run may have put other tensors into the modules until this one goes on.
         self._held = [
             x if i in body.places.members else None for i, x in enumerate(arguments)
@@ -142,20 +146,18 @@ class InterruptedRun:
         self._given.clear()
         return found
 
-    def finish(self, gradients):
+    def resume(self, gradients):
         """
-        Returns the results of the backward. `gradients` is a list, in the order of
-        `Places.awaited`, which this call empties.
+        Runs the backward. `gradients` is a list, in the order of `Places.awaited`, which
+        this call empties. At the end, `results` are the other results.
         """
         self._body.hold(self._held)
         devices.use(self._body._device)
         try:
-            self._running.send(_taken(gradients))
+            self._given = self._running.send(_taken(gradients))
         except StopIteration as stop:
             results = stop.value
-        else:
-            raise AssertionError("a program is interrupted once")
-        return results if isinstance(results, tuple) else (results,)
+            self.results = results if isinstance(results, tuple) else (results,)
 
 
 def _taken(values):
@@ -200,14 +202,20 @@ class RankModule(Scope):
         )
 
     def _interrupted_main(self, arguments):
-        awaited = self.places.awaited
-        known = [None if i in awaited else x for i, x in enumerate(arguments)]
-        found = {}
+        places = self.places
+        later = [arguments[i] for i in places.awaited]
+        pieces = [x.tensor_split(places.parts) if x.dim() else [x] for x in later]
+        known = [None if i in places.awaited else x for i, x in enumerate(arguments)]
         running = self.interrupted(known)
-        found.update(zip(self.places.given, running.take(), strict=True))
-        rest = running.finish([arguments[i] for i in awaited])
+        given = []
+        for part in range(places.parts):
+            given.append(running.take())
+            running.resume([x[part] for x in pieces])
+        columns = zip(*given, strict=True)
+        outputs = [x[0] if places.parts == 1 else torch.cat(x) for x in columns]
+        found = dict(zip(places.given, outputs, strict=True))
         others = [i for i in range(len(self.results)) if i not in found]
-        found.update(zip(others, rest, strict=True))
+        found.update(zip(others, running.results, strict=True))
         return tuple(found[i] for i in range(len(self.results)))
 
     def interrupted(self, arguments):

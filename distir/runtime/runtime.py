@@ -500,15 +500,15 @@ def started(body, arguments):
         return body.interrupted(arguments)
 
 
-def finished(run, gradients):
+def resumed(run, gradients):
     """
-    Returns the results of the backward of a call of a program, as a tuple, after all its
-    sends have arrived. The list `gradients` is emptied.
+    Goes on with a call of a program after its forward. The list `gradients` is emptied. At
+    the end of the program, waits until all its sends have arrived.
     """
     with devices.no_default():
-        results = run.finish(gradients)
-        collectives.finish_sends()
-    return results
+        run.resume(gradients)
+        if run.results is not None:
+            collectives.finish_sends()
 
 
 def run(program, backend, sources, timeout_s=600.0, init_method="env://"):

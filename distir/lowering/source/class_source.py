@@ -35,7 +35,8 @@ class ClassSource:
     - `overwritten`: for each result that overwrites an argument, the index of the
       argument.
     - `given`: the indices of the results that the program gives before it takes the
-      arguments `awaited`, which are gradients of results.
+      arguments `awaited`, which are gradients of results; both in `parts` parts, for the
+      micro-batches.
     - `graphs`: functions that were chosen for CUDA graphs, each with the reason why it
       is not captured, or an empty text if it is.
     """
@@ -48,6 +49,7 @@ class ClassSource:
     overwritten: dict[int, int]
     given: tuple[int, ...] = ()
     awaited: tuple[int, ...] = ()
+    parts: int = 0
     graphs: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -62,10 +64,12 @@ def class_source(classes: RankClasses) -> ClassSource:
     places = overwritten_by_updates(classes.entry)
     given: tuple[int, ...] = ()
     awaited: tuple[int, ...] = ()
+    parts = 0
     for op in classes.entry.body.block.ops:
         if isinstance(op, AwaitGradientsOp):
             given = tuple(map(int, op.places.iter_values()))
             awaited = tuple(map(int, op.arguments.iter_values()))
+            parts += 1
     return ClassSource(
         body,
         frozenset(classes.helpers),
@@ -75,6 +79,7 @@ def class_source(classes: RankClasses) -> ClassSource:
         {i: places[v] for i, v in enumerate(results) if v in places},
         given,
         awaited,
+        parts,
     )
 
 
