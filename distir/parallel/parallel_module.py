@@ -19,22 +19,20 @@ from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import fill
-from distir.parallel.gradient_norms import clip_norm
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
-from distir.parallel.outside_loss import (
-    OutsideStep,
-    PartLosses,
-    StepOutputs,
-    mean_of_parts,
-    of_each_part,
-    whole_batch,
-)
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, own_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
-from distir.parallel.stored_values import StoredValues
+from distir.parallel.training.gradient_norms import clip_norm
+from distir.parallel.training.micro_batch_losses import (
+    MicroBatchLosses,
+    of_each_part,
+)
+from distir.parallel.training.outside_step import OutsideStep, StepOutputs
+from distir.parallel.training.stored_values import StoredValues
+from distir.parallel.training.whole_batch import mean_of_parts, whole_batch
 from distir.parallel.weights import batch_counters, whole_state
 
 
@@ -77,6 +75,12 @@ class ParallelModule(nn.Module):
         self._labels = labels
         self._steps = steps
         program = self._program = steps.base
+        if check is not None and program.gradients:
+            raise DistIRError(
+                'parallelize: check="step" compares the loss of the first step, and this '
+                "module gives outputs, of which the script computes the loss; take "
+                'check="import", or give the loss to parallelize (loss=...)'
+            )
         self._make_evaluation = evaluation
         self._evaluations: dict[
             tuple[str | None, bool, Shapes | None], RankProgram
@@ -333,7 +337,9 @@ class ParallelModule(nn.Module):
         own = self._own_part(program, given)
         arguments = {**self._stored.held(program, given, named), **own}
         rows = program.rows_of_part
-        losses = PartLosses(loss, target, rows, program.parts, self._inputs.output)
+        losses = MicroBatchLosses(
+            loss, target, rows, program.parts, self._inputs.output
+        )
         results = losses.run(program, arguments)
         pairs = list(self._stored.gradients(program, results, given, named))
         self._update(program, results, named)

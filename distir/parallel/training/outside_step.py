@@ -1,6 +1,6 @@
 """
-Losses that a training script computes from the outputs of a parallel module: outputs that
-take part in autograd, and values of the whole batch.
+Steps whose loss a training script computes: the outputs of a parallel module that take
+part in autograd.
 """
 
 from __future__ import annotations
@@ -9,13 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.utils._pytree import tree_map_only
 
 from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import own_rows
-from distir.parallel.weights import local_part
 
 Finish = Callable[[list[torch.Tensor | None]], Sequence[torch.Tensor]]
 """
@@ -124,88 +121,6 @@ class OutsideStep:
         return program.gradient_part(index, gradient)
 
 
-class PartLosses:
-    """
-    Computes the loss of each micro-batch for the step of a program, as a pipeline needs it.
-    `loss` is the user's function of the output and, if given, of the `target`, whose
-    tensors with as many `rows` as this rank's part of the batch are divided like it.
-    `total` is the mean of the losses so far.
-    """
-
-    def __init__(
-        self,
-        loss: Callable[..., torch.Tensor],
-        target: Sequence[Any],
-        rows: int,
-        parts: int,
-        structured: Callable[[Sequence[torch.Tensor]], Any],
-    ):
-        self._loss, self._structured, self._parts = loss, structured, parts
-        self._targets = [
-            tree_map_only(
-                torch.Tensor,
-                lambda t, i=i: t.chunk(parts)[i] if t.dim() and len(t) == rows else t,
-                list(target),
-            )
-            for i in range(parts)
-        ]
-        self.total: torch.Tensor | None = None
-
-    def run(
-        self, program: RankProgram, arguments: Mapping[str, torch.Tensor]
-    ) -> dict[int, torch.Tensor]:
-        """
-        Runs a program on this rank's parts of its arguments, and returns its results by
-        index.
-        """
-        if not program.gives_outputs:
-            return program.run(arguments)
-        step = OutsideStep(program, arguments)
-        updates = dict(step.updates)
-        results: dict[int, torch.Tensor] = {}
-        for target in self._targets:
-            results = step.finish(self._gradients(step, target))
-        return {**updates, **results}
-
-    def _gradients(
-        self, step: OutsideStep, target: Sequence[Any]
-    ) -> list[torch.Tensor | None]:
-        """Returns the gradients of a micro-batch's outputs."""
-        outputs, step.outputs = step.outputs, []
-        pairs = zip(outputs, step.have_gradients, strict=True)
-        leaves = [output.requires_grad_(has) for output, has in pairs]
-        with torch.enable_grad():
-            loss = self._loss(self._structured(leaves), *target) / self._parts
-        loss.backward()
-        found = loss.detach()
-        self.total = found if self.total is None else self.total + found
-        return [leaf.grad for leaf in leaves]
-
-
-def of_each_part(
-    program: RankProgram,
-    found: Mapping[int, torch.Tensor],
-    given: Mapping[str, torch.Tensor],
-    parts: int,
-) -> None:
-    """
-    Divides gradients that belong to tensors which all `parts` of the batch have in common
-    by their number, in place: programs add them up. `found` has the gradients by the
-    identities of the tensors, and `given` the inputs of the call.
-    """
-    split = {
-        id(given[spec.name])
-        for spec in program.all_arguments
-        if spec.name in given and program.is_split_with_batch(spec)
-    }
-    common = [local_part(g) for i, g in found.items() if i not in split]
-    on: dict[torch.device, list[torch.Tensor]] = {}
-    for gradient in common if parts > 1 else ():
-        on.setdefault(gradient.device, []).append(gradient)
-    for own in on.values():
-        torch.ops.aten._foreach_div_.Scalar(own, parts)
-
-
 class StepOutputs(torch.autograd.Function):
     """
     The outputs of a step, whose backward is that of the program. `has_gradients` says of
@@ -239,58 +154,3 @@ class StepOutputs(torch.autograd.Function):
         given = list(grad_outputs)
         del grad_outputs
         return None, None, None, *ctx.finish(given)
-
-
-class _Gathered(torch.autograd.Function):
-    """
-    The rows of all ranks of a group, in the order of the group. The gradient of a rank's
-    own rows is the sum of those that all ranks have for them.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, own: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        size, place = dist.get_world_size(group), dist.get_rank(group)
-        counts = [torch.zeros(1, dtype=torch.int64, device=own.device)] * size
-        counts = [torch.empty_like(count) for count in counts]
-        dist.all_gather(counts, counts[0].new_tensor([len(own)]), group=group)
-        rows = [int(count) for count in counts]
-        ctx.start, ctx.count = sum(rows[:place]), rows[place]
-        padded = own.new_zeros((max(rows), *own.shape[1:]))
-        padded[: len(own)] = own
-        parts = [torch.empty_like(padded) for _ in rows]
-        dist.all_gather(parts, padded, group=group)
-        return torch.cat([part[:n] for part, n in zip(parts, rows, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
-        whole = grad_outputs[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(whole, group=ctx.group)
-        return whole[ctx.start : ctx.start + ctx.count], None
-
-
-def whole_batch(program: RankProgram, own: torch.Tensor) -> torch.Tensor:
-    """
-    Returns the rows that all parts of the batch have of a tensor, of which `own` are this
-    rank's. It takes part in autograd. Raises DistIRError for a scalar.
-    """
-    if not own.dim():
-        raise DistIRError(
-            "whole_batch brings the rows of all ranks together, and a scalar has none; "
-            "mean_of_parts gives the mean of a number over the ranks"
-        )
-    for group in reversed(program.batch_groups()):
-        own = _Gathered.apply(own, group)  # pyright: ignore[reportAssignmentType]
-    return own
-
-
-def mean_of_parts(program: RankProgram, value: torch.Tensor) -> torch.Tensor:
-    """
-    Returns the mean, over the parts of the batch, of a tensor that each rank has of its
-    own part, without gradients.
-    """
-    found = value.detach().clone()
-    for group in program.batch_groups():
-        dist.all_reduce(found, group=group)
-        found /= dist.get_world_size(group)
-    return found
