@@ -280,7 +280,8 @@ class ParallelModule(nn.Module):
             if spec.updates:  # the backward needs it as it is now
                 held[spec.updates] = held[spec.updates].clone()
         own = self._own_part(program, given)
-        step = OutsideStep(program, {**held, **own}, batch.own)
+        unchanged = {**dict(self.named_parameters()), **given} if needed else {}
+        step = OutsideStep(program, {**held, **own}, batch.own, unchanged)
         self._update(program, step.updates, named)
         outputs, step.outputs = step.outputs, []
         if needed:

@@ -33,8 +33,9 @@ class OutsideStep:
 
     `arguments` are this rank's parts of the program's arguments, by name, without those
     that `finish` gives. `own` is the number of samples that this rank was given, if that is
-    not the number that the program takes. Every rank on which the program gives outputs
-    must make a step, and finish it.
+    not the number that the program takes. `unchanged` are tensors that must not change
+    before `finish`. Every rank on which the program gives outputs must make a step, and
+    finish it.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class OutsideStep:
         program: RankProgram,
         arguments: Mapping[str, torch.Tensor],
         own: int | None = None,
+        unchanged: Mapping[str, torch.Tensor] | None = None,
     ):
         self._program, self._own = program, own
         self._call = program.start(arguments)
@@ -53,7 +55,7 @@ class OutsideStep:
         self.have_gradients = [spec.name in program.gradients for spec in results]
         self._versions = [
             (name, value, value._version)
-            for name, value in arguments.items()
+            for name, value in (unchanged or {}).items()
             if not value.is_inference()
         ]
 
