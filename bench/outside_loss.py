@@ -42,18 +42,20 @@ def rank(words: int, layers: int, steps: int) -> None:
 
     def model() -> Any:
         torch.manual_seed(0)
-        sizes = dict(n_layer=layers, n_embd=256, n_head=8, n_positions=LENGTH)
-        drop = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-        return GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=words,
-                use_cache=False,
-                bos_token_id=0,
-                eos_token_id=0,
-                **sizes,
-                **drop,
-            )
+        config = GPT2Config(
+            vocab_size=words,
+            n_layer=layers,
+            n_embd=256,
+            n_head=8,
+            n_positions=LENGTH,
+            use_cache=False,
+            bos_token_id=0,
+            eos_token_id=0,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
         )
+        return GPT2LMHeadModel(config)
 
     generator = torch.Generator().manual_seed(0)
     ids, labels = torch.randint(words, (2, BATCH, LENGTH), generator=generator)

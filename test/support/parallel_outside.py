@@ -435,12 +435,12 @@ def statistics(options: Options) -> dict[str, Any]:
             loss.backward()
             optimizer.step()
         losses.append((module.mean_of_parts(found).item(), expected.item()))
-    mean = whole(module.norm.running_mean)
+    mean = whole(module.get_buffer("norm.running_mean"))
     return {
         "losses": losses,
         "apart": apart(module, plain),
-        "mean": (mean - plain.norm.running_mean).abs().max().item(),
-        "count": int(module.norm.num_batches_tracked),
+        "mean": (mean - plain.get_buffer("norm.running_mean")).abs().max().item(),
+        "count": int(module.get_buffer("norm.num_batches_tracked")),
     }
 
 

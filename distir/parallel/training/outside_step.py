@@ -94,20 +94,25 @@ class OutsideStep:
                     f"call whose backward this is, which needs its old value; call backward "
                     f"before that, or call the module again"
                 )
-        own: dict[str, torch.Tensor] = {}
-        for index in reversed(self._places):
-            gradient = gradients.pop()
-            name = self._program.all_results[index].name
-            if name in self._program.gradients:
-                own[name] = self._part(index, gradient)
-        del gradient
-        results = self._program.resume(call, own)
+        results = self._program.resume(call, self._parts(gradients))
         if call.results is None:
             self._call = call
             self._take()
         else:
             self._versions.clear()
         return results
+
+    def _parts(self, gradients: list[torch.Tensor | None]) -> dict[str, torch.Tensor]:
+        """
+        Returns the gradients of results as the program takes them, by the results' names.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for index in reversed(self._places):
+            gradient = gradients.pop()
+            name = self._program.all_results[index].name
+            if name in self._program.gradients:
+                found[name] = self._part(index, gradient)
+        return found
 
     def _part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """Returns the gradient of a result as the program takes it."""
