@@ -121,7 +121,7 @@ TABLE = Table(
         *("communication_data_type", "amp.*", "elasticity.*", "autotuning.*", "compile*"),
         *("sparse_gradients", "disable_allgather", "zero_optimization.allgather_*"),
         *("dataloader_drop_last", "use_node_local_storage", "tensor_parallel.*", "comment"),
-        *("memory_breakdown", "hybrid_engine.*", "$schema", "_*", "fp32_allreduce"),
+        *("torch_autocast.*", "memory_breakdown", "hybrid_engine.*", "$schema", "_*", "fp32_allreduce"),
         *("zero_optimization.zenflow.*", "train_iters", "data_efficiency.*"),
     ),
     {

@@ -93,7 +93,11 @@ RULES = (
     ),
     Rule(rules.RECOMPUTE, ("checkpoint",), rules.read_recompute, rules.write_recompute),
     Rule(
-        {"fp8-format": None, "fp8-recipe": "delayed"},
+        {"expert-tensor-parallel-size": None, "moe-layer-freq": "1"},
+        (), rules.read_experts, rules.write_experts,
+    ),
+    Rule(
+        {"fp8-format": None, "fp8-recipe": "delayed", "fp8-hybrid": None},
         ("float8",), rules.read_float8, rules.write_float8,
     ),
 )  # fmt: skip
@@ -123,6 +127,9 @@ HARMLESS = (
     *("distribute-saved-activations", "no-overlap-p2p-communication", "onnx-safe"),
     *("no-contiguous-buffers-in-local-ddp", "empty-unused-memory-level", "ddp-*"),
     *("decoder-seq-length", "query-in-block-prob", "qk-layernorm", "deepspeed*", "moe-*-logging"),
+    *("decoupled-*", "tiktoken-*", "no-mmap-*", "use-legacy-models", "initial-*"),
+    *("use-distributed-checkpointing", "auto-detect-*", "no-bias-*", "tokenizer"),
+    *("cache-*", "padded-*", "legacy-*", "num-dataset-*", "apply-residual-*", "dist*"),
     *("bert-*", "experiment-*", "straggler-*", "log_*", "cuda-graph-*", "disable-gloo-*"),
 )
 """
@@ -133,9 +140,7 @@ profile.
 REFUSED = {
     "multi-latent-attention": "DistIR builds no multi-latent attention",
     "moe-shared-expert-intermediate-size": "DistIR builds no shared experts",
-    "moe-layer-freq": "DistIR builds experts in every layer",
     "moe-expert-capacity-factor": "DistIR drops no token of these experts",
-    "expert-tensor-parallel-size": "DistIR divides experts like other layers",
     "mtp-num-layers": "DistIR builds no prediction of several tokens",
     "pipeline-model-parallel-layout": "DistIR's pipelines have equal stages here",
     "decoder-first-pipeline-num-layers": "DistIR's pipelines have equal stages here",
@@ -208,6 +213,9 @@ class Megatron(System):
         return settings
 
     def settle(self, document: Document, settings: Settings) -> Settings:
+        if not settings.ffn and settings.mlp == "swiglu":
+            ffn = 4 * settings.d_model * 2 // 3 // 64 * 64
+            settings = replace(settings, ffn=ffn)
         if "rampup-batch-size" in document.values:
             document.notes.append("--rampup-batch-size: predicted for the full batch")
         if not rules.says_vocabulary(document.values):
@@ -221,6 +229,8 @@ class Megatron(System):
 
     def check(self, settings: Settings) -> list[str]:
         remarks: list[str] = []
+        if settings.zero > 1 and settings.p > 1:
+            remarks.append("Megatron FSDP and pipelines need Megatron-Core 0.14 or newer")
         if settings.no_sync:
             remarks.append("megatron reduces gradients of FSDP in each micro-batch")
         if settings.checkpoint.startswith("full"):
@@ -242,7 +252,7 @@ class Megatron(System):
         for name, value in values.items():
             if value is False or value is None:
                 continue
-            lines.append(f"--{name}" if value in (True, "") else f"--{name} {_text(value)}")
+            lines.append(f"--{name}" if value is True or value == "" else f"--{name} {_text(value)}")
         return "#!/bin/bash\n" + " \\\n    ".join(lines) + "\n"
 
 

@@ -266,9 +266,30 @@ def write_recompute(settings: Settings) -> Mapping[str, Any]:
     }
 
 
+def read_experts(values: Values, known: Settings) -> Mapping[str, Any]:
+    """Checks that experts are divided like other layers, and in all layers."""
+    degree = values["expert-tensor-parallel-size"]
+    if degree is not None and str(degree) != str(known.t):
+        raise DistIRError(
+            f"--expert-tensor-parallel-size {degree} cannot be predicted: DistIR divides "
+            f"experts like other layers, over {known.t} devices"
+        )
+    if str(values["moe-layer-freq"]) != "1":
+        raise DistIRError(
+            f"--moe-layer-freq {values['moe-layer-freq']} cannot be predicted: DistIR "
+            f"builds experts in every layer"
+        )
+    return {}
+
+
+def write_experts(settings: Settings) -> Mapping[str, Any]:
+    """Returns no options, as experts are divided like other layers."""
+    return {}
+
+
 def read_float8(values: Values, known: Settings) -> Mapping[str, Any]:
     """Returns the scaling of products in float8."""
-    if values["fp8-format"] in (None, "none", False):
+    if values["fp8-format"] in (None, "none", False) and not on(values["fp8-hybrid"]):
         return {"float8": ""}
     recipe = values["fp8-recipe"]
     if recipe not in ("delayed", "tensorwise"):

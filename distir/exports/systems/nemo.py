@@ -47,6 +47,7 @@ ROWS = (
     Row("theta", "model.rotary_base", 10000.0),
     Row("tied", "model.share_embeddings_and_output_weights", True),
     Row("bias", "model.bias", True),
+    Row("qkv_bias", "model.qkv_bias", False),
     Row("dropout", "model.hidden_dropout", 0.1),
     Row("attention_dropout", "model.attention_dropout", 0.1),
     Row("experts", "model.num_moe_experts", 0),
@@ -76,7 +77,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-_BY_FACT = {rule.facts[0]: rule for rule in RULES}
+_BY_FACT = {rule.facts[0]: rule for rule in RULES if rule.facts}
 
 
 def _read_dtype(values: Any, known: Settings) -> Mapping[str, Any]:
@@ -108,7 +109,7 @@ def _write_zero(settings: Settings) -> Mapping[str, Any]:
 
 
 def _read_vocabulary(values: Any, known: Settings) -> Mapping[str, Any]:
-    given = values["model.tokenizer.vocab_size"]
+    given = values["model.override_vocab_size"] or values["model.tokenizer.vocab_size"]
     kind = values["model.tokenizer.type"]
     return rules.read_vocabulary(
         {"vocab-size": given, "padded-vocab-size": None, "tokenizer-type": kind}, known
@@ -116,14 +117,15 @@ def _read_vocabulary(values: Any, known: Settings) -> Mapping[str, Any]:
 
 
 def _write_vocabulary(settings: Settings) -> Mapping[str, Any]:
-    return {"model.tokenizer.vocab_size": settings.vocab}
+    return {"model.override_vocab_size": settings.vocab}
 
 
 TABLE = Table(
     ROWS,
     (
         Rule(
-            {"model.tokenizer.vocab_size": None, "model.tokenizer.type": None},
+            {"model.tokenizer.vocab_size": None, "model.override_vocab_size": None,
+             "model.tokenizer.type": None},
             ("vocab",), _read_vocabulary, _write_vocabulary,
         ),
         Rule({"trainer.precision": 32}, ("dtype", "gradients_f32"), _read_dtype, _write_dtype),

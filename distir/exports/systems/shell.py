@@ -47,7 +47,11 @@ class _Raw:
         return "".join(part.text for part in self.parts)
 
 
-_ENDS = {";", "\n", "&", "|", "&&", "||", ";;"}
+class _Statement(NamedTuple):
+    """A command, and the sign that joins it to the one before."""
+
+    sign: str
+    words: list[_Raw]
 
 
 class _Lexer:
@@ -70,17 +74,18 @@ class _Lexer:
         self.line += found.count("\n")
         return found
 
-    def statements(self, end: str = "") -> list[list[_Raw]]:
-        """Returns the commands up to `end`, each a list of words."""
-        found: list[list[_Raw]] = [[]]
+    def statements(self, end: str = "") -> list[_Statement]:
+        """Returns the commands up to `end`."""
+        found = [_Statement("", [])]
         while True:
             item = self.item(end)
             if item is None:
-                return [words for words in found if words]
+                return [each for each in found if each.words]
             if isinstance(item, str):
-                found.append([])
+                if found[-1].words:
+                    found.append(_Statement(item, []))
             else:
-                found[-1].append(item)
+                found[-1].words.append(item)
 
     def item(self, end: str) -> _Raw | str | None:
         """Returns the next word or sign, or None at the end."""
@@ -146,7 +151,7 @@ class _Lexer:
                 if self.peek() == "(" and re.fullmatch(r"\w+\+?=", word.plain):
                     self.take()
                     items = self.statements(")")
-                    word.array = [item for command in items for item in command]
+                    word.array = [item for each in items for item in each.words]
                     return word
         if not word.parts and self.peek():
             word.parts.append(_Part(self.take(), False, False))
@@ -218,9 +223,15 @@ class Script:
         self._lexer = _Lexer(text, path)
         self._run(self._lexer.statements())
 
-    def _run(self, statements: list[list[_Raw]]) -> None:
+    def _run(self, statements: list[_Statement]) -> None:
         taken: list[list[bool]] = []  # for each `if`: whether now, and whether ever
-        for words in statements:
+        rest = list(reversed(statements))
+        while rest:
+            words = rest.pop().words
+            tests = [_Statement("", words)]
+            if words[0].plain in ("if", "elif"):
+                while rest and rest[-1].sign in ("&&", "||"):
+                    tests.append(rest.pop())
             while words and words[0].plain in ("then", "do", "{", "}", "done", "!"):
                 words = words[1:]
             if not words:
@@ -233,13 +244,13 @@ class Script:
                     words[0].line,
                 )
             if first == "if":
-                truth = active and self._condition(words[1:])
+                truth = active and self._conditions(tests)
                 taken.append([truth, truth])
             elif first in ("elif", "else") and taken:
                 outer = all(state[0] for state in taken[:-1])
                 truth = outer and not taken[-1][1]
                 if truth and first == "elif":
-                    truth = self._condition(words[1:])
+                    truth = self._conditions(tests)
                 taken[-1] = [truth, truth or taken[-1][1]]
                 if first == "else" and len(words) > 1 and truth:
                     self._simple(words[1:])
@@ -298,7 +309,9 @@ class Script:
                 array = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", part.text)
                 items = self.variables.get(array[1]) if array else None
                 if array and items is not None:
-                    found += items if isinstance(items, list) else _split(items)
+                    items = items if isinstance(items, list) else [items]
+                    for item in items:
+                        found += [item] if part.quoted else _split(item)
                     continue
                 text = self._replaced(part.text, raw.line)
                 if part.quoted:
@@ -358,6 +371,14 @@ class Script:
         except (SyntaxError, ValueError, ZeroDivisionError):
             return ""
 
+    def _conditions(self, tests: list[_Statement]) -> bool:
+        """Returns whether conditions joined by && and || hold, from left to right."""
+        truth = self._condition(tests[0].words[1:])
+        for sign, words in tests[1:]:
+            if (sign == "&&") == truth:
+                truth = self._condition(words)
+        return truth
+
     def _condition(self, words: list[_Raw]) -> bool:
         """Returns whether a condition holds; one that is not understood does not."""
         line = words[0].line if words else 0
@@ -376,6 +397,8 @@ class Script:
         elif len(texts) == 3 and texts[1] in _NUMBER_TESTS:
             if texts[0].lstrip("-").isdigit() and texts[2].lstrip("-").isdigit():
                 truth = _NUMBER_TESTS[texts[1]](int(texts[0]), int(texts[2]))
+        if len(texts) == 2 and texts[0] in ("-f", "-d", "-e"):
+            return False  # no file is looked at
         if truth is None:
             self.notes.append(
                 f"{self.path}, line {line}: the condition "

@@ -56,6 +56,10 @@ class Read:
     notes: list[str]
 
 
+_SIZES = ("ffn", "head_dim", "kv_heads", "expert_ffn", "positions")
+"""Settings that follow from others if nobody says them."""
+
+
 class System(ABC):
     """A training system: the table of its options and the form of its files."""
 
@@ -177,8 +181,15 @@ class System(ABC):
             context = defaults.get("context", settings.context)
             settings = replace(settings, context=context)
         values: dict[str, Any] = {}
+        usual = replace(settings, ffn=0, head_dim=0, kv_heads=0, expert_ffn=0, positions=0)
+        usual = usual.completed()
         for row in self.table.rows:
             setting = getattr(settings, row.fact)
+            is_usual = row.default == 0 and setting == getattr(usual, row.fact)
+            if row.fact == "ffn" and settings.mlp == "swiglu":
+                is_usual = False  # systems round it differently
+            if is_usual and row.fact in _SIZES and not row.always:
+                continue
             value = row.write(setting)
             if value is None and setting != row.default:
                 raise DistIRError(

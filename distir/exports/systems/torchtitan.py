@@ -260,9 +260,30 @@ def _write_recompute(settings: Settings) -> Mapping[str, Any]:
     )
 
 
+def _read_dtype(values: Values, known: Settings) -> Mapping[str, Any]:
+    stored, used = (str(values[_T + n]) for n in ("dtype", "mixed_precision_param"))
+    if stored not in _BFLOAT or used not in _BFLOAT:
+        raise DistIRError(f"dtype {stored} and mixed_precision_param {used} are not known")
+    if _BFLOAT[stored] != "f32":
+        return {"dtype": _BFLOAT[stored], "master": False}
+    return {"dtype": _BFLOAT[used], "master": True}
+
+
+def _write_dtype(settings: Settings) -> Mapping[str, Any]:
+    names = {dtype: name for name, dtype in _BFLOAT.items()}
+    found: dict[str, Any] = {}
+    if settings.dtype != "bf16":
+        found[_T + "mixed_precision_param"] = names[settings.dtype]
+    if not settings.master:
+        found[_T + "dtype"] = names[settings.dtype]
+    return found
+
+
 def _read_float8(values: Values, known: Settings) -> Mapping[str, Any]:
     converters = values["model.converters"] or values["model.handlers"] or ""
     names = converters.split(",") if isinstance(converters, str) else converters
+    if values["float8.enable_float8_linear"] is True:
+        names = ["float8"]
     if not any("float8" in str(name) for name in names):
         if any("mx" in str(name) or "fp4" in str(name) for name in names):
             raise DistIRError(f"model.converters {converters} cannot be predicted")
@@ -314,7 +335,6 @@ TABLE = Table(
             aliases=_aliases("context_parallel_rotate_method"),
         ),
         Row("sequence_parallel", _P + "enable_sequence_parallel", True),
-        Row("dtype", _T + "mixed_precision_param", "bf16", _BFLOAT),
         Row("gradients_f32", _T + "mixed_precision_reduce", True, {"float32": True, "bfloat16": False}),
         Row("offload_states", _T + "enable_cpu_offload", False),
     ),
@@ -334,7 +354,9 @@ TABLE = Table(
         Rule({"activation_checkpoint.mode": "selective",
               "activation_checkpoint.selective_ac_option": "2"},
              ("checkpoint",), _read_recompute, _write_recompute),
-        Rule({"model.converters": None, "model.handlers": None, "float8.recipe_name": None,
+        Rule({_T + "dtype": "float32", _T + "mixed_precision_param": "bfloat16"},
+             ("dtype", "master"), _read_dtype, _write_dtype),
+        Rule({"model.converters": None, "float8.enable_float8_linear": None, "model.handlers": None, "float8.recipe_name": None,
               "quantize.linear.float8.recipe_name": None},
              ("float8",), _read_float8, _write_float8),
         Rule({_P + "enable_async_tensor_parallel": None,
@@ -383,6 +405,8 @@ class Torchtitan(System):
                 found.values[name] = int(value) if value.lstrip("-").isdigit() else value
         for old, new in (
             (_T + "batch_size", _T + "local_batch_size"),
+            (_T + "data_parallel_degree", _P + "data_parallel_shard_degree"),
+            (_T + "enable_float8_linear", "float8.enable_float8_linear"),
             *((s + n, _P + n) for s in _OLD for n in _MOVED),
         ):
             if old in found.values:
