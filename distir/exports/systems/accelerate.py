@@ -127,7 +127,9 @@ def _write(settings: Settings) -> Mapping[str, Any]:
             _D + "gradient_accumulation_steps": settings.k,
         }
     if settings.zero == 0:
-        raise DistIRError("accelerate recomputes layers with FSDP, not with plain replicas")
+        raise DistIRError(
+            "accelerate recomputes layers with FSDP, not with plain replicas"
+        )
     return {
         "distributed_type": "FSDP",
         _F + "fsdp_version": 2,
@@ -226,7 +228,9 @@ class Accelerate(System):
 
     def check(self, settings: Settings) -> list[str]:
         if settings.e > 1:
-            raise DistIRError("accelerate has no expert parallelism by its configuration")
+            raise DistIRError(
+                "accelerate has no expert parallelism by its configuration"
+            )
         if settings.float8:
             raise DistIRError("accelerate's float8 is not in DistIR's table")
         if settings.checkpoint not in ("none", "whole", "full", "selective"):

@@ -64,7 +64,9 @@ def _write_groups(settings: Settings) -> Mapping[str, Any]:
     if settings.r == 1:
         return {}
     if settings.zero != 3:
-        raise DistIRError("deepspeed has groups with whole copies (MiCS) for ZeRO 3 only")
+        raise DistIRError(
+            "deepspeed has groups with whole copies (MiCS) for ZeRO 3 only"
+        )
     return {"zero_optimization.mics_shard_size": settings.d * settings.e}
 
 
@@ -149,7 +151,10 @@ class DeepSpeed(System):
         named = {*self.table.named(), *self.table.of_rules()}
         for name, value in list(found.values.items()):
             if value == "auto" and name in named:
-                if name == "zero_optimization.overlap_comm" or name == "train_batch_size":
+                if (
+                    name == "zero_optimization.overlap_comm"
+                    or name == "train_batch_size"
+                ):
                     del found.values[name]
                     continue
                 raise DistIRError(
@@ -171,7 +176,9 @@ class DeepSpeed(System):
             micro = max(batch // (devices // t * steps), 1)
         if not batch and devices:
             batch = micro * steps * (devices // t)
-        return replace(settings, t=t, devices=devices, batch=batch, micro_batch=micro or 1)
+        return replace(
+            settings, t=t, devices=devices, batch=batch, micro_batch=micro or 1
+        )
 
     def derived(self, settings: Settings) -> Mapping[str, Any]:
         return {"gradient_accumulation_steps": settings.k}
@@ -191,7 +198,9 @@ class DeepSpeed(System):
                 f"deepspeed cannot recompute by {settings.checkpoint}: the model does that, "
                 f"in all layers or in none"
             )
-        remarks = ["the model is not part of DeepSpeed's file; its configuration is in the plan"]
+        remarks = [
+            "the model is not part of DeepSpeed's file; its configuration is in the plan"
+        ]
         if settings.checkpoint != "none":
             remarks.append(
                 "recomputation is the model's: call model.gradient_checkpointing_enable()"

@@ -52,14 +52,16 @@ def read_model(path: Path) -> dict[str, Any]:
         raise DistIRError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise DistIRError(f"{path} is not JSON: {error}") from error
-    kind = data.get("model_type") if isinstance(data, dict) else None
+    kind: Any = data.get("model_type") if isinstance(data, dict) else None
     if kind not in _KINDS:
         raise DistIRError(
             f"{path}: a model of the type {kind!r} cannot be built here; DistIR has "
             f"{', '.join(_KINDS)}"
         )
     found = dict(_KINDS[kind])
-    if found.get("position") == "rotary" and isinstance(data.get("rope_parameters"), dict):
+    if found.get("position") == "rotary" and isinstance(
+        data.get("rope_parameters"), dict
+    ):
         data = {**data["rope_parameters"], **data}
     for fact, keys in _COMMON.items():
         value = next((data[key] for key in keys if data.get(key) is not None), None)

@@ -28,7 +28,13 @@ class Launch:
         return self.per_node * (self.nodes or 1)
 
 
-_PER_NODE = ("nproc-per-node", "num-gpus", "gpus-per-node", "ntasks-per-node", "num-processes")
+_PER_NODE = (
+    "nproc-per-node",
+    "num-gpus",
+    "gpus-per-node",
+    "ntasks-per-node",
+    "num-processes",
+)
 _NODES = ("nnodes", "num-nodes", "nodes", "num-machines")
 
 
@@ -39,9 +45,7 @@ def launch_of(words: Sequence[Word], path: str) -> Launch:
     module, and the words behind it. Raises DistIRError, which names file and line, for
     numbers of devices that are none.
     """
-    end = next(
-        (i for i, word in enumerate(words) if word.text.endswith(".py")), None
-    )
+    end = next((i for i, word in enumerate(words) if word.text.endswith(".py")), None)
     if end is None:
         return Launch(0, 0, "", list(words))
     known: dict[str, int] = {}
@@ -58,8 +62,12 @@ def launch_of(words: Sequence[Word], path: str) -> Launch:
         if key in _NODES and re.fullmatch(r"(\d+):\1", text):
             text = text.split(":")[0]
         if not text.isdigit():
-            why = "is not a number" if not text.startswith("$") else (
-                f"is not set in the script; give it with --set {text.strip('${}')}=N"
+            why = (
+                "is not a number"
+                if not text.startswith("$")
+                else (
+                    f"is not set in the script; give it with --set {text.strip('${}')}=N"
+                )
             )
             raise DistIRError(f"{path}, line {word.line}: {name} {text} {why}")
         known["per_node" if key in _PER_NODE else "nodes"] = int(text)
@@ -70,7 +78,9 @@ def launch_of(words: Sequence[Word], path: str) -> Launch:
     return Launch(per_node, nodes, words[end].text, list(words[end + 1 :]))
 
 
-_SBATCH = re.compile(r"^#SBATCH\s+(?:--(?P<name>[\w-]+)[=\s]+|-N\s*)(?P<value>\S+)", re.M)
+_SBATCH = re.compile(
+    r"^#SBATCH\s+(?:--(?P<name>[\w-]+)[=\s]+|-N\s*)(?P<value>\S+)", re.M
+)
 
 
 def sbatch_devices(text: str) -> tuple[int, int]:
@@ -81,6 +91,8 @@ def sbatch_devices(text: str) -> tuple[int, int]:
         if value.isdigit():
             found[match["name"] or "nodes"] = int(value)
     per_node = (
-        found.get("gpus-per-node") or found.get("gres") or found.get("ntasks-per-node", 0)
+        found.get("gpus-per-node")
+        or found.get("gres")
+        or found.get("ntasks-per-node", 0)
     )
     return per_node, found.get("nodes", 1 if per_node else 0)

@@ -103,11 +103,26 @@ RULES = (
 )  # fmt: skip
 
 HARMLESS = (
-    *("lr", "lr-*", "min-lr", "train-*", "weight-decay*", "adam-*", "sgd-*", "optimizer"),
+    *(
+        "lr",
+        "lr-*",
+        "min-lr",
+        "train-*",
+        "weight-decay*",
+        "adam-*",
+        "sgd-*",
+        "optimizer",
+    ),
     *("start-weight-decay", "end-weight-decay", "override-opt*", "use-checkpoint-*"),
     *("init-method-*", "clip-grad", "*loss-scale*", "hysteresis", "seed", "data-*"),
     *("vocab-*", "merge-file", "tokenizer-*", "split", "mock-data", "num-workers"),
-    *("*-data-path", "dataloader-type", "no-create-attention-mask*", "reset-*", "eod-*"),
+    *(
+        "*-data-path",
+        "dataloader-type",
+        "no-create-attention-mask*",
+        "reset-*",
+        "eod-*",
+    ),
     *("log-*", "*-interval", "eval-*", "save*", "load*", "no-load-*", "no-save-*"),
     *("tensorboard-*", "wandb-*", "ckpt-*", "dist-ckpt-*", "async-save", "finetune"),
     *("exit-*", "distributed-*", "timing-*", "profile*", "use-pytorch-profiler"),
@@ -116,21 +131,50 @@ HARMLESS = (
     *("no-persist-layer-norm", "attention-softmax-in-fp32", "norm-epsilon"),
     *("layernorm-epsilon", "apply-layernorm-1p", "no-position-embedding"),
     *("use-rotary-position-embeddings", "rotary-*", "use-rope-scaling", "rope-*"),
-    *("no-query-key-layer-scaling", "apply-query-key-layer-scaling", "rampup-batch-size"),
+    *(
+        "no-query-key-layer-scaling",
+        "apply-query-key-layer-scaling",
+        "rampup-batch-size",
+    ),
     *("moe-router-*", "moe-aux-*", "moe-z-*", "moe-token-dispatcher-type"),
     *("moe-grouped-gemm", "moe-permute-fusion", "moe-per-layer-logging", "manual-gc*"),
     *("make-vocab-size-divisible-by", "recompute-*-logging", "fp16-lm-cross-entropy"),
     *("no-async-tensor-model-parallel-allreduce", "cross-entropy-fusion-*", "nccl-*"),
-    *("use-tp-pp-dp-mapping", "local-rank", "DDP-impl", "fp8-*", "check-*", "no-check-*"),
+    *(
+        "use-tp-pp-dp-mapping",
+        "local-rank",
+        "DDP-impl",
+        "fp8-*",
+        "check-*",
+        "no-check-*",
+    ),
     *("calculate-per-token-loss", "no-barrier-*", "enable-*-logger", "one-logger-*"),
-    *("no-one-logger", "te-rng-tracker", "deterministic-mode", "use-cpu-initialization"),
+    *(
+        "no-one-logger",
+        "te-rng-tracker",
+        "deterministic-mode",
+        "use-cpu-initialization",
+    ),
     *("distribute-saved-activations", "no-overlap-p2p-communication", "onnx-safe"),
     *("no-contiguous-buffers-in-local-ddp", "empty-unused-memory-level", "ddp-*"),
-    *("decoder-seq-length", "query-in-block-prob", "qk-layernorm", "deepspeed*", "moe-*-logging"),
+    *(
+        "decoder-seq-length",
+        "query-in-block-prob",
+        "qk-layernorm",
+        "deepspeed*",
+        "moe-*-logging",
+    ),
     *("decoupled-*", "tiktoken-*", "no-mmap-*", "use-legacy-models", "initial-*"),
     *("use-distributed-checkpointing", "auto-detect-*", "no-bias-*", "tokenizer"),
     *("cache-*", "padded-*", "legacy-*", "num-dataset-*", "apply-residual-*", "dist*"),
-    *("bert-*", "experiment-*", "straggler-*", "log_*", "cuda-graph-*", "disable-gloo-*"),
+    *(
+        "bert-*",
+        "experiment-*",
+        "straggler-*",
+        "log_*",
+        "cuda-graph-*",
+        "disable-gloo-*",
+    ),
 )
 """
 Options that change neither time nor memory, or whose choice of a kernel is that of a
@@ -156,6 +200,7 @@ REFUSED = {
 }
 """Options that change time or memory in a way that DistIR cannot predict."""
 
+
 class Megatron(System):
     """Megatron-LM, started by torchrun or another launcher."""
 
@@ -180,8 +225,10 @@ class Megatron(System):
         for name, value in _flags(launch.words, path).items():
             found.values[name] = value[0]
             found.where[name] = f"{path}, line {value[1]}: --{name}"
-            if isinstance(value[0], str) and value[0].startswith("$") and (
-                name in self.table.named() or name in self.table.of_rules()
+            if (
+                isinstance(value[0], str)
+                and value[0].startswith("$")
+                and (name in self.table.named() or name in self.table.of_rules())
             ):
                 variable = value[0].strip("${}")
                 raise DistIRError(
@@ -230,7 +277,9 @@ class Megatron(System):
     def check(self, settings: Settings) -> list[str]:
         remarks: list[str] = []
         if settings.zero > 1 and settings.p > 1:
-            remarks.append("Megatron FSDP and pipelines need Megatron-Core 0.14 or newer")
+            remarks.append(
+                "Megatron FSDP and pipelines need Megatron-Core 0.14 or newer"
+            )
         if settings.no_sync:
             remarks.append("megatron reduces gradients of FSDP in each micro-batch")
         if settings.checkpoint.startswith("full"):
@@ -252,7 +301,11 @@ class Megatron(System):
         for name, value in values.items():
             if value is False or value is None:
                 continue
-            lines.append(f"--{name}" if value is True or value == "" else f"--{name} {_text(value)}")
+            lines.append(
+                f"--{name}"
+                if value is True or value == ""
+                else f"--{name} {_text(value)}"
+            )
         return "#!/bin/bash\n" + " \\\n    ".join(lines) + "\n"
 
 

@@ -180,7 +180,8 @@ def write_pipeline(settings: Settings) -> Mapping[str, Any]:
         return {}
     chunks = settings.chunks or 2
     return {
-        "num-layers-per-virtual-pipeline-stage": settings.layers // (settings.p * chunks)
+        "num-layers-per-virtual-pipeline-stage": settings.layers
+        // (settings.p * chunks)
     }
 
 
@@ -231,7 +232,12 @@ def write_recompute(settings: Settings) -> Mapping[str, Any]:
     """Returns the options of a checkpointing policy."""
     policies = LayerPolicies.of(settings.checkpoint, "megatron")
     policy, stages = policies.policy, settings.p * max(settings.chunks, 1)
-    if policies.others != "none" or policy not in ("none", "selective", "full", "whole"):
+    if policies.others != "none" or policy not in (
+        "none",
+        "selective",
+        "full",
+        "whole",
+    ):
         raise DistIRError(
             f"megatron cannot recompute by {settings.checkpoint}; it recomputes nothing, "
             f"attention (selective), or whole layers (full)"
@@ -305,7 +311,9 @@ def write_float8(settings: Settings) -> Mapping[str, Any]:
     if not settings.float8:
         return {}
     if settings.float8 != "tensor":
-        raise DistIRError(f"megatron has no float8 with a scale for each {settings.float8}")
+        raise DistIRError(
+            f"megatron has no float8 with a scale for each {settings.float8}"
+        )
     return {"fp8-format": "hybrid", "fp8-recipe": "tensorwise"}
 
 

@@ -30,7 +30,9 @@ def _read_kind(values: Values, known: Settings) -> Mapping[str, Any]:
 def _write_kind(settings: Settings) -> Mapping[str, Any]:
     kind = "is_qwen2_config" if settings.qkv_bias else "is_llama_config"
     if (settings.mlp, settings.norm, settings.position) != ("swiglu", "rms", "rotary"):
-        raise DistIRError("nanotron builds LLaMAs: SwiGLU, RMS norms and rotary positions")
+        raise DistIRError(
+            "nanotron builds LLaMAs: SwiGLU, RMS norms and rotary positions"
+        )
     return {_MODEL + kind: True}
 
 

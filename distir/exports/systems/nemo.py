@@ -85,7 +85,9 @@ def _read_dtype(values: Any, known: Settings) -> Mapping[str, Any]:
     kinds = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "f16", "16-mixed": "f16",
              "32": "f32", "32-true": "f32"}  # fmt: skip
     if text not in kinds:
-        raise DistIRError(f"trainer.precision cannot be {text!r}; DistIR knows {', '.join(kinds)}")
+        raise DistIRError(
+            f"trainer.precision cannot be {text!r}; DistIR knows {', '.join(kinds)}"
+        )
     return {"dtype": kinds[text], "gradients_f32": kinds[text] == "bf16"}
 
 
@@ -196,9 +198,14 @@ class Nemo(System):
                 del found.values[name]
         per_node = found.values.get("trainer.devices", 0)
         nodes = found.values.get("trainer.num_nodes", 1)
-        for name, value in (("trainer.devices", per_node), ("trainer.num_nodes", nodes)):
+        for name, value in (
+            ("trainer.devices", per_node),
+            ("trainer.num_nodes", nodes),
+        ):
             if not isinstance(value, int) or isinstance(value, bool):
-                raise DistIRError(f"{found.place(name)} wants a whole number, not {value!r}")
+                raise DistIRError(
+                    f"{found.place(name)} wants a whole number, not {value!r}"
+                )
         found.per_node, found.devices = per_node, per_node * nodes
         found.values["trainer.devices"] = found.devices
         found.values.pop("trainer.num_nodes", None)
@@ -214,7 +221,10 @@ class Nemo(System):
     def render(
         self, values: Mapping[str, Any], settings: Settings, launch: Mapping[str, Any]
     ) -> str:
-        nodes = {"trainer.devices": settings.per_node, "trainer.num_nodes": settings.nodes}
+        nodes = {
+            "trainer.devices": settings.per_node,
+            "trainer.num_nodes": settings.nodes,
+        }
         return yaml_text({**values, **nodes})
 
 

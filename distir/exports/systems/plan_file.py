@@ -23,7 +23,9 @@ def grid_plan(settings: Settings) -> GridPlan:
     """Returns the plan of a run."""
     s = settings
     stages = "uniform" if s.p > 1 and not s.layers % (s.p * max(s.chunks, 1)) else ""
-    own = chosen(s, _OF_PLAN) | ({"context": "gather"} if s.c == 1 else {})
+    own = chosen(s, _OF_PLAN)
+    if s.c == 1:
+        own["context"] = "gather"
     return GridPlan(
         **own,
         d=s.d,

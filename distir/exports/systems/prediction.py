@@ -56,7 +56,9 @@ class Prediction:
             "the pipeline's bubble": self.bubble,
         }
         name = max(parts, key=lambda part: parts[part])
-        others = ", ".join(f"{n} {100 * v:.3g} %" for n, v in parts.items() if n != name)
+        others = ", ".join(
+            f"{n} {100 * v:.3g} %" for n, v in parts.items() if n != name
+        )
         return f"{name}, {100 * parts[name]:.3g} % of the step ({others})"
 
 

@@ -394,9 +394,8 @@ class Script:
             truth = bool(texts[0])
         elif len(texts) == 3 and texts[1] in _TEXT_TESTS:
             truth = _TEXT_TESTS[texts[1]](texts[0], texts[2])
-        elif len(texts) == 3 and texts[1] in _NUMBER_TESTS:
-            if texts[0].lstrip("-").isdigit() and texts[2].lstrip("-").isdigit():
-                truth = _NUMBER_TESTS[texts[1]](int(texts[0]), int(texts[2]))
+        elif len(texts) == 3 and texts[1] in _NUMBER_TESTS and _are_numbers(texts[::2]):
+            truth = _NUMBER_TESTS[texts[1]](int(texts[0]), int(texts[2]))
         if len(texts) == 2 and texts[0] in ("-f", "-d", "-e"):
             return False  # no file is looked at
         if truth is None:
@@ -445,6 +444,10 @@ def _evaluated(node: ast.expr) -> int:
         function = _OPERATORS[type(node.op)]
         return function(_evaluated(node.left), _evaluated(node.right))
     raise ValueError
+
+
+def _are_numbers(texts: list[str]) -> bool:
+    return all(text.lstrip("-").isdigit() for text in texts)
 
 
 def _known(text: str, written: str) -> bool:

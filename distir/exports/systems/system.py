@@ -133,7 +133,13 @@ class System(ABC):
             if name in of_rules:
                 said[name] = value
                 continue
-            if (why := table.refusal(name)) and value not in (None, False, 0, "0", "none"):
+            if (why := table.refusal(name)) and value not in (
+                None,
+                False,
+                0,
+                "0",
+                "none",
+            ):
                 raise DistIRError(f"{where} cannot be predicted: {why}")
             kept[name] = value
             if not table.is_harmless(name) and not why:
@@ -181,7 +187,9 @@ class System(ABC):
             context = defaults.get("context", settings.context)
             settings = replace(settings, context=context)
         values: dict[str, Any] = {}
-        usual = replace(settings, ffn=0, head_dim=0, kv_heads=0, expert_ffn=0, positions=0)
+        usual = replace(
+            settings, ffn=0, head_dim=0, kv_heads=0, expert_ffn=0, positions=0
+        )
         usual = usual.completed()
         for row in self.table.rows:
             setting = getattr(settings, row.fact)
@@ -195,16 +203,17 @@ class System(ABC):
                 raise DistIRError(
                     f"{self.name} has no {self.option(row.key)} for {row.fact} = {setting}"
                 )
-            if setting != row.default or row.always:
-                if value is not None:
-                    values[row.key] = value
+            if (setting != row.default or row.always) and value is not None:
+                values[row.key] = value
         for rule in self.table.rules:
             values |= self._ruled(rule, settings, said)
         values |= self.derived(settings)
         return values | {n: v for n, v in kept.items() if n not in values}, remarks
 
     @staticmethod
-    def _ruled(rule: Rule, settings: Settings, said: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _ruled(
+        rule: Rule, settings: Settings, said: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         """
         Returns the options of a rule as they were written, if they still say the
         settings, and else as the rule writes them.
@@ -221,5 +230,3 @@ class System(ABC):
         ):
             return before
         return rule.write(settings)
-
-

@@ -6,8 +6,8 @@ are written and what it is if it is left out. The same row reads and writes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from distir.errors import DistIRError, did_you_mean
@@ -63,9 +63,7 @@ class Row:
             if str(value).lower() in known:
                 return known[str(value).lower()]
             names = ", ".join(map(str, self.values))
-            raise DistIRError(
-                f"{where} cannot be {value!r}; DistIR knows {names}"
-            )
+            raise DistIRError(f"{where} cannot be {value!r}; DistIR knows {names}")
         if self.kind is str:
             return str(value)
         try:

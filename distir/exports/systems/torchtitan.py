@@ -83,7 +83,9 @@ def _read_model(values: Values, known: Settings) -> Mapping[str, Any]:
         flavors = [f for n, f in FLAVORS if n == name]
         if not flavors:
             names = ", ".join(sorted({n for n, _ in FLAVORS}))
-            raise DistIRError(f"model.name {name!r} cannot be built; DistIR has {names}")
+            raise DistIRError(
+                f"model.name {name!r} cannot be built; DistIR has {names}"
+            )
         raise DistIRError(
             f"model.flavor {flavor!r} of {name} is not known; "
             f"{did_you_mean(flavor, flavors)}choose from {', '.join(flavors)}"
@@ -109,7 +111,10 @@ def _rest(known: Settings) -> int:
 
 def _read_shards(values: Values, known: Settings) -> Mapping[str, Any]:
     rest = _rest(known)
-    r, shard = values[_P + "data_parallel_replicate_degree"], values[_P + "data_parallel_shard_degree"]
+    r, shard = (
+        values[_P + "data_parallel_replicate_degree"],
+        values[_P + "data_parallel_shard_degree"],
+    )
     if not isinstance(r, int) or not isinstance(shard, int) or r < 1 or rest % r:
         raise DistIRError(
             f"data_parallel_replicate_degree {r!r} does not divide the {rest} "
@@ -144,7 +149,9 @@ def _write_shards(settings: Settings) -> Mapping[str, Any]:
         )
     default = 2 if settings.p > 1 else 3
     policy = {2: "never", 3: "always"}[settings.zero]
-    more = {} if settings.zero == default else {_P + "fsdp_reshard_after_forward": policy}
+    more = (
+        {} if settings.zero == default else {_P + "fsdp_reshard_after_forward": policy}
+    )
     return {
         _P + "data_parallel_replicate_degree": settings.r,
         _P + "data_parallel_shard_degree": each,
@@ -263,7 +270,9 @@ def _write_recompute(settings: Settings) -> Mapping[str, Any]:
 def _read_dtype(values: Values, known: Settings) -> Mapping[str, Any]:
     stored, used = (str(values[_T + n]) for n in ("dtype", "mixed_precision_param"))
     if stored not in _BFLOAT or used not in _BFLOAT:
-        raise DistIRError(f"dtype {stored} and mixed_precision_param {used} are not known")
+        raise DistIRError(
+            f"dtype {stored} and mixed_precision_param {used} are not known"
+        )
     if _BFLOAT[stored] != "f32":
         return {"dtype": _BFLOAT[stored], "master": False}
     return {"dtype": _BFLOAT[used], "master": True}
@@ -288,7 +297,9 @@ def _read_float8(values: Values, known: Settings) -> Mapping[str, Any]:
         if any("mx" in str(name) or "fp4" in str(name) for name in names):
             raise DistIRError(f"model.converters {converters} cannot be predicted")
         return {"float8": ""}
-    recipe = values["float8.recipe_name"] or values["quantize.linear.float8.recipe_name"]
+    recipe = (
+        values["float8.recipe_name"] or values["quantize.linear.float8.recipe_name"]
+    )
     known_recipes = {None: "tensor", "tensorwise": "tensor", "rowwise": "row",
                      "rowwise_with_gw_hp": "row-gw-hp"}  # fmt: skip
     if recipe not in known_recipes:
@@ -299,7 +310,11 @@ def _read_float8(values: Values, known: Settings) -> Mapping[str, Any]:
 def _write_float8(settings: Settings) -> Mapping[str, Any]:
     if not settings.float8:
         return {}
-    recipes = {"tensor": "tensorwise", "row": "rowwise", "row-gw-hp": "rowwise_with_gw_hp"}
+    recipes = {
+        "tensor": "tensorwise",
+        "row": "rowwise",
+        "row-gw-hp": "rowwise_with_gw_hp",
+    }
     return {
         "model.converters": ["quantize.linear.float8"],
         "quantize.linear.float8.recipe_name": recipes[settings.float8],
@@ -307,7 +322,10 @@ def _write_float8(settings: Settings) -> Mapping[str, Any]:
 
 
 def _read_overlap(values: Values, known: Settings) -> Mapping[str, Any]:
-    new, old = "compile.enable_async_tensor_parallel", _P + "enable_async_tensor_parallel"
+    new, old = (
+        "compile.enable_async_tensor_parallel",
+        _P + "enable_async_tensor_parallel",
+    )
     tensor = ",tp" if known.t > 1 and (values[new] or values[old]) else ""
     return {"overlap": f"dp,params{tensor}" if known.zero else f"dp{tensor}"}
 
@@ -402,7 +420,9 @@ class Torchtitan(System):
             found = read_options(text, path, "toml")
         for name, value in given.items():
             if name != "config":
-                found.values[name] = int(value) if value.lstrip("-").isdigit() else value
+                found.values[name] = (
+                    int(value) if value.lstrip("-").isdigit() else value
+                )
         for old, new in (
             (_T + "batch_size", _T + "local_batch_size"),
             (_T + "data_parallel_degree", _P + "data_parallel_shard_degree"),
@@ -424,14 +444,18 @@ class Torchtitan(System):
                 f"{document.path}: data_parallel_shard_degree is -1, all devices; say how "
                 f"many devices the run has with --devices"
             )
-        return replace(settings, devices=r * shard * settings.t * settings.p * settings.c)
+        return replace(
+            settings, devices=r * shard * settings.t * settings.p * settings.c
+        )
 
     def settle(self, document: Document, settings: Settings) -> Settings:
         return replace(settings, positions=settings.seq)
 
     def check(self, settings: Settings) -> list[str]:
         if settings.dtype == "f16":
-            raise DistIRError("torchtitan trains in bfloat16 or float32, not in float16")
+            raise DistIRError(
+                "torchtitan trains in bfloat16 or float32, not in float16"
+            )
         if settings.experts:
             raise DistIRError("DistIR's table of torchtitan has its dense models only")
         remarks: list[str] = []
@@ -533,8 +557,14 @@ def _python_text(values: Mapping[str, Any]) -> str:
             "write a .toml file, or add it to model_registry"
         )
     parts: list[str] = []
-    for section, prefix in (("training", _T), ("parallelism", _P), ("compile", "compile.")):
-        own = {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
+    for section, prefix in (
+        ("training", _T),
+        ("parallelism", _P),
+        ("compile", "compile."),
+    ):
+        own = {
+            n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)
+        }
         if not own:
             continue
         kind = next(k for k, p in _SECTIONS.items() if p == prefix)

@@ -93,9 +93,7 @@ def _source_of(plan: Plan) -> Hashable:
 
 def _schedule(plan: GridPlan) -> ScheduleOptions:
     """Returns the schedule options of a plan."""
-    return ScheduleOptions(
-        p=plan.p, schedule=plan.schedule, chunks=plan.chunks or None
-    )
+    return ScheduleOptions(p=plan.p, schedule=plan.schedule, chunks=plan.chunks or None)
 
 
 class Evaluator:

@@ -245,7 +245,7 @@ class SavedPlan:
         written.
         """
         layouts = self.result.layouts
-        data = {
+        data: dict[str, Any] = {
             "format": _FORMAT,
             "distir": __version__,
             "result": self.result.to_json(),

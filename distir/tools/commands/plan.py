@@ -34,7 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "of another system",
     )
     parser.add_argument(
-        "--from", dest="system", required=True, choices=READABLE, help="whose file it is"
+        "--from",
+        dest="system",
+        required=True,
+        choices=READABLE,
+        help="whose file it is",
     )
     add_cluster_arguments(parser)
     add_profile_argument(parser)
@@ -105,10 +109,14 @@ def run(arguments: argparse.Namespace) -> int:
         more = {**own, **{n: v for n, v in more.items() if v}}
     if not more.get("seq") and more.get("positions"):
         more["seq"] = more["positions"]
-        note(f"sequences of {more['seq']} tokens, the longest of the model; --seq says otherwise")
+        note(
+            f"sequences of {more['seq']} tokens, the longest of the model; --seq says otherwise"
+        )
     read = system.read(document, more)
     settings = read.settings
-    cluster = load_cluster(arguments.cluster, _grown(arguments.cluster, settings.devices))
+    cluster = load_cluster(
+        arguments.cluster, _grown(arguments.cluster, settings.devices)
+    )
     predictor = Predictor(cluster, chosen_profiles(arguments.profile, cluster))
     _say_read(read, system, approximations(settings))
     with progress("simulating"):
@@ -147,19 +155,10 @@ def _given(texts: list[str]) -> dict[str, str]:
 
 def _grown(cluster: str, devices: int) -> int | None:
     """Returns the number of devices that a cluster grows to, or None as it is."""
-    from distir.errors import DistIRError
     from distir.hardware import load_cluster
 
-    plain = load_cluster(cluster, None)
-    if devices <= plain.size:
-        return None
-    for count in range(devices, devices + 65):
-        try:
-            load_cluster(cluster, count)
-        except DistIRError:
-            continue
-        return count
-    return devices
+    size = load_cluster(cluster, None).size
+    return None if devices <= size else -(-devices // size) * size
 
 
 def _say_read(read: Read, system: System, approximations: list[str]) -> None:
@@ -167,7 +166,9 @@ def _say_read(read: Read, system: System, approximations: list[str]) -> None:
     from distir.tools.reports.reporting import note
 
     s = read.settings
-    experts = f", {s.experts} experts of which {s.top_k} take a token" if s.experts else ""
+    experts = (
+        f", {s.experts} experts of which {s.top_k} take a token" if s.experts else ""
+    )
     print(
         f"{s.layers} layers of width {s.d_model}, {s.heads} heads{experts}, "
         f"{system.vocabulary(s)} words; {s.batch} sequences of {s.seq} tokens, {s.dtype}"
@@ -263,7 +264,9 @@ def _improve(
 def _option(system: System, name: str, value: Any) -> str:
     written = system.option(name)
     if value is None or value is False:
-        return f"without {written}" if written.startswith("--") else f"{written} = false"
+        return (
+            f"without {written}" if written.startswith("--") else f"{written} = false"
+        )
     if not written.startswith("--"):
         return f"{written} = {value}"
     return written if value is True else f"{written} {value}"

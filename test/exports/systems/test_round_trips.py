@@ -97,12 +97,16 @@ def test_round_trip(system: str, row: Mapping[str, Any]):
     kept = {n: v for n, v in first.kept.items() if v not in (None, [], {})}
     for name in own.derived(first.settings):
         kept.pop(name, None)
-    assert {n: str(again.kept.get(n)) for n in kept} == {n: str(v) for n, v in kept.items()}
+    assert {n: str(again.kept.get(n)) for n in kept} == {
+        n: str(v) for n, v in kept.items()
+    }
     assert not first.unknown
     grid_plan(first.settings)  # a plan
 
 
-@pytest.mark.parametrize("row", [pytest.param(r, id=r["name"]) for r in rows("megatron")])
+@pytest.mark.parametrize(
+    "row", [pytest.param(r, id=r["name"]) for r in rows("megatron")]
+)
 def test_megatron_flags_return(row: Mapping[str, Any]):
     """Each flag of a published script comes back with its value, or is its default."""
     own = SYSTEMS["megatron"]
