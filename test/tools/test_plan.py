@@ -169,7 +169,7 @@ def test_what_cannot_be_read(
 
 def test_improve(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert planned(folder / "args.sh", tmp_path / "better.json", "megatron",
-                   "--improve", "20") == 0  # fmt: skip
+                   "--improve", "10") == 0  # fmt: skip
     out = capsys.readouterr().out
     assert "GBS unchanged" in out and "% faster" in out
     before, after = (

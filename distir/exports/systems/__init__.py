@@ -6,6 +6,6 @@ One file per system (`megatron`, `nemo`, `bridge`, `deepspeed`, `torchtitan`, `n
 default and its source; `huggingface` is the table of model configurations. A table is
 read in both directions. `settings` are the settings of a training run, `table` the rows,
 `system` the steps that all systems share, `shell` reads scripts, `launcher` counts devices,
-`model` builds the program, `plan_file` joins settings and saved plans, and `registry` lists
-the systems.
+`files` reads JSON, YAML and TOML, `plan_file` joins settings and saved plans, and
+`registry` lists the systems.
 """

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from distir.errors import DistIRError
 from distir.exports.systems.files import read_options, yaml_text
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 from distir.exports.systems.system import Document, System
-from distir.exports.systems.table import Row, Rule, Table, Values
+from distir.exports.systems.table import OptionRule, OptionTable, Row, Values
 
 _F = "fsdp_config."
 _P = "parallelism_config.parallelism_config_"
@@ -51,7 +51,7 @@ def _true(value: Any) -> bool:
     return value is True or str(value).lower() == "true"
 
 
-def _read(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read(values: Values, known: RunSettings) -> Mapping[str, Any]:
     found: dict[str, Any] = {
         "zero": 0, "t": 1, "p": 1, "c": 1, "r": 1, "checkpoint": "none",
         "offload_states": False, "sequence_parallel": False, "overlap": "dp",
@@ -113,7 +113,7 @@ def _read(values: Values, known: Settings) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _write(settings: Settings) -> Mapping[str, Any]:
+def _write(settings: RunSettings) -> Mapping[str, Any]:
     if settings.p > 1 or settings.checkpoint == "selective" or settings.zero == 1:
         return _megatron(settings)
     if settings.zero == 0 and settings.checkpoint == "none":
@@ -140,7 +140,7 @@ def _write(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-def _parallelism(settings: Settings) -> dict[str, Any]:
+def _parallelism(settings: RunSettings) -> dict[str, Any]:
     if settings.t * settings.c * settings.r == 1:
         return {}
     return {
@@ -151,7 +151,7 @@ def _parallelism(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _megatron(settings: Settings) -> Mapping[str, Any]:
+def _megatron(settings: RunSettings) -> Mapping[str, Any]:
     if settings.zero > 1 or settings.c > 1 or settings.offload_states:
         raise DistIRError(
             "accelerate has pipelines, ZeRO 1 and selective recomputation by Megatron-LM "
@@ -170,7 +170,7 @@ def _megatron(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-TABLE = Table(
+TABLE = OptionTable(
     (
         Row("devices", "num_processes", 1, always=True),
         Row(
@@ -178,7 +178,7 @@ TABLE = Table(
             {"bf16": "bf16", "fp16": "f16", "no": "f32"}, always=True,
         ),
     ),
-    (Rule(_OPTIONS, _FACTS, _read, _write),),
+    (OptionRule(_OPTIONS, _FACTS, _read, _write),),
     (
         *("compute_environment", "debug", "downcast_bf16", "machine_rank", "main_*"),
         *("rdzv_backend", "same_network", "tpu_*", "use_cpu", "enable_cpu_affinity"),
@@ -196,7 +196,7 @@ class Accelerate(System):
     """Hugging Face Accelerate, by the file that `accelerate config` writes."""
 
     name: ClassVar[str] = "accelerate"
-    table: ClassVar[Table] = TABLE
+    table: ClassVar[OptionTable] = TABLE
     suffixes: ClassVar[tuple[str, ...]] = (".yaml", ".yml")
 
     def parse(self, text: str, path: str, given: Mapping[str, str]) -> Document:
@@ -214,7 +214,7 @@ class Accelerate(System):
         found.devices, found.per_node = devices, max(devices // machines, 1)
         return found
 
-    def settle(self, document: Document, settings: Settings) -> Settings:
+    def settle(self, document: Document, settings: RunSettings) -> RunSettings:
         if settings.batch or not settings.devices:
             return settings
         steps = document.values.get(_D + "gradient_accumulation_steps", 1)
@@ -223,10 +223,10 @@ class Accelerate(System):
         count = int(steps) * int(micro) if str(steps).isdigit() else int(micro)
         return replace(settings, batch=settings.micro_batch * count * rest)
 
-    def derived(self, settings: Settings) -> Mapping[str, Any]:
+    def derived(self, settings: RunSettings) -> Mapping[str, Any]:
         return {"num_machines": settings.nodes}
 
-    def check(self, settings: Settings) -> list[str]:
+    def check(self, settings: RunSettings) -> list[str]:
         if settings.e > 1:
             raise DistIRError(
                 "accelerate has no expert parallelism by its configuration"
@@ -244,6 +244,9 @@ class Accelerate(System):
         ]
 
     def render(
-        self, values: Mapping[str, Any], settings: Settings, launch: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        settings: RunSettings,
+        launch: Mapping[str, Any],
     ) -> str:
         return yaml_text({"compute_environment": "LOCAL_MACHINE", **values})

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from distir.errors import DistIRError
 from distir.exports.systems.megatron import REFUSED, SOURCE, Megatron
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 from distir.exports.systems.system import Document, System
-from distir.exports.systems.table import Table
+from distir.exports.systems.table import OptionTable
 
 _TYPES = {"f32": "torch.float32", "bf16": "torch.bfloat16", "f16": "torch.float16"}
 
@@ -41,7 +41,7 @@ class MegatronBridge(System):
     """Megatron Bridge, which configures Megatron-Core in Python."""
 
     name: ClassVar[str] = "megatron-bridge"
-    table: ClassVar[Table] = Table(
+    table: ClassVar[OptionTable] = OptionTable(
         Megatron.table.rows, Megatron.table.rules, (), REFUSED,
         f"Megatron Bridge, ConfigContainer, over {SOURCE}",
     )  # fmt: skip
@@ -53,14 +53,17 @@ class MegatronBridge(System):
             "the arguments of Megatron-LM, or NeMo's YAML"
         )
 
-    def vocabulary(self, settings: Settings) -> int:
+    def vocabulary(self, settings: RunSettings) -> int:
         return Megatron().vocabulary(settings)
 
-    def check(self, settings: Settings) -> list[str]:
+    def check(self, settings: RunSettings) -> list[str]:
         return Megatron().check(settings)
 
     def render(
-        self, values: Mapping[str, Any], settings: Settings, launch: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        settings: RunSettings,
+        launch: Mapping[str, Any],
     ) -> str:
         found: dict[str, Any] = {
             _PLACES.get(name, f"model.{name.replace('-', '_')}"): value

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from distir.errors import DistIRError
 from distir.exports.systems.files import json_text, read_options
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 from distir.exports.systems.system import Document, System
-from distir.exports.systems.table import Row, Rule, Table, Values
+from distir.exports.systems.table import OptionRule, OptionTable, Row, Values
 
 CHECKPOINTING = "gradient_checkpointing"
 """
@@ -19,7 +19,7 @@ is kept with the plan.
 """
 
 
-def _read_dtype(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_dtype(values: Values, known: RunSettings) -> Mapping[str, Any]:
     summed = values["data_types.grad_accum_dtype"] == "fp32"
     if values["bf16.enabled"] is True:
         return {"dtype": "bf16", "gradients_f32": summed}
@@ -27,7 +27,7 @@ def _read_dtype(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"dtype": dtype, "gradients_f32": summed}
 
 
-def _write_dtype(settings: Settings) -> Mapping[str, Any]:
+def _write_dtype(settings: RunSettings) -> Mapping[str, Any]:
     name = {"bf16": "bf16.enabled", "f16": "fp16.enabled"}.get(settings.dtype)
     found: dict[str, Any] = {name: True} if name else {}
     if settings.gradients_f32:
@@ -35,19 +35,19 @@ def _write_dtype(settings: Settings) -> Mapping[str, Any]:
     return found
 
 
-def _read_overlap(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_overlap(values: Values, known: RunSettings) -> Mapping[str, Any]:
     given = values["zero_optimization.overlap_comm"]
     overlaps = known.zero == 3 if given is None else given
     return {"overlap": "dp,params" if overlaps and known.zero else ""}
 
 
-def _write_overlap(settings: Settings) -> Mapping[str, Any]:
+def _write_overlap(settings: RunSettings) -> Mapping[str, Any]:
     if not settings.zero:
         return {}
     return {"zero_optimization.overlap_comm": bool(settings.overlap)}
 
 
-def _read_groups(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_groups(values: Values, known: RunSettings) -> Mapping[str, Any]:
     size = values["zero_optimization.mics_shard_size"]
     if size in (None, -1, 0):
         return {"r": 1}
@@ -60,7 +60,7 @@ def _read_groups(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"r": rest // size}
 
 
-def _write_groups(settings: Settings) -> Mapping[str, Any]:
+def _write_groups(settings: RunSettings) -> Mapping[str, Any]:
     if settings.r == 1:
         return {}
     if settings.zero != 3:
@@ -70,16 +70,16 @@ def _write_groups(settings: Settings) -> Mapping[str, Any]:
     return {"zero_optimization.mics_shard_size": settings.d * settings.e}
 
 
-def _read_checkpoint(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_checkpoint(values: Values, known: RunSettings) -> Mapping[str, Any]:
     on = str(values[CHECKPOINTING]).lower() in ("true", "1", "on")
     return {"checkpoint": "whole" if on else "none"}
 
 
-def _write_checkpoint(settings: Settings) -> Mapping[str, Any]:
+def _write_checkpoint(settings: RunSettings) -> Mapping[str, Any]:
     return {}
 
 
-TABLE = Table(
+TABLE = OptionTable(
     (
         Row("batch", "train_batch_size", 0, always=True),
         Row("micro_batch", "train_micro_batch_size_per_gpu", 0, always=True),
@@ -91,18 +91,18 @@ TABLE = Table(
         ),
     ),
     (
-        Rule(
+        OptionRule(
             {"bf16.enabled": None, "fp16.enabled": None, "data_types.grad_accum_dtype": None},
             ("dtype", "gradients_f32"), _read_dtype, _write_dtype,
         ),
-        Rule(
+        OptionRule(
             {"zero_optimization.mics_shard_size": None}, ("r",), _read_groups, _write_groups
         ),
-        Rule(
+        OptionRule(
             {"zero_optimization.overlap_comm": None}, ("overlap",),
             _read_overlap, _write_overlap,
         ),
-        Rule({CHECKPOINTING: None}, ("checkpoint",), _read_checkpoint, _write_checkpoint),
+        OptionRule({CHECKPOINTING: None}, ("checkpoint",), _read_checkpoint, _write_checkpoint),
     ),
     (
         *("optimizer.*", "optimizer", "scheduler.*", "scheduler", "gradient_clipping"),
@@ -142,7 +142,7 @@ class DeepSpeed(System):
     """DeepSpeed, by its JSON file."""
 
     name: ClassVar[str] = "deepspeed"
-    table: ClassVar[Table] = TABLE
+    table: ClassVar[OptionTable] = TABLE
     suffixes: ClassVar[tuple[str, ...]] = (".json",)
 
     def parse(self, text: str, path: str, given: Mapping[str, str]) -> Document:
@@ -165,7 +165,7 @@ class DeepSpeed(System):
             found.values.setdefault("zero_optimization.offload_optimizer.device", "cpu")
         return found
 
-    def started(self, document: Document, settings: Settings) -> Settings:
+    def started(self, document: Document, settings: RunSettings) -> RunSettings:
         steps = document.values.get("gradient_accumulation_steps", 1)
         steps = int(steps) if str(steps).isdigit() else 1
         t, batch, micro = settings.t or 1, settings.batch, settings.micro_batch
@@ -180,10 +180,10 @@ class DeepSpeed(System):
             settings, t=t, devices=devices, batch=batch, micro_batch=micro or 1
         )
 
-    def derived(self, settings: Settings) -> Mapping[str, Any]:
+    def derived(self, settings: RunSettings) -> Mapping[str, Any]:
         return {"gradient_accumulation_steps": settings.k}
 
-    def check(self, settings: Settings) -> list[str]:
+    def check(self, settings: RunSettings) -> list[str]:
         for degree, what in ((settings.p, "pipelines"), (settings.c, "context parallelism"),
                              (settings.e, "expert parallelism")):  # fmt: skip
             if degree > 1:
@@ -210,6 +210,9 @@ class DeepSpeed(System):
         return remarks
 
     def render(
-        self, values: Mapping[str, Any], settings: Settings, launch: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        settings: RunSettings,
+        launch: Mapping[str, Any],
     ) -> str:
         return json_text({n: v for n, v in values.items() if n != CHECKPOINTING})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distir.errors import DistIRError
-from distir.exports.systems.settings import MODEL, Settings, chosen
+from distir.exports.systems.settings import MODEL, RunSettings, chosen
 
 _COMMON = {
     "layers": ("num_hidden_layers", "n_layer"),
@@ -67,7 +67,7 @@ def read_model(path: Path) -> dict[str, Any]:
         value = next((data[key] for key in keys if data.get(key) is not None), None)
         if value is None:
             continue
-        kind_of = type(getattr(Settings(), fact))
+        kind_of = type(getattr(RunSettings(), fact))
         wrong = isinstance(value, bool) != (kind_of is bool)
         if wrong or not isinstance(value, (int, float)):
             raise DistIRError(f"{path}: {keys[0]} cannot be {value!r}")
@@ -75,7 +75,7 @@ def read_model(path: Path) -> dict[str, Any]:
     return found
 
 
-def model_config(settings: Settings) -> dict[str, Any]:
+def model_config(settings: RunSettings) -> dict[str, Any]:
     """Returns a configuration of Hugging Face for the model of a run."""
     sizes = chosen(settings, MODEL)
     kinds = ("mixtral",) if settings.experts else ("llama", "qwen2", "gpt2")

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from distir.errors import DistIRError
 from distir.exports.systems import megatron_rules as rules
 from distir.exports.systems.launcher import launch_of, sbatch_devices
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 from distir.exports.systems.shell import Script, Word
 from distir.exports.systems.system import Document, System
-from distir.exports.systems.table import Row, Rule, Table
+from distir.exports.systems.table import OptionRule, OptionTable, Row
 
 SOURCE = (
     "Megatron-LM, megatron/training/arguments.py, core_v0.16.0, and "
@@ -61,42 +61,42 @@ ROWS = (
 )  # fmt: skip
 
 RULES = (
-    Rule(
+    OptionRule(
         {"vocab-size": None, "padded-vocab-size": None, "tokenizer-type": None},
         ("vocab",), rules.read_vocabulary, rules.write_vocabulary,
     ),
-    Rule(
+    OptionRule(
         {"bf16": None, "fp16": None, "accumulate-allreduce-grads-in-fp32": None,
          "grad-reduce-in-bf16": None},
         ("dtype", "gradients_f32"), rules.read_dtype, rules.write_dtype,
     ),
-    Rule(
+    OptionRule(
         {"group-query-attention": None, "num-query-groups": 1},
         ("kv_heads",), rules.read_heads, rules.write_heads,
     ),
-    Rule(
+    OptionRule(
         {"use-distributed-optimizer": None, "use-megatron-fsdp": None,
          "use-custom-fsdp": None, "use-torch-fsdp2": None,
          "data-parallel-sharding-strategy": "no_shard",
          "no-gradient-accumulation-fusion": None},
         ("zero",), rules.read_zero, rules.write_zero,
     ),
-    Rule(
+    OptionRule(
         {"overlap-grad-reduce": None, "overlap-param-gather": None,
          "tp-comm-overlap": None},
         ("overlap",), rules.read_overlap, rules.write_overlap,
     ),
-    Rule(
+    OptionRule(
         {"num-layers-per-virtual-pipeline-stage": None,
          "num-virtual-stages-per-pipeline-rank": None},
         ("schedule", "chunks"), rules.read_pipeline, rules.write_pipeline,
     ),
-    Rule(rules.RECOMPUTE, ("checkpoint",), rules.read_recompute, rules.write_recompute),
-    Rule(
+    OptionRule(rules.RECOMPUTE, ("checkpoint",), rules.read_recompute, rules.write_recompute),
+    OptionRule(
         {"expert-tensor-parallel-size": None, "moe-layer-freq": "1"},
         (), rules.read_experts, rules.write_experts,
     ),
-    Rule(
+    OptionRule(
         {"fp8-format": None, "fp8-recipe": "delayed", "fp8-hybrid": None},
         ("float8",), rules.read_float8, rules.write_float8,
     ),
@@ -205,12 +205,12 @@ class Megatron(System):
     """Megatron-LM, started by torchrun or another launcher."""
 
     name: ClassVar[str] = "megatron"
-    table: ClassVar[Table] = Table(ROWS, RULES, HARMLESS, REFUSED, SOURCE)
+    table: ClassVar[OptionTable] = OptionTable(ROWS, RULES, HARMLESS, REFUSED, SOURCE)
 
     def option(self, name: str) -> str:
         return f"--{name}"
 
-    def vocabulary(self, settings: Settings) -> int:
+    def vocabulary(self, settings: RunSettings) -> int:
         return rules.padded_vocabulary(settings)
 
     def parse(self, text: str, path: str, given: Mapping[str, str]) -> Document:
@@ -254,12 +254,12 @@ class Megatron(System):
             return [w for c in script.commands if c[0].text.startswith("--") for w in c]
         return best
 
-    def started(self, document: Document, settings: Settings) -> Settings:
+    def started(self, document: Document, settings: RunSettings) -> RunSettings:
         if "use-rotary-position-embeddings" in document.values:
             return replace(settings, position="rotary")
         return settings
 
-    def settle(self, document: Document, settings: Settings) -> Settings:
+    def settle(self, document: Document, settings: RunSettings) -> RunSettings:
         if not settings.ffn and settings.mlp == "swiglu":
             ffn = 4 * settings.d_model * 2 // 3 // 64 * 64
             settings = replace(settings, ffn=ffn)
@@ -274,7 +274,7 @@ class Megatron(System):
         parts = settings.devices // (settings.t * settings.p * settings.c)
         return replace(settings, batch=settings.micro_batch * parts)
 
-    def check(self, settings: Settings) -> list[str]:
+    def check(self, settings: RunSettings) -> list[str]:
         remarks: list[str] = []
         if settings.zero > 1 and settings.p > 1:
             remarks.append(
@@ -292,7 +292,10 @@ class Megatron(System):
         return remarks
 
     def render(
-        self, values: Mapping[str, Any], settings: Settings, launch: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        settings: RunSettings,
+        launch: Mapping[str, Any],
     ) -> str:
         lines = [
             f"torchrun --nproc-per-node {settings.per_node} --nnodes {settings.nodes}",

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from distir.errors import DistIRError
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 from distir.exports.systems.table import Values
 from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
@@ -31,7 +31,7 @@ VOCABULARIES = {
 """The words of tokenizers, by the names of Megatron's `--tokenizer-type`."""
 
 
-def padded_vocabulary(settings: Settings) -> int:
+def padded_vocabulary(settings: RunSettings) -> int:
     """Returns the rows of the embedding: a multiple of 128 on each tensor-parallel device."""
     multiple = 128 * settings.t
     return -(-settings.vocab // multiple) * multiple
@@ -42,7 +42,7 @@ def says_vocabulary(values: Values) -> bool:
     return "vocab-size" in values or "padded-vocab-size" in values
 
 
-def read_vocabulary(values: Values, known: Settings) -> Mapping[str, Any]:
+def read_vocabulary(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """Returns the number of words, which may be that of the tokenizer."""
     if count := values["padded-vocab-size"] or values["vocab-size"]:
         return {"vocab": whole("--vocab-size", count)}
@@ -55,14 +55,14 @@ def read_vocabulary(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"vocab": count}
 
 
-def write_vocabulary(settings: Settings) -> Mapping[str, Any]:
+def write_vocabulary(settings: RunSettings) -> Mapping[str, Any]:
     """Returns the options of a vocabulary without a tokenizer."""
     if settings.vocab == VOCABULARIES["GPT2BPETokenizer"]:
         return {}
     return {"tokenizer-type": "NullTokenizer", "vocab-size": settings.vocab}
 
 
-def read_dtype(values: Values, known: Settings) -> Mapping[str, Any]:
+def read_dtype(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """Returns the types of parameters and of the sums of gradients."""
     if on(values["bf16"]):
         return {"dtype": "bf16", "gradients_f32": not on(values["grad-reduce-in-bf16"])}
@@ -70,7 +70,7 @@ def read_dtype(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"dtype": "f16" if on(values["fp16"]) else "f32", "gradients_f32": summed}
 
 
-def write_dtype(settings: Settings) -> Mapping[str, Any]:
+def write_dtype(settings: RunSettings) -> Mapping[str, Any]:
     """Returns the options of the types."""
     if settings.dtype == "bf16":
         less = {} if settings.gradients_f32 else {"grad-reduce-in-bf16": True}
@@ -81,7 +81,7 @@ def write_dtype(settings: Settings) -> Mapping[str, Any]:
     return found
 
 
-def read_zero(values: Values, known: Settings) -> Mapping[str, Any]:
+def read_zero(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """Returns the ZeRO stage of the distributed optimizer, or of FSDP."""
     if on(values["use-torch-fsdp2"]):
         return {"zero": 3}
@@ -96,7 +96,7 @@ def read_zero(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"zero": 1 if on(values["use-distributed-optimizer"]) else 0}
 
 
-def write_zero(settings: Settings) -> Mapping[str, Any]:
+def write_zero(settings: RunSettings) -> Mapping[str, Any]:
     """Returns the options of a ZeRO stage; stages 2 and 3 are Megatron FSDP's."""
     if settings.zero < 2:
         return {"use-distributed-optimizer": True} if settings.zero else {}
@@ -109,7 +109,7 @@ def write_zero(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-def read_overlap(values: Values, known: Settings) -> Mapping[str, Any]:
+def read_overlap(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """Returns the kinds of communication that overlap computation."""
     kinds = {
         "dp": on(values["overlap-grad-reduce"]),
@@ -119,7 +119,7 @@ def read_overlap(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"overlap": ",".join(kind for kind, given in kinds.items() if given)}
 
 
-def write_overlap(settings: Settings) -> Mapping[str, Any]:
+def write_overlap(settings: RunSettings) -> Mapping[str, Any]:
     """Returns the options of overlap. Parameters are gathered with ZeRO only."""
     kinds = settings.overlap.split(",")
     found: dict[str, Any] = {}
@@ -132,21 +132,21 @@ def write_overlap(settings: Settings) -> Mapping[str, Any]:
     return found
 
 
-def read_heads(values: Values, known: Settings) -> Mapping[str, Any]:
+def read_heads(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """Returns the number of heads of keys and values."""
     if not on(values["group-query-attention"]):
         return {"kv_heads": known.heads}
     return {"kv_heads": whole("--num-query-groups", values["num-query-groups"])}
 
 
-def write_heads(settings: Settings) -> Mapping[str, Any]:
+def write_heads(settings: RunSettings) -> Mapping[str, Any]:
     """Returns the options of grouped queries."""
     if settings.kv_heads == settings.heads:
         return {}
     return {"group-query-attention": True, "num-query-groups": settings.kv_heads}
 
 
-def read_pipeline(values: Values, known: Settings) -> Mapping[str, Any]:
+def read_pipeline(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """Returns the schedule and the stages per pipeline rank."""
     each, chunks = (
         values["num-layers-per-virtual-pipeline-stage"],
@@ -169,7 +169,7 @@ def read_pipeline(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"schedule": "interleaved-1f1b", "chunks": found}
 
 
-def write_pipeline(settings: Settings) -> Mapping[str, Any]:
+def write_pipeline(settings: RunSettings) -> Mapping[str, Any]:
     """Returns the options of an interleaved schedule."""
     if settings.schedule not in DEVICE_SCHEDULES:
         raise DistIRError(
@@ -196,7 +196,7 @@ RECOMPUTE = {
 """The options of recomputation; the last one is of versions before Megatron-Core."""
 
 
-def read_recompute(values: Values, known: Settings) -> Mapping[str, Any]:
+def read_recompute(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """Returns the checkpointing policy of the layers."""
     granularity = values["recompute-granularity"]
     if on(values["checkpoint-activations"]):
@@ -228,7 +228,7 @@ def read_recompute(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"checkpoint": str(LayerPolicies.of_runs("whole", "none", runs))}
 
 
-def write_recompute(settings: Settings) -> Mapping[str, Any]:
+def write_recompute(settings: RunSettings) -> Mapping[str, Any]:
     """Returns the options of a checkpointing policy."""
     policies = LayerPolicies.of(settings.checkpoint, "megatron")
     policy, stages = policies.policy, settings.p * max(settings.chunks, 1)
@@ -272,7 +272,7 @@ def write_recompute(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-def read_experts(values: Values, known: Settings) -> Mapping[str, Any]:
+def read_experts(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """Checks that experts are divided like other layers, and in all layers."""
     degree = values["expert-tensor-parallel-size"]
     if degree is not None and str(degree) != str(known.t):
@@ -288,12 +288,12 @@ def read_experts(values: Values, known: Settings) -> Mapping[str, Any]:
     return {}
 
 
-def write_experts(settings: Settings) -> Mapping[str, Any]:
+def write_experts(settings: RunSettings) -> Mapping[str, Any]:
     """Returns no options, as experts are divided like other layers."""
     return {}
 
 
-def read_float8(values: Values, known: Settings) -> Mapping[str, Any]:
+def read_float8(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """Returns the scaling of products in float8."""
     if values["fp8-format"] in (None, "none", False) and not on(values["fp8-hybrid"]):
         return {"float8": ""}
@@ -306,7 +306,7 @@ def read_float8(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"float8": "tensor"}
 
 
-def write_float8(settings: Settings) -> Mapping[str, Any]:
+def write_float8(settings: RunSettings) -> Mapping[str, Any]:
     """Returns the options of float8."""
     if not settings.float8:
         return {}

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 from distir.errors import DistIRError
 from distir.exports.systems.files import read_options, yaml_text
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 from distir.exports.systems.system import Document, System
-from distir.exports.systems.table import Row, Rule, Table, Values
+from distir.exports.systems.table import OptionRule, OptionTable, Row, Values
 
 _MODEL = "model.model_config."
 
 
-def _read_kind(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_kind(values: Values, known: RunSettings) -> Mapping[str, Any]:
     if values["model.model_config.is_starcoder2_config"]:
         raise DistIRError(
             "model.model_config.is_starcoder2_config: DistIR's table of nanotron has LLaMA "
@@ -27,7 +27,7 @@ def _read_kind(values: Values, known: Settings) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _write_kind(settings: Settings) -> Mapping[str, Any]:
+def _write_kind(settings: RunSettings) -> Mapping[str, Any]:
     kind = "is_qwen2_config" if settings.qkv_bias else "is_llama_config"
     if (settings.mlp, settings.norm, settings.position) != ("swiglu", "rms", "rotary"):
         raise DistIRError(
@@ -36,7 +36,7 @@ def _write_kind(settings: Settings) -> Mapping[str, Any]:
     return {_MODEL + kind: True}
 
 
-def _read_sequences(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_sequences(values: Values, known: RunSettings) -> Mapping[str, Any]:
     mode = str(values["parallelism.tp_mode"]).upper()
     if mode not in ("ALL_REDUCE", "REDUCE_SCATTER"):
         raise DistIRError(f"parallelism.tp_mode cannot be {mode}")
@@ -47,7 +47,7 @@ def _read_sequences(values: Values, known: Settings) -> Mapping[str, Any]:
     }
 
 
-def _write_sequences(settings: Settings) -> Mapping[str, Any]:
+def _write_sequences(settings: RunSettings) -> Mapping[str, Any]:
     mode = "REDUCE_SCATTER" if settings.sequence_parallel else "ALL_REDUCE"
     found: dict[str, Any] = {"parallelism.tp_mode": mode}
     if "tp" in settings.overlap:
@@ -55,7 +55,7 @@ def _write_sequences(settings: Settings) -> Mapping[str, Any]:
     return found
 
 
-TABLE = Table(
+TABLE = OptionTable(
     (
         Row("layers", "model.model_config.num_hidden_layers", 32, always=True),
         Row("d_model", "model.model_config.hidden_size", 4096, always=True),
@@ -88,13 +88,13 @@ TABLE = Table(
         Row("seq", "tokens.sequence_length", always=True),
     ),
     (
-        Rule(
+        OptionRule(
             {"model.model_config.is_llama_config": None,
              "model.model_config.is_qwen2_config": None,
              "model.model_config.is_starcoder2_config": None},
             ("mlp", "norm", "position", "bias", "qkv_bias"), _read_kind, _write_kind,
         ),
-        Rule(
+        OptionRule(
             {"parallelism.tp_mode": "ALL_REDUCE",
              "parallelism.tp_linear_async_communication": None},
             ("sequence_parallel", "overlap"), _read_sequences, _write_sequences,
@@ -123,7 +123,7 @@ class Nanotron(System):
     """nanotron, by its YAML file."""
 
     name: ClassVar[str] = "nanotron"
-    table: ClassVar[Table] = TABLE
+    table: ClassVar[OptionTable] = TABLE
     suffixes: ClassVar[tuple[str, ...]] = (".yaml", ".yml")
 
     def parse(self, text: str, path: str, given: Mapping[str, str]) -> Document:
@@ -134,7 +134,7 @@ class Nanotron(System):
                 del found.values[name]
         return found
 
-    def started(self, document: Document, settings: Settings) -> Settings:
+    def started(self, document: Document, settings: RunSettings) -> RunSettings:
         dp = document.values.get("parallelism.dp", 1)
         steps = document.values.get("tokens.batch_accumulation_per_replica", 1)
         model = settings.t * settings.p * settings.c
@@ -150,16 +150,16 @@ class Nanotron(System):
             ) from error
         return replace(settings, devices=devices, batch=batch)
 
-    def settle(self, document: Document, settings: Settings) -> Settings:
+    def settle(self, document: Document, settings: RunSettings) -> RunSettings:
         return replace(settings, schedule=settings.schedule if settings.p > 1 else "")
 
-    def derived(self, settings: Settings) -> Mapping[str, Any]:
+    def derived(self, settings: RunSettings) -> Mapping[str, Any]:
         return {
             "parallelism.dp": settings.r * settings.d,
             "tokens.batch_accumulation_per_replica": settings.k,
         }
 
-    def check(self, settings: Settings) -> list[str]:
+    def check(self, settings: RunSettings) -> list[str]:
         if settings.zero > 1:
             raise DistIRError(f"nanotron has ZeRO stages 0 and 1, not {settings.zero}")
         if settings.experts:
@@ -175,7 +175,7 @@ class Nanotron(System):
         return []
 
     def write(
-        self, settings: Settings, kept: Mapping[str, Any], said: Mapping[str, Any]
+        self, settings: RunSettings, kept: Mapping[str, Any], said: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[str]]:
         if settings.checkpoint == "full":
             settings = replace(settings, checkpoint="whole")
@@ -186,7 +186,10 @@ class Nanotron(System):
         return values, remarks
 
     def render(
-        self, values: Mapping[str, Any], settings: Settings, launch: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        settings: RunSettings,
+        launch: Mapping[str, Any],
     ) -> str:
         return yaml_text(values)
 

@@ -11,9 +11,9 @@ from distir.errors import DistIRError
 from distir.exports.systems import megatron_rules as rules
 from distir.exports.systems.files import read_options, yaml_text
 from distir.exports.systems.megatron import REFUSED, RULES
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 from distir.exports.systems.system import Document, System
-from distir.exports.systems.table import Row, Rule, Table
+from distir.exports.systems.table import OptionRule, OptionTable, Row
 
 _M = "model."
 
@@ -59,18 +59,18 @@ ROWS = (
 """`trainer.devices` are those of a node until the number of nodes is known (`parse`)."""
 
 
-def _renamed(rule: Rule, names: Mapping[str, str]) -> Rule:
+def _renamed(rule: OptionRule, names: Mapping[str, str]) -> OptionRule:
     """Returns a rule of Megatron's with the option names of NeMo."""
 
-    def read(values: Any, known: Settings) -> Mapping[str, Any]:
+    def read(values: Any, known: RunSettings) -> Mapping[str, Any]:
         theirs = {old: values.get(new) for old, new in names.items()}
         return rule.read({**rule.options, **_given(theirs)}, known)
 
-    def write(settings: Settings) -> Mapping[str, Any]:
+    def write(settings: RunSettings) -> Mapping[str, Any]:
         return {names[n]: v for n, v in rule.write(settings).items() if n in names}
 
     options = {new: rule.options.get(old) for old, new in names.items()}
-    return Rule(options, rule.facts, read, write)
+    return OptionRule(options, rule.facts, read, write)
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 _BY_FACT = {rule.facts[0]: rule for rule in RULES if rule.facts}
 
 
-def _read_dtype(values: Any, known: Settings) -> Mapping[str, Any]:
+def _read_dtype(values: Any, known: RunSettings) -> Mapping[str, Any]:
     text = str(values["trainer.precision"]).lower()
     kinds = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "f16", "16-mixed": "f16",
              "32": "f32", "32-true": "f32"}  # fmt: skip
@@ -91,7 +91,7 @@ def _read_dtype(values: Any, known: Settings) -> Mapping[str, Any]:
     return {"dtype": kinds[text], "gradients_f32": kinds[text] == "bf16"}
 
 
-def _write_dtype(settings: Settings) -> Mapping[str, Any]:
+def _write_dtype(settings: RunSettings) -> Mapping[str, Any]:
     kinds = {"bf16": "bf16-mixed", "f16": "16-mixed", "f32": 32}
     return {"trainer.precision": kinds[settings.dtype]}
 
@@ -99,18 +99,18 @@ def _write_dtype(settings: Settings) -> Mapping[str, Any]:
 _DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
 
 
-def _read_zero(values: Any, known: Settings) -> Mapping[str, Any]:
+def _read_zero(values: Any, known: RunSettings) -> Mapping[str, Any]:
     return {"zero": int(values["model.optim.name"] in _DISTRIBUTED)}
 
 
-def _write_zero(settings: Settings) -> Mapping[str, Any]:
+def _write_zero(settings: RunSettings) -> Mapping[str, Any]:
     if settings.zero > 1:
         raise DistIRError(f"nemo has ZeRO stage 1 here, not {settings.zero}")
     name = _DISTRIBUTED[0] if settings.zero else "fused_adam"
     return {"model.optim.name": name}
 
 
-def _read_vocabulary(values: Any, known: Settings) -> Mapping[str, Any]:
+def _read_vocabulary(values: Any, known: RunSettings) -> Mapping[str, Any]:
     given = values["model.override_vocab_size"] or values["model.tokenizer.vocab_size"]
     kind = values["model.tokenizer.type"]
     return rules.read_vocabulary(
@@ -118,20 +118,20 @@ def _read_vocabulary(values: Any, known: Settings) -> Mapping[str, Any]:
     )
 
 
-def _write_vocabulary(settings: Settings) -> Mapping[str, Any]:
+def _write_vocabulary(settings: RunSettings) -> Mapping[str, Any]:
     return {"model.override_vocab_size": settings.vocab}
 
 
-TABLE = Table(
+TABLE = OptionTable(
     ROWS,
     (
-        Rule(
+        OptionRule(
             {"model.tokenizer.vocab_size": None, "model.override_vocab_size": None,
              "model.tokenizer.type": None},
             ("vocab",), _read_vocabulary, _write_vocabulary,
         ),
-        Rule({"trainer.precision": 32}, ("dtype", "gradients_f32"), _read_dtype, _write_dtype),
-        Rule({"model.optim.name": "fused_adam"}, ("zero",), _read_zero, _write_zero),
+        OptionRule({"trainer.precision": 32}, ("dtype", "gradients_f32"), _read_dtype, _write_dtype),
+        OptionRule({"model.optim.name": "fused_adam"}, ("zero",), _read_zero, _write_zero),
         _renamed(
             _BY_FACT["overlap"],
             {"overlap-grad-reduce": "model.optim.overlap_grad_sync",
@@ -185,7 +185,7 @@ class Nemo(System):
     """NeMo, by its YAML configurations."""
 
     name: ClassVar[str] = "nemo"
-    table: ClassVar[Table] = TABLE
+    table: ClassVar[OptionTable] = TABLE
     suffixes: ClassVar[tuple[str, ...]] = (".yaml", ".yml")
 
     def parse(self, text: str, path: str, given: Mapping[str, str]) -> Document:
@@ -211,15 +211,18 @@ class Nemo(System):
         found.values.pop("trainer.num_nodes", None)
         return found
 
-    def vocabulary(self, settings: Settings) -> int:
+    def vocabulary(self, settings: RunSettings) -> int:
         return rules.padded_vocabulary(settings)
 
-    def started(self, document: Document, settings: Settings) -> Settings:
+    def started(self, document: Document, settings: RunSettings) -> RunSettings:
         seq = settings.seq or document.values.get("model.data.seq_length", 0)
         return replace(settings, seq=seq)
 
     def render(
-        self, values: Mapping[str, Any], settings: Settings, launch: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        settings: RunSettings,
+        launch: Mapping[str, Any],
     ) -> str:
         nodes = {
             "trainer.devices": settings.per_node,

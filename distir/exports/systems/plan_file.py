@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from distir.errors import DistIRError
-from distir.exports.systems.settings import MODEL, PRECISION, Settings, chosen
+from distir.exports.systems.settings import MODEL, PRECISION, RunSettings, chosen
 from distir.exports.systems.system import Read
 from distir.planning.plans.plan import GridPlan, LayoutPlan
 from distir.planning.plans.saved_plan import SavedPlan
@@ -19,7 +19,7 @@ _OF_PLAN = (
 """The settings that a plan of the grid has under the same names."""
 
 
-def grid_plan(settings: Settings) -> GridPlan:
+def grid_plan(settings: RunSettings) -> GridPlan:
     """Returns the plan of a run."""
     s = settings
     stages = "uniform" if s.p > 1 and not s.layers % (s.p * max(s.chunks, 1)) else ""
@@ -55,7 +55,7 @@ def run_data(read: Read, system: str) -> dict[str, Any]:
     }
 
 
-def settings_of(plan: SavedPlan, what: str, model: Mapping[str, Any]) -> Settings:
+def settings_of(plan: SavedPlan, what: str, model: Mapping[str, Any]) -> RunSettings:
     """
     Returns the settings of a saved plan. `model` are settings of a model that the user
     gives besides, for plans without one. Raises DistIRError, in which `what` names the
@@ -73,7 +73,7 @@ def settings_of(plan: SavedPlan, what: str, model: Mapping[str, Any]) -> Setting
     run = plan.run or {}
     try:
         known = {**run.get("model", {}), **run.get("precision", {}), **model}
-        settings = replace(Settings(), **{**_of_arguments(plan), **known})
+        settings = replace(RunSettings(), **{**_of_arguments(plan), **known})
         settings = replace(
             settings,
             **chosen_of(own),

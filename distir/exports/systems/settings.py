@@ -9,7 +9,7 @@ from distir.errors import DistIRError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class RunSettings:
     """
     A training run of a decoder: the model, its precision, the batch and the plan.
 
@@ -97,7 +97,7 @@ class Settings:
         """The number of nodes, rounded up."""
         return -(-self.devices // (self.per_node or self.devices))
 
-    def completed(self) -> Settings:
+    def completed(self) -> RunSettings:
         """The settings with the usual sizes in place of sizes that are 0."""
         d_model, heads = self.d_model, self.heads
         ffn = self.ffn or (
@@ -162,7 +162,7 @@ NEEDED = {
 }
 """The settings without a default, with their names in messages."""
 
-_NAMES = [field.name for field in fields(Settings)]
+_NAMES = [field.name for field in fields(RunSettings)]
 
 MODEL = tuple(_NAMES[: _NAMES.index("dtype")])
 """The names of the settings of the model."""
@@ -171,6 +171,6 @@ PRECISION = ("dtype", "gradients_f32", "master", "float8")
 """The names of the settings of the precision."""
 
 
-def chosen(settings: Settings, names: tuple[str, ...]) -> dict[str, Any]:
+def chosen(settings: RunSettings, names: tuple[str, ...]) -> dict[str, Any]:
     """Returns the settings of the given names."""
     return {name: getattr(settings, name) for name in names}

@@ -25,7 +25,7 @@ class Word(NamedTuple):
     line: int
 
 
-class _Part(NamedTuple):
+class _WordPart(NamedTuple):
     """A part of a word: its text, whether it is quoted, and whether `$` is only a sign."""
 
     text: str
@@ -38,7 +38,7 @@ class _Raw:
     """A word before its variables are replaced; `array` are the items of `NAME=(...)`."""
 
     line: int
-    parts: list[_Part] = field(default_factory=list[_Part])
+    parts: list[_WordPart] = field(default_factory=list[_WordPart])
     array: list[_Raw] | None = None
 
     @property
@@ -131,11 +131,11 @@ class _Lexer:
                 end = self.text.find("'", self.at)
                 if end < 0:
                     raise self.error("a quote ' is not closed", word.line)
-                word.parts.append(_Part(self.take(end - self.at), True, True))
+                word.parts.append(_WordPart(self.take(end - self.at), True, True))
                 self.take()
             elif sign == '"':
                 self.take()
-                word.parts.append(_Part(self.quoted(word.line), True, False))
+                word.parts.append(_WordPart(self.quoted(word.line), True, False))
             elif sign == "\\":
                 self.take()
                 if self.peek() == "\n":
@@ -143,18 +143,18 @@ class _Lexer:
                     if not word.parts:
                         word.line = self.line
                 else:
-                    word.parts.append(_Part(self.take(), True, True))
+                    word.parts.append(_WordPart(self.take(), True, True))
             elif sign in "$`":
-                word.parts.append(_Part(self.variable(), False, False))
+                word.parts.append(_WordPart(self.variable(), False, False))
             else:
-                word.parts.append(_Part(self.take(), False, False))
+                word.parts.append(_WordPart(self.take(), False, False))
                 if self.peek() == "(" and re.fullmatch(r"\w+\+?=", word.plain):
                     self.take()
                     items = self.statements(")")
                     word.array = [item for each in items for item in each.words]
                     return word
         if not word.parts and self.peek():
-            word.parts.append(_Part(self.take(), False, False))
+            word.parts.append(_WordPart(self.take(), False, False))
         return word
 
     def quoted(self, line: int) -> str:

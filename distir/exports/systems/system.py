@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from distir.errors import DistIRError
-from distir.exports.systems.settings import Settings
-from distir.exports.systems.table import Rule, Table
+from distir.exports.systems.settings import RunSettings
+from distir.exports.systems.table import OptionRule, OptionTable
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Document:
 @dataclass(frozen=True)
 class Read:
     """
-    Settings that were read from a file, and the rest of it.
+    RunSettings that were read from a file, and the rest of it.
 
     - `kept`: options that stand for no setting, to be written again;
     - `said`: the options that rules read, as they were written;
@@ -47,7 +47,7 @@ class Read:
       those that the system does not have as far as DistIR knows.
     """
 
-    settings: Settings
+    settings: RunSettings
     kept: dict[str, Any]
     said: dict[str, Any]
     launch: dict[str, Any]
@@ -57,14 +57,14 @@ class Read:
 
 
 _SIZES = ("ffn", "head_dim", "kv_heads", "expert_ffn", "positions")
-"""Settings that follow from others if nobody says them."""
+"""RunSettings that follow from others if nobody says them."""
 
 
 class System(ABC):
     """A training system: the table of its options and the form of its files."""
 
     name: ClassVar[str]
-    table: ClassVar[Table]
+    table: ClassVar[OptionTable]
     suffixes: ClassVar[tuple[str, ...]] = ()
     """The endings of a file of this system; any if there are none."""
 
@@ -77,7 +77,10 @@ class System(ABC):
 
     @abstractmethod
     def render(
-        self, values: Mapping[str, Any], settings: Settings, launch: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        settings: RunSettings,
+        launch: Mapping[str, Any],
     ) -> str:
         """Returns the text of a file with the options `values`."""
 
@@ -85,23 +88,23 @@ class System(ABC):
         """Returns an option as users of the system write it."""
         return name
 
-    def started(self, document: Document, settings: Settings) -> Settings:
+    def started(self, document: Document, settings: RunSettings) -> RunSettings:
         """Returns the settings that rules may know, before they are applied."""
         return settings
 
-    def settle(self, document: Document, settings: Settings) -> Settings:
+    def settle(self, document: Document, settings: RunSettings) -> RunSettings:
         """Returns the settings after all rules, where the system derives more of them."""
         return settings
 
-    def vocabulary(self, settings: Settings) -> int:
+    def vocabulary(self, settings: RunSettings) -> int:
         """Returns the rows of the embedding, which systems may pad."""
         return settings.vocab
 
-    def derived(self, settings: Settings) -> Mapping[str, Any]:
+    def derived(self, settings: RunSettings) -> Mapping[str, Any]:
         """Returns options that follow from the settings, to be written in any case."""
         return {}
 
-    def check(self, settings: Settings) -> list[str]:
+    def check(self, settings: RunSettings) -> list[str]:
         """
         Returns remarks on what the system does differently from the plan. Raises
         DistIRError if the system cannot run the plan at all.
@@ -151,7 +154,7 @@ class System(ABC):
                 unknown.append(name)
             else:
                 ignored.append(name)
-        settings = replace(Settings(), **facts)
+        settings = replace(RunSettings(), **facts)
         if document.devices:
             settings = replace(
                 settings, devices=document.devices, per_node=document.per_node
@@ -174,7 +177,7 @@ class System(ABC):
         )
 
     def write(
-        self, settings: Settings, kept: Mapping[str, Any], said: Mapping[str, Any]
+        self, settings: RunSettings, kept: Mapping[str, Any], said: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[str]]:
         """
         Returns the options that say the settings, and remarks on what the system does
@@ -212,7 +215,7 @@ class System(ABC):
 
     @staticmethod
     def _ruled(
-        rule: Rule, settings: Settings, said: Mapping[str, Any]
+        rule: OptionRule, settings: RunSettings, said: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """
         Returns the options of a rule as they were written, if they still say the

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from distir.errors import DistIRError, did_you_mean
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Row:
     @property
     def kind(self) -> type:
         """The type of the setting's values."""
-        return type(getattr(Settings(), self.fact))
+        return type(getattr(RunSettings(), self.fact))
 
     @property
     def is_switch(self) -> bool:
@@ -103,7 +103,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Rule:
+class OptionRule:
     """
     Options that say settings only together, or whose meaning depends on other settings.
 
@@ -117,12 +117,12 @@ class Rule:
 
     options: Mapping[str, Any]
     facts: tuple[str, ...]
-    read: Callable[[Values, Settings], Mapping[str, Any]]
-    write: Callable[[Settings], Mapping[str, Any]]
+    read: Callable[[Values, RunSettings], Mapping[str, Any]]
+    write: Callable[[RunSettings], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Table:
+class OptionTable:
     """
     The options of a system.
 
@@ -134,7 +134,7 @@ class Table:
     """
 
     rows: tuple[Row, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[OptionRule, ...]
     harmless: tuple[str, ...]
     refused: Mapping[str, str]
     source: str

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from distir.errors import DistIRError, did_you_mean
 from distir.exports.systems.files import read_options, toml_text
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 from distir.exports.systems.system import Document, System
-from distir.exports.systems.table import Row, Rule, Table, Values
+from distir.exports.systems.table import OptionRule, OptionTable, Row, Values
 from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
 _P = "parallelism."
@@ -76,7 +76,7 @@ _OLD = (_T, "experimental.")
 """Sections of earlier versions in which options of parallelism stood."""
 
 
-def _read_model(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_model(values: Values, known: RunSettings) -> Mapping[str, Any]:
     name, flavor = str(values["model.name"]), str(values["model.flavor"])
     found = FLAVORS.get((name, flavor))
     if found is None:
@@ -93,7 +93,7 @@ def _read_model(values: Values, known: Settings) -> Mapping[str, Any]:
     return found
 
 
-def _write_model(settings: Settings) -> Mapping[str, Any]:
+def _write_model(settings: RunSettings) -> Mapping[str, Any]:
     for (name, flavor), sizes in FLAVORS.items():
         if all(getattr(settings, n) == size for n, size in sizes.items()):
             return {"model.name": name, "model.flavor": flavor}
@@ -105,11 +105,11 @@ def _write_model(settings: Settings) -> Mapping[str, Any]:
     )
 
 
-def _rest(known: Settings) -> int:
+def _rest(known: RunSettings) -> int:
     return known.devices // (known.t * known.p * known.c)
 
 
-def _read_shards(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_shards(values: Values, known: RunSettings) -> Mapping[str, Any]:
     rest = _rest(known)
     r, shard = (
         values[_P + "data_parallel_replicate_degree"],
@@ -136,7 +136,7 @@ def _read_shards(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"zero": 2 if keeps else 3, "r": r}
 
 
-def _write_shards(settings: Settings) -> Mapping[str, Any]:
+def _write_shards(settings: RunSettings) -> Mapping[str, Any]:
     each = settings.d * settings.e
     if settings.zero == 0:
         return {
@@ -159,7 +159,7 @@ def _write_shards(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-def _read_batch(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_batch(values: Values, known: RunSettings) -> Mapping[str, Any]:
     local, batch = values[_T + "local_batch_size"], values[_T + "global_batch_size"]
     if not isinstance(local, int) or local < 1:
         raise DistIRError(f"local_batch_size wants a whole number, not {local!r}")
@@ -176,7 +176,7 @@ def _read_batch(values: Values, known: Settings) -> Mapping[str, Any]:
     }
 
 
-def _write_batch(settings: Settings) -> Mapping[str, Any]:
+def _write_batch(settings: RunSettings) -> Mapping[str, Any]:
     if settings.p == 1:
         return {
             _T + "local_batch_size": settings.micro_batch,
@@ -189,7 +189,7 @@ def _write_batch(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-def _read_schedule(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_schedule(values: Values, known: RunSettings) -> Mapping[str, Any]:
     if known.p == 1:
         return {"schedule": "", "chunks": 0}
     name = str(values[_P + "pipeline_parallel_schedule"])
@@ -206,7 +206,7 @@ def _read_schedule(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"schedule": schedule, "chunks": chunks}
 
 
-def _write_schedule(settings: Settings) -> Mapping[str, Any]:
+def _write_schedule(settings: RunSettings) -> Mapping[str, Any]:
     if settings.p == 1:
         return {}
     if settings.schedule not in _NAMES:
@@ -220,7 +220,7 @@ def _write_schedule(settings: Settings) -> Mapping[str, Any]:
     return found
 
 
-def _read_recompute(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_recompute(values: Values, known: RunSettings) -> Mapping[str, Any]:
     mode = str(values["activation_checkpoint.mode"])
     option = str(values["activation_checkpoint.selective_ac_option"])
     if mode == "none":
@@ -242,7 +242,7 @@ def _read_recompute(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"checkpoint": "whole" if option == "1" else f"whole:1/{option}"}
 
 
-def _write_recompute(settings: Settings) -> Mapping[str, Any]:
+def _write_recompute(settings: RunSettings) -> Mapping[str, Any]:
     policies = LayerPolicies.of(settings.checkpoint, "torchtitan")
     policy = policies.policy
     if policy == "none":
@@ -267,7 +267,7 @@ def _write_recompute(settings: Settings) -> Mapping[str, Any]:
     )
 
 
-def _read_dtype(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_dtype(values: Values, known: RunSettings) -> Mapping[str, Any]:
     stored, used = (str(values[_T + n]) for n in ("dtype", "mixed_precision_param"))
     if stored not in _BFLOAT or used not in _BFLOAT:
         raise DistIRError(
@@ -278,7 +278,7 @@ def _read_dtype(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"dtype": _BFLOAT[used], "master": True}
 
 
-def _write_dtype(settings: Settings) -> Mapping[str, Any]:
+def _write_dtype(settings: RunSettings) -> Mapping[str, Any]:
     names = {dtype: name for name, dtype in _BFLOAT.items()}
     found: dict[str, Any] = {}
     if settings.dtype != "bf16":
@@ -288,7 +288,7 @@ def _write_dtype(settings: Settings) -> Mapping[str, Any]:
     return found
 
 
-def _read_float8(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_float8(values: Values, known: RunSettings) -> Mapping[str, Any]:
     converters = values["model.converters"] or values["model.handlers"] or ""
     names = converters.split(",") if isinstance(converters, str) else converters
     if values["float8.enable_float8_linear"] is True:
@@ -307,7 +307,7 @@ def _read_float8(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"float8": known_recipes[recipe]}
 
 
-def _write_float8(settings: Settings) -> Mapping[str, Any]:
+def _write_float8(settings: RunSettings) -> Mapping[str, Any]:
     if not settings.float8:
         return {}
     recipes = {
@@ -321,7 +321,7 @@ def _write_float8(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-def _read_overlap(values: Values, known: Settings) -> Mapping[str, Any]:
+def _read_overlap(values: Values, known: RunSettings) -> Mapping[str, Any]:
     new, old = (
         "compile.enable_async_tensor_parallel",
         _P + "enable_async_tensor_parallel",
@@ -330,7 +330,7 @@ def _read_overlap(values: Values, known: Settings) -> Mapping[str, Any]:
     return {"overlap": f"dp,params{tensor}" if known.zero else f"dp{tensor}"}
 
 
-def _write_overlap(settings: Settings) -> Mapping[str, Any]:
+def _write_overlap(settings: RunSettings) -> Mapping[str, Any]:
     if settings.t > 1 and "tp" in settings.overlap:
         return {_P + "enable_async_tensor_parallel": True, "compile.enable": True}
     return {}
@@ -340,7 +340,7 @@ def _aliases(key: str) -> tuple[str, ...]:
     return tuple(section + key for section in _OLD)
 
 
-TABLE = Table(
+TABLE = OptionTable(
     (
         Row("seq", _T + "seq_len", 2048, always=True),
         Row("t", _P + "tensor_parallel_degree", 1, aliases=_aliases("tensor_parallel_degree"), always=True),
@@ -357,27 +357,27 @@ TABLE = Table(
         Row("offload_states", _T + "enable_cpu_offload", False),
     ),
     (
-        Rule({"model.name": "llama3", "model.flavor": "debugmodel"},
+        OptionRule({"model.name": "llama3", "model.flavor": "debugmodel"},
              tuple(next(iter(FLAVORS.values()))), _read_model, _write_model),
-        Rule({_P + "data_parallel_replicate_degree": 1, _P + "data_parallel_shard_degree": -1,
+        OptionRule({_P + "data_parallel_replicate_degree": 1, _P + "data_parallel_shard_degree": -1,
               _P + "fsdp_reshard_after_forward": "default"},
              ("zero", "r"), _read_shards, _write_shards),
-        Rule({_T + "local_batch_size": 8, _T + "global_batch_size": -1,
+        OptionRule({_T + "local_batch_size": 8, _T + "global_batch_size": -1,
               _P + "pipeline_parallel_microbatch_size": 1,
               "experimental.pipeline_parallel_microbatches": None},
              ("micro_batch", "batch"), _read_batch, _write_batch),
-        Rule({_P + "pipeline_parallel_schedule": "1F1B",
+        OptionRule({_P + "pipeline_parallel_schedule": "1F1B",
               _P + "pipeline_parallel_layers_per_stage": None},
              ("schedule", "chunks"), _read_schedule, _write_schedule),
-        Rule({"activation_checkpoint.mode": "selective",
+        OptionRule({"activation_checkpoint.mode": "selective",
               "activation_checkpoint.selective_ac_option": "2"},
              ("checkpoint",), _read_recompute, _write_recompute),
-        Rule({_T + "dtype": "float32", _T + "mixed_precision_param": "bfloat16"},
+        OptionRule({_T + "dtype": "float32", _T + "mixed_precision_param": "bfloat16"},
              ("dtype", "master"), _read_dtype, _write_dtype),
-        Rule({"model.converters": None, "float8.enable_float8_linear": None, "model.handlers": None, "float8.recipe_name": None,
+        OptionRule({"model.converters": None, "float8.enable_float8_linear": None, "model.handlers": None, "float8.recipe_name": None,
               "quantize.linear.float8.recipe_name": None},
              ("float8",), _read_float8, _write_float8),
-        Rule({_P + "enable_async_tensor_parallel": None,
+        OptionRule({_P + "enable_async_tensor_parallel": None,
               "compile.enable_async_tensor_parallel": None, "compile.enable": None},
              ("overlap",), _read_overlap, _write_overlap),
     ),
@@ -409,7 +409,7 @@ class Torchtitan(System):
     """torchtitan, by a TOML file, or by a function in Python that returns a configuration."""
 
     name: ClassVar[str] = "torchtitan"
-    table: ClassVar[Table] = TABLE
+    table: ClassVar[OptionTable] = TABLE
     suffixes: ClassVar[tuple[str, ...]] = (".toml", ".py")
 
     def parse(self, text: str, path: str, given: Mapping[str, str]) -> Document:
@@ -434,7 +434,7 @@ class Torchtitan(System):
                 found.where[new] = found.place(old)
         return found
 
-    def started(self, document: Document, settings: Settings) -> Settings:
+    def started(self, document: Document, settings: RunSettings) -> RunSettings:
         if settings.devices:
             return settings
         r = document.values.get(_P + "data_parallel_replicate_degree", 1)
@@ -448,10 +448,10 @@ class Torchtitan(System):
             settings, devices=r * shard * settings.t * settings.p * settings.c
         )
 
-    def settle(self, document: Document, settings: Settings) -> Settings:
+    def settle(self, document: Document, settings: RunSettings) -> RunSettings:
         return replace(settings, positions=settings.seq)
 
-    def check(self, settings: Settings) -> list[str]:
+    def check(self, settings: RunSettings) -> list[str]:
         if settings.dtype == "f16":
             raise DistIRError(
                 "torchtitan trains in bfloat16 or float32, not in float16"
@@ -471,7 +471,7 @@ class Torchtitan(System):
         return remarks
 
     def write(
-        self, settings: Settings, kept: Mapping[str, Any], said: Mapping[str, Any]
+        self, settings: RunSettings, kept: Mapping[str, Any], said: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[str]]:
         if settings.t == 1:
             settings = replace(settings, sequence_parallel=True)
@@ -480,7 +480,10 @@ class Torchtitan(System):
         return super().write(settings, kept, said)
 
     def render(
-        self, values: Mapping[str, Any], settings: Settings, launch: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        settings: RunSettings,
+        launch: Mapping[str, Any],
     ) -> str:
         if launch.get("python"):
             return _python_text(values)

@@ -15,8 +15,8 @@ from distir.tools.arguments.types import (
 )
 
 if TYPE_CHECKING:
-    from distir.exports.systems.prediction import Prediction, Predictor
-    from distir.exports.systems.settings import Settings
+    from distir.exports.runs.prediction import Prediction, Predictor
+    from distir.exports.systems.settings import RunSettings
     from distir.exports.systems.system import Read, System
 
 _LONGEST = 60.0
@@ -89,9 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from distir.exports.runs.model import approximations
+    from distir.exports.runs.prediction import Predictor
     from distir.exports.systems.huggingface import read_model
-    from distir.exports.systems.model import approximations
-    from distir.exports.systems.prediction import Predictor
     from distir.exports.systems.registry import SYSTEMS
     from distir.hardware import load_cluster
     from distir.tools.arguments.cluster import chosen_profiles
@@ -187,7 +187,7 @@ def _say_read(read: Read, system: System, approximations: list[str]) -> None:
         note(f"ignored, as neither time nor memory depends on them: {names}")
 
 
-def plan_text(s: Settings) -> str:
+def plan_text(s: RunSettings) -> str:
     """Returns the plan of a run in a line."""
     parts = [f"d={s.d} t={s.t} p={s.p}"]
     parts += [f"{name}={getattr(s, name)}" for name in "cer" if getattr(s, name) > 1]
@@ -207,7 +207,7 @@ def plan_text(s: Settings) -> str:
     return ", ".join(parts)
 
 
-def _say(prediction: Prediction, settings: Settings) -> None:
+def _say(prediction: Prediction, settings: RunSettings) -> None:
     from distir.tools.reports.reporting import bytes_text, note, seconds_text
 
     rate = settings.batch / prediction.seconds
@@ -230,9 +230,9 @@ def _improve(
     system: System,
     predictor: Predictor,
     seconds: float,
-) -> tuple[Settings, Prediction]:
+) -> tuple[RunSettings, Prediction]:
     """Searches a faster run, prints the options that it changes, and returns it."""
-    from distir.exports.systems.improvement import improved
+    from distir.exports.runs.improvement import improved
     from distir.solver.clock import Clock
     from distir.tools.reports.reporting import note, progress, seconds_text
 
@@ -275,7 +275,7 @@ def _option(system: System, name: str, value: Any) -> str:
 def _save(
     path: Path,
     read: Read,
-    settings: Settings,
+    settings: RunSettings,
     prediction: Prediction,
     system: System,
     predictor: Predictor,

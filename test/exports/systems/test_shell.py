@@ -67,7 +67,7 @@ def test_lines_are_those_of_the_script():
     ],
 )
 def test_what_cannot_be_read(text: str, message: str):
-    with pytest.raises(DistIRError, match="a.sh") as error:
+    with pytest.raises(DistIRError, match=r"a\.sh") as error:
         Script(text, "a.sh")
     assert message in str(error.value)
 

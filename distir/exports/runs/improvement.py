@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from xdsl.utils.exceptions import VerifyException
 
 from distir.errors import DistIRError
-from distir.exports.systems.prediction import Prediction, Predictor
-from distir.exports.systems.settings import Settings
+from distir.exports.runs.prediction import Prediction, Predictor
+from distir.exports.systems.settings import RunSettings
 from distir.exports.systems.system import System
 from distir.solver.clock import Clock
 
@@ -18,18 +18,18 @@ from distir.solver.clock import Clock
 class Improvement:
     """The fastest run that was found, and the number of runs that were judged."""
 
-    settings: Settings
+    settings: RunSettings
     prediction: Prediction
     judged: int
 
 
 def improved(
-    settings: Settings,
+    settings: RunSettings,
     prediction: Prediction,
     system: System,
     predictor: Predictor,
     clock: Clock,
-    on_better: Callable[[Settings, Prediction], None] | None = None,
+    on_better: Callable[[RunSettings, Prediction], None] | None = None,
 ) -> Improvement:
     """
     Returns the fastest run found from `settings`, whose prediction is `prediction`, with
@@ -64,7 +64,7 @@ def improved(
             return Improvement(best, result, judged)
 
 
-def _can_run(settings: Settings, system: System) -> bool:
+def _can_run(settings: RunSettings, system: System) -> bool:
     """Whether degrees and batch fit, and the system has the plan."""
     try:
         settings.check("the plan")
@@ -74,7 +74,7 @@ def _can_run(settings: Settings, system: System) -> bool:
     return settings.layers % (settings.p * max(settings.chunks, 1)) == 0
 
 
-def _neighbours(s: Settings) -> Iterator[Settings]:
+def _neighbours(s: RunSettings) -> Iterator[RunSettings]:
     """Yields the runs one change away, those that usually matter first."""
     for micro in (2 * s.micro_batch, s.micro_batch // 2):
         if micro:

@@ -9,9 +9,9 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
-from distir.exports.systems.model import training_step
+from distir.exports.runs.model import training_step
 from distir.exports.systems.plan_file import grid_plan
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.simulation import Simulation
 from distir.passes.distribute import DistributePass
@@ -73,7 +73,7 @@ class Predictor:
         self.profiles = tuple(profiles)
         self._programs: dict[tuple[object, ...], ModuleOp] = {}
 
-    def program(self, settings: Settings, vocab: int, batch: int) -> ModuleOp:
+    def program(self, settings: RunSettings, vocab: int, batch: int) -> ModuleOp:
         """Returns the sequential step for a batch, which must not be changed."""
         key = (vocab, batch, settings.dtype, settings.gradients_f32, settings.float8)
         if key not in self._programs:
@@ -82,7 +82,7 @@ class Predictor:
             self._programs[key] = training_step(settings, vocab, batch)
         return self._programs[key]
 
-    def predict(self, settings: Settings, vocab: int) -> Prediction:
+    def predict(self, settings: RunSettings, vocab: int) -> Prediction:
         """
         Returns the prediction for a run. `vocab` is the number of rows of its embedding.
         Raises DistIRError if the program cannot be distributed so.
@@ -96,7 +96,7 @@ class Predictor:
         more = self._simulated(settings, vocab, (few + settings.p) * unit)
         return _extended(first, more, few, settings)
 
-    def _simulated(self, settings: Settings, vocab: int, batch: int) -> Prediction:
+    def _simulated(self, settings: RunSettings, vocab: int, batch: int) -> Prediction:
         module = self.program(settings, vocab, batch).clone()
         replace_cluster(module, self.cluster.clone())
         own = replace(settings, batch=batch)
@@ -123,7 +123,7 @@ def _prediction(result: Simulation) -> Prediction:
 
 
 def _extended(
-    first: Prediction, more: Prediction, few: int, settings: Settings
+    first: Prediction, more: Prediction, few: int, settings: RunSettings
 ) -> Prediction:
     """
     Returns the prediction for all micro-batches from those for `few` of them and for as

@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.exports.systems.settings import Settings
+from distir.exports.systems.settings import RunSettings
 from distir.frontends.models.basic import build_gpt
 from distir.frontends.models.llama import build_llama
 from distir.passes.differentiate import DifferentiatePass
@@ -16,12 +16,12 @@ from distir.passes.expand_float8 import ExpandFloat8Pass
 from distir.passes.float8 import Float8Pass
 
 
-def is_llama(settings: Settings) -> bool:
+def is_llama(settings: RunSettings) -> bool:
     """Whether the model is built as a LLaMA rather than as a GPT-2."""
     return settings.mlp == "swiglu" or settings.norm == "rms"
 
 
-def approximations(settings: Settings) -> list[str]:
+def approximations(settings: RunSettings) -> list[str]:
     """
     Returns the features of the model that its program has otherwise. Raises DistIRError
     for a feature that would change time or memory much.
@@ -58,7 +58,7 @@ def approximations(settings: Settings) -> list[str]:
     return found
 
 
-def training_step(settings: Settings, vocab: int, batch: int) -> ModuleOp:
+def training_step(settings: RunSettings, vocab: int, batch: int) -> ModuleOp:
     """
     Returns the step of the run's model with Adam for a batch of `batch` sequences, and an
     embedding of `vocab` rows. Raises DistIRError.
