@@ -34,6 +34,7 @@ from measured import (
     mlp,
     mpt,
     multi_node,
+    published,
 )
 from measured.rows import Row
 
@@ -47,6 +48,9 @@ LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "mlp_single_gpu*": mlp.load,
     "mpt_fsdp*": mpt.load,
     "multi_node*": multi_node.load,
+    "fms_fsdp*": published.load,
+    "nanotron_*": published.load,
+    "nemo_*": published.load,
     "nccl_allreduce*": collectives.load,
 }
 

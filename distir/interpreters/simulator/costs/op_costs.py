@@ -14,15 +14,16 @@ The other is the time to move the bytes of its operands and results.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
-from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import AnyFloat, IntegerType, TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.kernel import KernelCallOp
 from distir.dialects.onnx_ops.traits import VIEWS
-from distir.dialects.onnx_ops.values import ElementType
+from distir.dialects.onnx_ops.values import ElementType, bytes_per_element
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
 from distir.dialects.tensors import shape_of
@@ -39,6 +40,7 @@ from distir.interpreters.simulator.profiles.measured import OpFigures, figures_o
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
 from distir.interpreters.simulator.work import Product, Work
 from distir.sharding.kernel_rule import evaluated, parse_rule
+from distir.sharding.rule import Rule
 
 
 @dataclass(frozen=True)
@@ -89,18 +91,13 @@ class CostContext:
         """
         return sum(self.operand_bytes) + sum(self.result_bytes)
 
-    @property
+    @cached_property
     def element_type(self) -> str:
         """
-        The element type in which the op computes: the element type of its first tensor.
+        The element type in which the op computes, whatever the order of its operands:
+        see `computing_type`.
         """
-        for value in (*self.op.operands, *self.op.results):
-            if isinstance(value.type, TensorType):
-                element = value.type.element_type
-                if isinstance(element, ElementType):
-                    return element.kind.data
-                return str(element)
-        return "default"
+        return computing_type(self.op, self.work.rule)
 
     @property
     def seconds_at_peak(self) -> float:
@@ -203,6 +200,53 @@ class CostContext:
         if not profile.dispatch.ahead:
             return Cost(max(seconds, profile.dispatch.op))
         return Cost(seconds, issue=profile.dispatch.op)
+
+
+def computing_type(op: Operation, rule: Rule) -> str:
+    """
+    Returns the name of the element type in which an op computes, `default` if it has no
+    tensors.
+
+    It follows from the op's types and its sharding rule, never from the order of
+    operands. If the op multiplies and adds up, the operands that count are those with a
+    dimension that the results lack, such as the two matrices of a product, without
+    their scales. Of them floats count before integers, such as positions or labels, and
+    of several types the narrowest: libraries multiply in the type of the factors, and
+    keep sums, statistics and masks in wider ones. Results decide only if no operand is
+    a tensor.
+    """
+    operands: Sequence[SSAValue] = op.operands
+    if rule.flops:
+        summed = set(range(len(rule.factors))) - rule.result_factors
+        operands = [
+            value
+            for value, dims in zip(operands, rule.operands, strict=False)
+            if any(factor in summed for dim in dims for factor in dim)
+        ] or operands
+    for values in (operands, op.operands, op.results):
+        types = {
+            value.type.element_type
+            for value in values
+            if isinstance(value.type, TensorType)
+        }
+        if types:
+            return min(map(_rank_of_type, types))[-1]
+    return DEFAULT
+
+
+@lru_cache
+def _rank_of_type(element: Attribute) -> tuple[bool, bool, float, str]:
+    """
+    Returns a sort key that puts floats before integers, both before booleans and other
+    types, and narrow types before wide ones, and ends with the name of the type.
+    """
+    name = element.kind.data if isinstance(element, ElementType) else str(element)
+    is_float = isinstance(element, AnyFloat) or name.startswith("float")
+    is_number = is_float or (
+        isinstance(element, IntegerType) and element.width.data > 1
+    )
+    width = bytes_per_element(element) if is_number else 0.0
+    return not is_float, not is_number, width, name
 
 
 CostFunction = Callable[[CostContext], Cost]
