@@ -27,6 +27,13 @@ from distir.dialects.onnx_ops.values import ElementType, bytes_per_element
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
 from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.losses import (
+    LOGITS_AT_ONCE,
+    CrossEntropyGradOp,
+    CrossEntropyOp,
+    CrossEntropyPartGradOp,
+    ExponentialSumOp,
+)
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
 from distir.interpreters.simulator.fusion import (
@@ -59,6 +66,37 @@ FREE = Cost(0.0)
 
 NARROW = ("f16", "bf16")
 """The element types whose losses are computed in 32 bits."""
+
+_COPYING = (
+    CrossEntropyOp,
+    CrossEntropyGradOp,
+    CrossEntropyPartGradOp,
+    ExponentialSumOp,
+)
+"""The ops of losses that read logits and compute with them in 32 bits or more."""
+
+
+def copies_of_part(op: Operation, size: int, element: str) -> int:
+    """
+    Returns the bytes of the copies of logits that a generated package makes for a loss
+    or its gradient. `size` is the number of bytes of the logits, of element type
+    `element`. Packages compute `LOGITS_AT_ONCE` of them at a time: for the loss, the
+    logits of this part in 32 bits if they have 16, and their log-softmax; for the
+    gradient, the softmax in 32 bits, and the gradient of the part beside the whole one.
+    """
+    if not isinstance(op, _COPYING):
+        return 0
+    width = 2 if element in NARROW else 8 if element == "f64" else 4
+    wide, logits = max(width, 4), size // width
+    part = min(logits, LOGITS_AT_ONCE)
+    if isinstance(op, CrossEntropyOp):
+        return part * (wide if width == wide else 2 * wide)
+    is_cut = logits > part
+    if isinstance(op, ExponentialSumOp):
+        return part * wide
+    if width == wide:
+        return part * wide if is_cut else 0
+    return part * (wide + (width if is_cut else 0))
 
 
 @dataclass(frozen=True)
@@ -114,13 +152,16 @@ class CostContext:
     @property
     def copies_of_logits(self) -> int:
         """
-        The bytes of the 32-bit copies of 16-bit logits that the software makes for a
-        loss or its gradient, as the profile says; 0 for other ops.
+        The bytes of the 32-bit copies of logits that the software makes for a loss or
+        its gradient; 0 for other ops, and without a profile. They are those that the
+        profile names, or else those of generated packages (`copies_of_part`).
         """
         profile = self.device.profile
-        if profile is None or not profile.memory.logit:
+        if profile is None or class_of(self.op) != "loss":
             return 0
-        if class_of(self.op) != "loss" or self.element_type not in NARROW:
+        if profile.memory.logit is None:
+            return copies_of_part(self.op, max(self.operand_bytes), self.element_type)
+        if self.element_type not in NARROW:
             return 0
         return round(profile.memory.logit * max(self.operand_bytes) / 2)
 
