@@ -37,8 +37,10 @@ from distir.dialects.train_ops.losses import (
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
 from distir.interpreters.simulator.fusion import (
+    accumulated,
     fusions_around,
     is_bucketed,
+    is_free,
     is_view,
     joins,
     stays,
@@ -225,6 +227,10 @@ class CostContext:
         sizes = (*self.operand_bytes, *self.result_bytes)
         if is_view(self.op, profile.fusion) or max(sizes, default=0) <= 8:
             return FREE  # numbers are the host's business
+        if is_free(self.op, profile.fusion):
+            return FREE
+        if accumulated(self.op, profile.fusion):
+            moved = 2 * sum(self.result_bytes)  # the sum; the gradient stays
         moved, goes_on = self._moved(moved, profile.fusion)
         op_class = class_of(self.op) or ("contraction" if flops else "elementwise")
         curve = profile.curve(self.element_type, op_class)
