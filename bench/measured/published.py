@@ -3,7 +3,8 @@ Training runs that others published with their configuration: IBM's fms-fsdp (FS
 NVIDIA's NeMo and Megatron-Bridge in FP8, Hugging Face's nanotron. Each file has its sources.
 
 No profile was fitted to any of them. A row is distributed for the profile that it is predicted
-with, as `distir distribute --profile` does. `Published.memory` predicts what a row allocates.
+with. Scripts in eager PyTorch have the profiles of scripts by hand, as their losses make copies
+of all logits.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def load(data: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
     for record in data["records"]:
         row = Published(record)
-        rows.append(Row(record["name"], record["measured_s"], row.ideal, row))
+        name, seconds = record["name"], record["measured_s"]
+        rows.append(Row(name, seconds, row.ideal, row, row.hardware))
     return rows
 
 
@@ -50,6 +52,17 @@ class Published:
 
     def __call__(self) -> float:
         return self.simulation().step_time_s
+
+    @property
+    def hardware(self) -> str:
+        """The kind of device."""
+        return "A100" if "a100" in self.record["cluster"] else "H100"
+
+    @property
+    def profile(self) -> str:
+        """The profile of the run's software."""
+        matched = self.record["matched"]
+        return f"{self.hardware}-pytorch" if matched == "auto" else matched
 
     @property
     def ideal(self) -> float:
@@ -99,11 +112,11 @@ class Published:
             # Layers are dealt out evenly where they can be, as these systems do.
             count = options["p"] * options.get("chunks", 1)
             stages = ("uniform",) if not sizes["layers"] % count else ()
-        DistributePass(
-            **options, stages=stages, profile=(self.record["matched"],)
-        ).apply(Context(), module)
+        DistributePass(**options, stages=stages, profile=(self.profile,)).apply(
+            Context(), module
+        )
         return module
 
     def simulation(self) -> Simulation:
         """Returns the simulation of the step, with the profile that fits the software."""
-        return simulate(self.program(), profiles=(self.record["matched"],))
+        return simulate(self.program(), profiles=(self.profile,))

@@ -7,7 +7,7 @@ as with the current scaling of NVIDIA's Transformer Engine, and none waits for o
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -35,10 +35,11 @@ def _leave(value: SSAValue) -> None:
     Makes a value that is partial over micro-batches one of each micro-batch, and also
     what is resharded from it.
     """
-    layout = layout_of(value)
-    if layout is None or not isinstance(over_time(value), PartialPlacement):
+    layout, type_ = layout_of(value), value.type
+    is_partial = isinstance(over_time(value), PartialPlacement)
+    if layout is None or not is_partial or not isinstance(type_, TensorType):
         return
-    own = with_layout(value.type, layout.without_partial([TIME_AXIS]))
+    own = with_layout(type_, layout.without_partial([TIME_AXIS]))
     value = Rewriter.replace_value_with_new_type(value, own)
     for use in list(value.uses):
         op = use.operation
