@@ -6,6 +6,7 @@ them, and no more than the gradients of two layers wait to be scattered.
 from __future__ import annotations
 
 import functools
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def test_a_layer_is_gathered_before_the_gradients_in_front_of_it_are_scattered(
     ops = list(entry_function(module).body.block.ops)
     place = {op: i for i, op in enumerate(ops)}
     calls = [op for op in ops if isinstance(op, CallOp)]
-    for before, call in zip(calls[4:-1], calls[5:], strict=True):
+    for before, call in pairwise(calls[4:]):
         sources = [v.owner for v in call.operands]
         gathers = [op for op in sources if isinstance(op, AllGatherOp)]
         assert gathers and all(place[op] < place[before] for op in gathers)
