@@ -148,13 +148,17 @@ class CommunicationPlacer:
         contraction. The first reduction runs meanwhile, so that no device waits for it.
         """
         works = [i for i, op in enumerate(ops) if _works_long(op)]
+        index = {op: i for i, op in enumerate(ops)}
         started = {v: i for i, op in enumerate(ops) for v in self._arriving(op)}
         after: dict[int, list[Operation]] = {}
         for i, op in enumerate(ops):
-            if isinstance(op, REDUCTIONS) and kind_of(op) in self.kinds:
+            if not isinstance(op, REDUCTIONS) or "dp" not in self.kinds:
+                continue
+            if kind_of(op) == "dp":
                 first = started.get(op.source, len(ops))
                 place = next((w for w in works if w > first), first)
-                if i < place < len(ops):
+                users = [index.get(u.operation, len(ops)) for u in op.result.uses]
+                if i < place < min(users, default=len(ops)):
                     after.setdefault(place, []).append(op)
         moved = {op for group in after.values() for op in group}
         placed: list[Operation] = []
