@@ -51,7 +51,6 @@ micro-batches, such as `-t`.
 
 _OPTIONS = {
     "--batch-norm-micro-batches": 'batch_norm="device"',
-    "--float8 row-gw-hp": 'float8="row-gw-hp"',
     "equal_features (--equal-features)": "equal_features=True",
 }
 """
