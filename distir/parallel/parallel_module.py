@@ -75,6 +75,12 @@ class ParallelModule(nn.Module):
         self._labels = labels
         self._steps = steps
         program = self._program = steps.base
+        if detect_nan and program.gradients:
+            raise DistIRError(
+                "parallelize: detect_nan=True runs a step with NaN again, with the loss in "
+                "it, and this module gives outputs, of which the script computes the loss; "
+                "leave it out, or give the loss to parallelize (loss=...)"
+            )
         if check is not None and program.gradients:
             raise DistIRError(
                 'parallelize: check="step" compares the loss of the first step, and this '
