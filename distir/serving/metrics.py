@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from typing import Any, NamedTuple, Protocol
@@ -70,6 +70,14 @@ class ServiceMetrics:
             counts.largest_batch,
             counts.cache_share,
         )
+
+    def steady(self) -> ServiceMetrics:
+        """
+        Returns the metrics of the requests in the middle: without the first fifth, which
+        find an empty service, and the last tenth, which leave one.
+        """
+        count = len(self.served)
+        return replace(self, served=self.served[count // 5 : count - count // 10])
 
     @property
     def generated(self) -> int:

@@ -27,8 +27,8 @@ class Limits:
     """
 
     cache_tokens: int
-    max_sequences: int = 256
-    batched_tokens: int = 2048
+    max_sequences: int
+    batched_tokens: int
     lanes: int = 1
     admission: Admission = "preempt"
 

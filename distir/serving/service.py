@@ -51,6 +51,27 @@ def serve(requests: Sequence[Request], pool: Pool) -> ServiceMetrics:
     return ServiceMetrics.of(served, replicas)
 
 
+def serve_generation(requests: Sequence[Request], pool: Pool) -> ServiceMetrics:
+    """
+    Simulates replicas that generate only: the caches of `requests` arrive at their
+    arrivals, with the first token. Raises DistIRError if a request does not fit into
+    the cache.
+    """
+    rest = [
+        Request(r.arrival_s, r.prompt + 1, r.generate - 1, r.prompt + 1)
+        for r in requests
+        if r.generate > 1
+    ]
+    replicas, found = _run(rest, pool)
+    served = [
+        Served(
+            p.request.arrival_s, p.request.arrival_s, p.end_s, p.request.generate + 1
+        )
+        for p in found
+    ]
+    return ServiceMetrics.of(served, replicas)
+
+
 def serve_disaggregated(
     requests: Sequence[Request], reading: Pool, generating: Pool, transfer: Transfer
 ) -> ServiceMetrics:

@@ -57,7 +57,7 @@ class DecoderSizes:
     head_width: int
     ffn: int
     vocab: int
-    dtype: str = "bf16"
+    dtype: str
     gated: bool = True
     tied: bool = False
     expert_layers: int = 0

@@ -276,7 +276,6 @@ def _has_head(entry: FuncOp, table: SSAValue, vocab: int) -> bool:
     for op in entry.body.block.ops:
         if op.name in ("onnx.MatMul", "onnx.Gemm"):
             weight, _ = _weight(op.operands[1])
-            if weight is not None and weight is not table:
-                if vocab in shape_of(weight):
-                    return True
+            if weight is not None and weight is not table and vocab in shape_of(weight):
+                return True
     return False
