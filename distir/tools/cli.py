@@ -19,6 +19,10 @@ COMMANDS = {
     "show": ("show", "show how a program is split and what its devices send"),
     "simulate": ("simulate", "predict step time, memory and communication"),
     "search": ("search", "find the best way to distribute a program"),
+    "serve-plan": (
+        "serve_plan",
+        "find the best plan for a service that generates tokens",
+    ),
     "check": ("check", "compare two programs on the same inputs"),
     "lower": ("lower", "write the PyTorch package that runs a program"),
     "run": ("run", "run a program on real processes"),

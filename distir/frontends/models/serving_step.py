@@ -8,10 +8,8 @@ other kernels, such as rotating queries and keys by their positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from xdsl.dialects.builtin import ModuleOp, i64
 from xdsl.ir import Attribute, SSAValue
 
@@ -187,10 +185,7 @@ def _layer(
     h = b.linear("self_attn.o_proj", h, sizes.d_model, bias=False)
     x = b.at().elementwise("Add", x, h)
     h = b.rms_norm("post_attention_layernorm", x, _EPSILON)
-    if is_mixed:
-        h = _mixture(b, sizes, h)
-    else:
-        h = _mlp(b, "mlp", h, sizes.ffn, sizes.gated)
+    h = _mixture(b, sizes, h) if is_mixed else _mlp(b, "mlp", h, sizes.ffn, sizes.gated)
     out = b.at().elementwise("Add", x, h)
     name = "expert_layer" if is_mixed else "layer"
     return Layer(b.finish(name, [out, *own]), b.own)

@@ -82,7 +82,7 @@ class ServiceOptions:
         "most tokens in a step, for each of -e devices; longer prompts are read in chunks. "
         "Several values are tried (default 512,2048,8192)",
         metavar="N,...",
-        kind="positive_integers",
+        several=True,
     )
     memory_share: float = option(
         0.9,

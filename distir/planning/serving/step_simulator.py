@@ -31,7 +31,7 @@ from distir.serving.step_times import StepTable, StepTime
 SHORT = 64
 """The tokens in each cache of the decoding steps with short contexts."""
 
-BATCHES = (1, 4, 16, 64, 256, 1024)
+BATCHES = (1, 4, 16, 64, 128, 256, 1024)
 """The batches of decoding steps that are simulated."""
 
 PROMPTS = (16, 128, 512, 2048, 8192)

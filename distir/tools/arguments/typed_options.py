@@ -254,6 +254,29 @@ class SearchingOptions(TypedDict, total=False):
     resume: str | Path
 
 
+class ServePlanOptions(TypedDict, total=False):
+    """The options of `distir serve-plan`."""
+
+    cluster: Required[str | Path]
+    devices: int
+    prompt: int
+    generate: int
+    trace: str | Path
+    rate: str | float
+    ttft: str | float
+    tpot: str | float
+    percentile: Literal[50, 90, 99]
+    placement: Literal["both", "aggregated", "disaggregated"]
+    prefix_hits: str | float
+    max_sequences: int
+    batched_tokens: int | Sequence[int]
+    memory_share: str | float
+    admission: Literal["preempt", "reserve"]
+    requests: int
+    seed: int
+    profile: str | Path | Sequence[str | Path]
+
+
 class ShowOptions(DistributeOptions, total=False):
     """The options of `distir show`."""
 
