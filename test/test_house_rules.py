@@ -18,6 +18,7 @@ FOLDER = Path(distir.__file__).parent
 
 ANSWERS = {
     "planning/grid/evaluate.py": "what cannot be is a row of the result, with its reason",
+    "planning/serving/search.py": "a shape that cannot be distributed is refused with the reason",
     "launch/step_times.py": "what runs out of memory is a row of the result",
     "parallel/packages.py": "what is wrong on rank 0 is sent to all ranks, which raise it",
 }

@@ -6,14 +6,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from distir.serving.requests import Request
+from distir.serving.requests import TokenRequest
 from distir.serving.step_times import StepTimes, causal_pairs
 
 Admission = Literal["preempt", "reserve"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class ReplicaLimits:
     """
     The limits of a replica.
 
@@ -42,7 +42,7 @@ class Progress:
     """
 
     index: int
-    request: Request
+    request: TokenRequest
     length: int
     to_read: int
     left: int
@@ -91,7 +91,7 @@ class Replica:
     are done.
     """
 
-    def __init__(self, times: StepTimes, limits: Limits):
+    def __init__(self, times: StepTimes, limits: ReplicaLimits):
         self.times, self.limits = times, limits
         self.lanes = [Lane() for _ in range(limits.lanes)]
         self.waiting: deque[Progress] = deque()
@@ -107,7 +107,7 @@ class Replica:
         self.steps = 0
         self.largest_batch = 0
 
-    def push(self, index: int, request: Request) -> None:
+    def push(self, index: int, request: TokenRequest) -> None:
         """Adds a request that has arrived."""
         self.outstanding += 1
         to_read = request.prompt - request.cached

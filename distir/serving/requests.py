@@ -13,7 +13,7 @@ from distir.errors import DistIRError
 
 
 @dataclass(frozen=True)
-class Request:
+class TokenRequest:
     """
     One request: its arrival in seconds, the tokens of its prompt, and the number of
     tokens to generate. `cached` tokens of the prompt need no computation, because their
@@ -39,7 +39,7 @@ class Workload:
     pattern in less time.
     """
 
-    requests: Sequence[Request]
+    requests: Sequence[TokenRequest]
 
     @property
     def mean_generated(self) -> float:
@@ -56,13 +56,13 @@ class Workload:
         """The most tokens that one request has in the cache."""
         return max(r.tokens for r in self.requests)
 
-    def at_rate(self, rate: float) -> list[Request]:
+    def at_rate(self, rate: float) -> list[TokenRequest]:
         """
         Returns the requests at `rate` requests/s; at an infinite rate, all of them
         arrive at second 0.
         """
         return [
-            Request(
+            TokenRequest(
                 r.arrival_s / rate if rate < inf else 0.0,
                 r.prompt,
                 r.generate,
@@ -80,10 +80,10 @@ def poisson_workload(
     rate 1/s. `prefix_hits` is the share of a prompt's tokens that a prefix cache holds.
     """
     random = Random(seed)
-    now, found = 0.0, list[Request]()
+    now, found = 0.0, list[TokenRequest]()
     for _ in range(count):
         now += random.expovariate(1.0)
-        found.append(Request(now, prompt, generate, _cached(prompt, prefix_hits)))
+        found.append(TokenRequest(now, prompt, generate, _cached(prompt, prefix_hits)))
     return Workload(found)
 
 
@@ -122,13 +122,15 @@ def read_trace(path: Path, prefix_hits: float = 0.0) -> tuple[Workload, float]:
         )
     rate = (len(found) - 1) / (last - first)
     scaled = [
-        Request((r.arrival_s - first) * rate, r.prompt, r.generate, r.cached)
+        TokenRequest((r.arrival_s - first) * rate, r.prompt, r.generate, r.cached)
         for r in found
     ]
     return Workload(scaled), rate
 
 
-def _request(path: Path, line: int, row: dict[str, str], prefix_hits: float) -> Request:
+def _request(
+    path: Path, line: int, row: dict[str, str], prefix_hits: float
+) -> TokenRequest:
     try:
         arrival = float(row["arrival_s"])
         prompt, generate = int(row["prompt"]), int(row["generate"])
@@ -139,4 +141,4 @@ def _request(path: Path, line: int, row: dict[str, str], prefix_hits: float) -> 
             f"line {line} of the trace {path} must be a time in seconds and two positive "
             f"whole numbers of tokens, prompt and generate"
         )
-    return Request(arrival, prompt, generate, _cached(prompt, prefix_hits))
+    return TokenRequest(arrival, prompt, generate, _cached(prompt, prefix_hits))

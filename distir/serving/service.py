@@ -12,8 +12,8 @@ from math import inf
 
 from distir.errors import DistIRError
 from distir.serving.metrics import Served, ServiceMetrics
-from distir.serving.replica import Limits, Progress, Replica
-from distir.serving.requests import Request
+from distir.serving.replica import Progress, Replica, ReplicaLimits
+from distir.serving.requests import TokenRequest
 from distir.serving.step_times import StepTimes
 
 
@@ -22,12 +22,12 @@ class Pool:
     """`count` equal replicas: the times of their steps, and their limits."""
 
     times: StepTimes
-    limits: Limits
+    limits: ReplicaLimits
     count: int = 1
 
 
 @dataclass(frozen=True)
-class Transfer:
+class CacheTransfer:
     """
     What sending a cache from a replica to another one takes: `latency_s`, and
     `token_s` for each token. A replica sends one cache after the other.
@@ -37,7 +37,7 @@ class Transfer:
     token_s: float
 
 
-def serve(requests: Sequence[Request], pool: Pool) -> ServiceMetrics:
+def serve(requests: Sequence[TokenRequest], pool: Pool) -> ServiceMetrics:
     """
     Simulates a service whose replicas read prompts and generate. A request goes to the
     replica with the fewest requests in progress. `requests` are in order of their
@@ -51,14 +51,14 @@ def serve(requests: Sequence[Request], pool: Pool) -> ServiceMetrics:
     return ServiceMetrics.of(served, replicas)
 
 
-def serve_generation(requests: Sequence[Request], pool: Pool) -> ServiceMetrics:
+def serve_generation(requests: Sequence[TokenRequest], pool: Pool) -> ServiceMetrics:
     """
     Simulates replicas that generate only: the caches of `requests` arrive at their
     arrivals, with the first token. Raises DistIRError if a request does not fit into
     the cache.
     """
     rest = [
-        Request(r.arrival_s, r.prompt + 1, r.generate - 1, r.prompt + 1)
+        TokenRequest(r.arrival_s, r.prompt + 1, r.generate - 1, r.prompt + 1)
         for r in requests
         if r.generate > 1
     ]
@@ -73,14 +73,17 @@ def serve_generation(requests: Sequence[Request], pool: Pool) -> ServiceMetrics:
 
 
 def serve_disaggregated(
-    requests: Sequence[Request], reading: Pool, generating: Pool, transfer: Transfer
+    requests: Sequence[TokenRequest],
+    reading: Pool,
+    generating: Pool,
+    transfer: CacheTransfer,
 ) -> ServiceMetrics:
     """
     Simulates a service in which the replicas of `reading` read prompts, which gives
     first tokens, and send the caches to those of `generating`. Raises DistIRError if a
     request does not fit into the cache.
     """
-    prompts = [Request(r.arrival_s, r.prompt, 1, r.cached) for r in requests]
+    prompts = [TokenRequest(r.arrival_s, r.prompt, 1, r.cached) for r in requests]
     readers, read = _run(prompts, reading)
     # A replica's link is busy with one cache after the other.
     links: dict[int, float] = {}
@@ -96,7 +99,7 @@ def serve_disaggregated(
         moved.append((at, i))
     moved.sort()
     rest = [
-        Request(
+        TokenRequest(
             at, requests[i].prompt + 1, requests[i].generate - 1, requests[i].prompt + 1
         )
         for at, i in moved
@@ -146,7 +149,7 @@ class Replicas:
 
 
 def _run(
-    requests: Sequence[Request], pool: Pool
+    requests: Sequence[TokenRequest], pool: Pool
 ) -> tuple[Replicas, Sequence[Progress]]:
     """
     Runs requests through a pool. Returns its replicas, and the state of each request at
@@ -203,7 +206,7 @@ def _run(
     return Replicas(replicas, index_of), [done[i] for i in range(len(requests))]
 
 
-def _check_sizes(requests: Sequence[Request], limits: Limits) -> None:
+def _check_sizes(requests: Sequence[TokenRequest], limits: ReplicaLimits) -> None:
     """Raises DistIRError if a request alone does not fit into the cache."""
     longest = max((request.tokens for request in requests), default=0)
     if longest > limits.cache_tokens:

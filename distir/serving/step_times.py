@@ -50,7 +50,7 @@ def causal_pairs(start: int, count: int) -> int:
 
 
 @dataclass(frozen=True)
-class Curve:
+class PiecewiseLinear:
     """
     A function of one number that is linear between given points. Beyond the last point
     it goes on with the slope before it, and below the first it is constant.
@@ -108,7 +108,7 @@ class StepTable:
         self.batches, self.contexts = batches, contexts
         self.decode_times, self.prefill_times = decode, prefill
         self.pair_s = pair_s
-        self._rows: dict[int, tuple[Curve, Curve]] = {}
+        self._rows: dict[int, tuple[PiecewiseLinear, PiecewiseLinear]] = {}
         self._read: dict[int, StepTime] = {}
 
     def step(self, decoding: int, context: int, new: int, pairs: int) -> StepTime:
@@ -136,20 +136,20 @@ class StepTable:
         # Contexts grow by one with each step.
         return row.sum(each, count)
 
-    def _row(self, decoding: int) -> tuple[Curve, Curve]:
+    def _row(self, decoding: int) -> tuple[PiecewiseLinear, PiecewiseLinear]:
         """
         Returns latency and slowest stage of `decoding` sequences, by the context of
         each.
         """
-        sides = list[Curve]()
+        sides = list[PiecewiseLinear]()
         for side in range(2):
             values = [
-                Curve(self.batches, [times[i][side] for times in self.decode_times])(
-                    decoding
-                )
+                PiecewiseLinear(
+                    self.batches, [times[i][side] for times in self.decode_times]
+                )(decoding)
                 for i in range(len(self.contexts))
             ]
-            sides.append(Curve(self.contexts, values))
+            sides.append(PiecewiseLinear(self.contexts, values))
         row = self._rows[decoding] = (sides[0], sides[1])
         return row
 
@@ -158,7 +158,9 @@ class StepTable:
         counts = [count for count, _ in self.prefill_times]
         found = StepTime(
             *(
-                Curve(counts, [time[side] for _, time in self.prefill_times])(tokens)
+                PiecewiseLinear(counts, [time[side] for _, time in self.prefill_times])(
+                    tokens
+                )
                 for side in range(2)
             )
         )

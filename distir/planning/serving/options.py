@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distir.hardware.options import ProfileOptions
+from distir.interpreters.simulator.options import SimulationOptions
 from distir.options import option, same_option
 
 PLACEMENTS = ("both", "aggregated", "disaggregated")
@@ -27,10 +28,11 @@ class ServiceOptions:
         "tokens to generate for each prompt",
         metavar="N",
     )
-    trace: str | None = option(
-        None,
-        "requests from a CSV file with the columns arrival_s, prompt and generate, instead "
-        "of --prompt, --generate and --rate",
+    trace: str | None = same_option(
+        SimulationOptions,
+        "trace",
+        help="requests from a CSV file with the columns arrival_s, prompt and generate, "
+        "instead of --prompt, --generate and --rate",
         metavar="requests.csv",
         kind="input_file",
     )
@@ -115,4 +117,23 @@ class ServiceOptions:
         help="what the devices reach in practice: a built-in profile, a file that `distir "
         "calibrate` wrote, or none for the data sheets (default: the profile that the "
         "cluster names with -serving behind it, else that profile)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceFiles:
+    """Options for the files that a plan of a service is written to."""
+
+    json: str | None = same_option(
+        SimulationOptions,
+        "json",
+        help="write all that was found to a file, which `distir export --to vllm` and "
+        "others read",
+        metavar="plan.json",
+    )
+    html: str | None = same_option(
+        SimulationOptions,
+        "html",
+        help="write a report with plots to open in a browser; one file that needs no "
+        "network",
     )

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from distir.serving.metrics import ServiceMetrics
-from distir.serving.replica import Limits
+from distir.serving.replica import ReplicaLimits
 
 
 @dataclass(frozen=True, order=True)
@@ -38,7 +38,7 @@ class ReplicaPool:
 
     shape: ReplicaShape
     count: int
-    limits: Limits
+    limits: ReplicaLimits
 
     @property
     def devices(self) -> int:

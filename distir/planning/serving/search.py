@@ -29,11 +29,11 @@ from distir.planning.serving.step_simulator import (
     StepSimulator,
 )
 from distir.serving.metrics import ServiceMetrics
-from distir.serving.replica import Admission, Limits
-from distir.serving.requests import Request, Workload
+from distir.serving.replica import Admission, ReplicaLimits
+from distir.serving.requests import TokenRequest, Workload
 from distir.serving.service import (
+    CacheTransfer,
     Pool,
-    Transfer,
     serve,
     serve_disaggregated,
     serve_generation,
@@ -56,7 +56,7 @@ class _Replica(NamedTuple):
 
     shape: ReplicaShape
     table: StepTable
-    limits: Limits
+    limits: ReplicaLimits
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class ServiceSearch:
         admission: Admission = (
             "reserve" if self.options.admission == "reserve" else "preempt"
         )
-        limits = Limits(
+        limits = ReplicaLimits(
             tokens,
             self.options.max_sequences * shape.e,
             budget * shape.e,
@@ -303,7 +303,7 @@ class ServiceSearch:
             f"requests{why}; give more --devices, or shorter requests"
         )
 
-    def _requests(self, pool: ReplicaPool, rate: float) -> list[Request]:
+    def _requests(self, pool: ReplicaPool, rate: float) -> list[TokenRequest]:
         """
         Returns requests at a rate: several times as many as may be in progress, so that
         the service settles.
@@ -492,7 +492,7 @@ class ServiceSearch:
 
         return self._highest(replica, load)
 
-    def transfer(self, source: ReplicaShape, target: ReplicaShape) -> Transfer:
+    def transfer(self, source: ReplicaShape, target: ReplicaShape) -> CacheTransfer:
         """
         Returns what sending caches takes: the devices of the smaller replica send, or
         receive, their parts at the same time, over the network.
@@ -509,7 +509,7 @@ class ServiceSearch:
 
         latency = seconds(0.0)
         token_s = (seconds(each * tokens / links) - latency) / tokens
-        return Transfer(latency, token_s)
+        return CacheTransfer(latency, token_s)
 
     def _verified(self, plan: ServicePlan, rate: float) -> LoadPoint | None:
         """

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.planning.serving.options import ServiceOptions
+from distir.planning.serving.options import ServiceFiles, ServiceOptions
 from distir.tools.arguments.cluster import add_cluster_arguments
 from distir.tools.arguments.declared import add_options
-from distir.tools.arguments.types import output_file_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,20 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_cluster_arguments(parser)
     add_options(parser, ServiceOptions)
-    parser.add_argument(
-        "--json",
-        type=output_file_of(".json"),
-        metavar="plan.json",
-        help="write all that was found to a file, which `distir export --to vllm` and "
-        "others read",
-    )
-    parser.add_argument(
-        "--html",
-        type=output_file_of(".html"),
-        metavar="report.html",
-        help="write a report with plots to open in a browser; one file that needs no "
-        "network",
-    )
+    add_options(parser, ServiceFiles)
 
 
 def run(arguments: argparse.Namespace) -> int:
