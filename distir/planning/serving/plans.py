@@ -34,11 +34,16 @@ class ReplicaShape:
 
 @dataclass(frozen=True)
 class ReplicaPool:
-    """`count` replicas of one shape, with their limits."""
+    """
+    `count` replicas of one shape, with their limits. Parameters and caches take the
+    share `static_share` of a device's memory, and steps `step_share`.
+    """
 
     shape: ReplicaShape
     count: int
     limits: ReplicaLimits
+    static_share: float
+    step_share: float
 
     @property
     def devices(self) -> int:
@@ -60,6 +65,8 @@ class ReplicaPool:
             "cache_tokens": limits.cache_tokens,
             "max_sequences": limits.max_sequences,
             "batched_tokens": limits.batched_tokens,
+            "static_share": self.static_share,
+            "step_share": self.step_share,
         }
 
 

@@ -47,6 +47,9 @@ _HALVINGS = 3
 """The loads between the last one within limits and the first one beyond them."""
 
 _MOST_REQUESTS = 4000
+_SIDES = 4
+"""The best shapes of replicas that are tried as either side of a disaggregated plan."""
+
 _VERIFIED = 3
 """The best plans that are simulated with all of their replicas."""
 
@@ -57,6 +60,14 @@ class _Replica(NamedTuple):
     shape: ReplicaShape
     table: StepTable
     limits: ReplicaLimits
+    static_share: float
+    step_share: float
+
+    def pool(self, count: int = 1) -> ReplicaPool:
+        """Returns so many of these replicas."""
+        return ReplicaPool(
+            self.shape, count, self.limits, self.static_share, self.step_share
+        )
 
 
 @dataclass(frozen=True)
@@ -292,7 +303,10 @@ class ServiceSearch:
             shape.p,
             admission,
         )
-        return _Replica(shape, table, limits)
+        static = memory.static_share(tokens)
+        return _Replica(
+            shape, table, limits, static, memory.activations / memory.device
+        )
 
     def _nothing_fits(self) -> str:
         """Returns the message for requests that no shape can serve."""
@@ -373,7 +387,7 @@ class ServiceSearch:
         Finds the highest load within the limits of one replica that does both; none if
         it cannot be as much as `least` requests/s.
         """
-        plan = ServicePlan(ReplicaPool(replica.shape, 1, replica.limits))
+        plan = ServicePlan(replica.pool())
         return self._highest(replica, lambda rate: self.load(plan, rate), least)
 
     def _highest(
@@ -427,8 +441,7 @@ class ServiceSearch:
             if each.rate:
                 shape = each.replica.shape
                 count = self.devices // shape.devices
-                pool = ReplicaPool(shape, count, each.replica.limits)
-                yield each.rate * count, ServicePlan(pool)
+                yield each.rate * count, ServicePlan(each.replica.pool(count))
 
     def _disaggregated_plans(
         self, found: Sequence[Highest]
@@ -437,24 +450,26 @@ class ServiceSearch:
         Yields plans whose replicas read prompts or generate, with their estimated
         rates: the lower of the rates of both sides.
         """
-        seen = {each.replica.shape: each.replica for each in found}
-        readers = [self._reading(replica) for replica in seen.values()]
-        generators = [self._generating(replica) for replica in seen.values()]
+        seen = {each.replica.shape: each.replica for each in reversed(found)}
+        best = sorted(found, key=self._order)
+        shapes = list(dict.fromkeys(each.replica.shape for each in best))[:_SIDES]
+        readers = [self._reading(seen[shape]) for shape in shapes]
+        generators = [self._generating(seen[shape]) for shape in shapes]
         for reader in readers:
             for generator in generators:
                 first, second = reader.replica.shape, generator.replica.shape
-                best: tuple[float, int, int] = (0.0, 0, 0)
+                most: tuple[float, int, int] = (0.0, 0, 0)
                 for count in range(1, self.devices // first.devices + 1):
                     others = (self.devices - count * first.devices) // second.devices
                     rate = min(count * reader.rate, others * generator.rate)
-                    best = max(best, (rate, -count, others))
-                rate, count, others = best
+                    most = max(most, (rate, -count, others))
+                rate, count, others = most
                 if rate:
                     yield (
                         rate,
                         ServicePlan(
-                            ReplicaPool(second, others, generator.replica.limits),
-                            ReplicaPool(first, -count, reader.replica.limits),
+                            generator.replica.pool(others),
+                            reader.replica.pool(-count),
                         ),
                     )
 
@@ -464,7 +479,7 @@ class ServiceSearch:
         replica = replica._replace(
             limits=replace(replica.limits, batched_tokens=budget)
         )
-        plan = ServicePlan(ReplicaPool(replica.shape, 1, replica.limits))
+        plan = ServicePlan(replica.pool())
         limits = replace(self.limits, tpot_s=inf)
 
         def load(rate: float) -> LoadPoint:
@@ -482,7 +497,7 @@ class ServiceSearch:
 
     def _generating(self, replica: _Replica) -> Highest:
         """Finds the highest load of one replica that only generates."""
-        plan = ServicePlan(ReplicaPool(replica.shape, 1, replica.limits))
+        plan = ServicePlan(replica.pool())
         limits = replace(self.limits, ttft_s=inf)
 
         def load(rate: float) -> LoadPoint:
@@ -535,13 +550,7 @@ class ServiceSearch:
         """Returns the plan with the fewest devices that sustains the rate."""
         assert self.rate is not None
         plans = [
-            ServicePlan(
-                ReplicaPool(
-                    each.replica.shape,
-                    ceil(self.rate / each.rate),
-                    each.replica.limits,
-                )
-            )
+            ServicePlan(each.replica.pool(ceil(self.rate / each.rate)))
             for each in found
             if each.rate and self.options.placement != "disaggregated"
         ]

@@ -340,3 +340,10 @@ class ReplicaMemory:
         """
         left = share * (self.device - self.parameters - self.activations)
         return max(int(left / self.token), 0) * self.parts
+
+    def static_share(self, tokens: int) -> float:
+        """
+        Returns the share of a device's memory that parameters and the caches of
+        `tokens` tokens of a replica take.
+        """
+        return (self.parameters + self.token * tokens / self.parts) / self.device

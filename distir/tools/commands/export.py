@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+from distir.exports.engines import ENGINES
 from distir.system.output_files import replaced, write_text
 from distir.tools.arguments.types import output_file
+from distir.tools.engine_export import write_engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--to",
-        choices=("safetensors", "dtensor"),
+        choices=("safetensors", "dtensor", *ENGINES),
         default="safetensors",
         help="safetensors (default): the weights of a checkpoint; dtensor: a plan as calls "
-        "of PyTorch's parallelize_module, fully_shard, checkpoint_wrapper and pipelining",
+        "of PyTorch's parallelize_module, fully_shard, checkpoint_wrapper and pipelining; "
+        "an engine for inference: a plan of `distir serve-plan --json` as its flags (.sh)",
     )
     parser.add_argument(
         "--program",
@@ -52,6 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
 
     output: Path = arguments.output
+    if arguments.to in ENGINES:
+        write_engine(arguments)
+        return 0
     suffix = ".py" if arguments.to == "dtensor" else ".safetensors"
     if output.suffix != suffix:
         raise DistIRError(f"cannot write {output}: its name has to end in {suffix}")
