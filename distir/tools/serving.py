@@ -42,8 +42,6 @@ def check_service_arguments(arguments: Namespace) -> None:
         raise DistIRError(
             "say how long requests are: --prompt and --generate, or a --trace of requests"
         )
-    if arguments.cluster is None:
-        raise DistIRError("say on which cluster: --cluster dgx-h100 --devices 16")
     if arguments.memory_share == 0:
         raise DistIRError("--memory-share 0 leaves no memory for caches; use 0.9")
 
