@@ -15,7 +15,7 @@ from distir.planning.serving.search import ServiceResult
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import ServePlanOptions
 from distir.tools.reports.reporting import note
-from distir.tools.reports.serving_report import serving_report, write_serving_report
+from distir.tools.reports.serving_report import serving_body, write_serving_report
 from distir.tools.reports.serving_tables import print_service
 from distir.tools.serving import check_service_arguments, planned_service
 
@@ -67,8 +67,8 @@ class PlannedServing:
         return text.getvalue()
 
     def _repr_html_(self) -> str:
-        """Returns the display in a notebook: the report with its plots."""
-        return serving_report(self.planned)
+        """Returns the display in a notebook: the content of the report."""
+        return f"<div>{serving_body(self.planned)}</div>"
 
 
 def serve_plan(

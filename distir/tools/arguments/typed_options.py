@@ -396,7 +396,7 @@ class ClusterOptions(TypedDict, total=False):
 class ExportOptions(TypedDict, total=False):
     """The options of `distir export`."""
 
-    to: Literal["safetensors", "dtensor"]
+    to: Literal["safetensors", "dtensor", "vllm", "sglang", "tensorrt-llm"]
     program: str | Path
 
 

@@ -41,23 +41,28 @@ def write_serving_report(planned: PlannedService, path: Path) -> None:
 def serving_report(planned: PlannedService) -> str:
     """Returns the report as an HTML page."""
     title = f"A service with {planned.program} on {planned.cluster}"
-    lines = "".join(f"<p>{escape(text)}</p>" for text in headline(planned))
+    return _PAGE.format(title=escape(title), body=serving_body(planned))
+
+
+def serving_body(planned: PlannedService) -> str:
+    """Returns the content of the report, as HTML."""
     text = StringIO()
     print_service(planned, text)
     parts = [
-        lines,
+        *(f"<p>{escape(line)}</p>" for line in headline(planned)),
         "<h2>Throughput and time per token</h2>",
-        "<p>Each dot is a simulated load of a plan; the line is the Pareto front, the "
-        "dashed line the limit.</p>",
+        "<p>Each dot is a simulated load of a plan, pale where a limit is exceeded. The "
+        "line is the Pareto front, the dashed line the limit.</p>",
         throughput_plot(planned),
         "<h2>Latencies and load</h2>",
-        "<p>Of one replica, or of the whole service where that was simulated.</p>",
+        "<p>Of one replica of the best plan, or of the whole service where that was "
+        "simulated.</p>",
         latency_plot(planned, "time to the first token [s]", _ttft),
         latency_plot(planned, "time per token [s]", _tpot),
         "<h2>Numbers</h2>",
         f"<pre>{escape(text.getvalue())}</pre>",
     ]
-    return _PAGE.format(title=escape(title), body="\n".join(parts))
+    return "\n".join(parts)
 
 
 def throughput_plot(planned: PlannedService) -> str:
