@@ -37,6 +37,9 @@ BATCHES = (1, 4, 16, 64, 128, 256, 1024)
 PROMPTS = (16, 128, 512, 2048, 8192)
 """The numbers of tokens of prompts that are simulated in a step."""
 
+_FEW = 2
+"""With expert parallelism, every second of these: there are many degrees to judge."""
+
 _PARTS = 4
 """The shorter prompts beside one prompt of as many tokens, to tell its attention."""
 
@@ -203,9 +206,10 @@ class StepSimulator:
         """
         Returns the step times of a pipeline of `p` stages, each of `t` x `e` devices.
         """
-        batches = [self.e * b for b in BATCHES if b < self.max_sequences]
+        every = _FEW if self.e > 1 else 1
+        batches = [self.e * b for b in BATCHES[::every] if b < self.max_sequences]
         batches.append(self.e * self.max_sequences)
-        prompts = [n for n in PROMPTS if n < self.batched_tokens]
+        prompts = [n for n in PROMPTS[::every] if n < self.batched_tokens]
         prompts.append(self.batched_tokens)
         contexts = [SHORT, max(self.longest, 2 * SHORT)]
         rows = list[list[StepTime]]()
