@@ -51,10 +51,10 @@ def read_settings(path: Path) -> list[EngineSettings]:
     replicas, or two if it is disaggregated. Raises DistIRError.
     """
     try:
-        data: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        data: Any = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise DistIRError(f"cannot read {path}: {error}") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
         raise DistIRError(
             f"{path} is no plan of a service; `distir serve-plan --json` writes one"
         )
