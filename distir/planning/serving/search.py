@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import NamedTuple
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.onnx_ops.values import bytes_per_element
@@ -21,6 +20,7 @@ from distir.planning.serving.plans import (
     ServicePlan,
     latency_front,
 )
+from distir.planning.serving.replicas import Highest, JudgedReplica, Refused
 from distir.planning.serving.step_simulator import (
     SHORT,
     Layers,
@@ -52,48 +52,6 @@ _SIDES = 4
 
 _VERIFIED = 3
 """The best plans that are simulated with all of their replicas."""
-
-
-class _Replica(NamedTuple):
-    """A replica's shape with its step times and its limits."""
-
-    shape: ReplicaShape
-    table: StepTable
-    limits: ReplicaLimits
-    static_share: float
-    step_share: float
-
-    def pool(self, count: int = 1) -> ReplicaPool:
-        """Returns so many of these replicas."""
-        return ReplicaPool(
-            self.shape, count, self.limits, self.static_share, self.step_share
-        )
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A shape that cannot serve the requests, and why."""
-
-    shape: ReplicaShape
-    reason: str
-
-
-@dataclass
-class Highest:
-    """
-    The highest load of one replica within the limits, or None if none is, and all loads
-    that were simulated.
-    """
-
-    replica: _Replica
-    rate: float = 0.0
-    point: LoadPoint | None = None
-    points: list[LoadPoint] = field(default_factory=list[LoadPoint])
-
-    @property
-    def rate_per_device(self) -> float:
-        """The highest load in requests per second and device."""
-        return self.rate / self.replica.shape.devices
 
 
 @dataclass(frozen=True)
@@ -271,7 +229,7 @@ class ServiceSearch:
             )
         return self._simulators[t, e]
 
-    def _replica(self, shape: ReplicaShape, budget: int) -> _Replica | None:
+    def _replica(self, shape: ReplicaShape, budget: int) -> JudgedReplica | None:
         """
         Returns a replica of a shape whose steps have at most `budget` tokens on each of
         `e` devices, or None if it cannot serve the requests.
@@ -304,7 +262,7 @@ class ServiceSearch:
             admission,
         )
         static = memory.static_share(tokens)
-        return _Replica(
+        return JudgedReplica(
             shape, table, limits, static, memory.activations / memory.device
         )
 
@@ -364,7 +322,7 @@ class ServiceSearch:
             speed, found = rate * self.generated, found.steady()
         return (limits or self.limits).point(plan, rate, speed, found)
 
-    def _is_quick(self, replica: _Replica) -> bool:
+    def _is_quick(self, replica: JudgedReplica) -> bool:
         """
         Whether a request alone keeps the limits. If not, the shape is refused with the
         reason.
@@ -382,7 +340,7 @@ class ServiceSearch:
             self.refused.append(Refused(replica.shape, reason))
         return not reason
 
-    def _aggregated(self, replica: _Replica, least: float = 0.0) -> Highest:
+    def _aggregated(self, replica: JudgedReplica, least: float = 0.0) -> Highest:
         """
         Finds the highest load within the limits of one replica that does both; none if
         it cannot be as much as `least` requests/s.
@@ -392,7 +350,7 @@ class ServiceSearch:
 
     def _highest(
         self,
-        replica: _Replica,
+        replica: JudgedReplica,
         load: Callable[[float], LoadPoint],
         least: float = 0.0,
     ) -> Highest:
@@ -473,7 +431,7 @@ class ServiceSearch:
                         ),
                     )
 
-    def _reading(self, replica: _Replica) -> Highest:
+    def _reading(self, replica: JudgedReplica) -> Highest:
         """Finds the highest load of one replica that only reads prompts."""
         budget = max(self.options.batched_tokens) * replica.shape.e
         replica = replica._replace(
@@ -495,7 +453,7 @@ class ServiceSearch:
 
         return self._highest(replica, load)
 
-    def _generating(self, replica: _Replica) -> Highest:
+    def _generating(self, replica: JudgedReplica) -> Highest:
         """Finds the highest load of one replica that only generates."""
         plan = ServicePlan(replica.pool())
         limits = replace(self.limits, ttft_s=inf)
