@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from distir.facade.run import lower as lower
     from distir.facade.run import run as run
     from distir.facade.search import search as search
+    from distir.facade.serve_plan import serve_plan as serve_plan
     from distir.facade.show import show as show
     from distir.facade.simulate import simulate as simulate
     from distir.parallel.parallel_module import ParallelModule as ParallelModule
@@ -48,6 +49,7 @@ _NAMES = {
     "export": "distir.facade.files:export",
     "import_model": "distir.facade.programs:import_model",
     "schedule": "distir.facade.programs:schedule",
+    "serve_plan": "distir.facade.serve_plan:serve_plan",
     "show": "distir.facade.show:show",
     "lower": "distir.facade.run:lower",
     "run": "distir.facade.run:run",

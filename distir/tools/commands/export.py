@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+from distir.exports.engines import ENGINES
 from distir.exports.systems.registry import SYSTEMS
 from distir.system.output_files import replaced, write_text
 from distir.tools.arguments.types import output_file
+from distir.tools.engine_export import write_engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--to",
-        choices=("safetensors", "dtensor", *SYSTEMS),
+        choices=("safetensors", "dtensor", *SYSTEMS, *ENGINES),
         default="safetensors",
         help="safetensors (default): the weights of a checkpoint; dtensor: a plan as calls "
         "of PyTorch's parallelize_module, fully_shard, checkpoint_wrapper and pipelining; "
-        "the others: a plan as the arguments or the file of that training system",
+        "a training system: a plan as its arguments or its file; an engine for inference: a "
+        "plan of `distir serve-plan --json` as its flags (.sh)",
     )
     parser.add_argument(
         "--config",
@@ -64,6 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output
     if arguments.to in SYSTEMS:
         _write_system(arguments)
+        return 0
+    if arguments.to in ENGINES:
+        if arguments.config is not None:
+            raise DistIRError(
+                f"--config is for training systems; leave it out for --to {arguments.to}"
+            )
+        write_engine(arguments)
         return 0
     if arguments.config is not None:
         raise DistIRError(
