@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError, one_of
+from distir.frontends.torch.export.opaque import live_modules
 from distir.frontends.torch.trust import Trust
 from distir.hardware import load_cluster
 from distir.parallel.autocast import AskedTypes
@@ -235,6 +236,8 @@ def parallelize(
             raise DistIRError(f"parallelize, compiled=True: {error}") from error
     asked = AskedTypes(device.type, forward.dtype)
 
+    live = live_modules(module)
+
     def program(
         kind: str,
         what: Any,
@@ -248,7 +251,7 @@ def parallelize(
                 lambda: content_key(kind, module, *call, (wanted, what, given.samples)),
                 make,
             )
-        return RankProgram(Package(folder), device)
+        return RankProgram(Package(folder), device, live)
 
     base = Example(tuple(args), kwargs, request.labels)
 
