@@ -5,7 +5,7 @@ parts of tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -50,9 +50,7 @@ class Declared:
         known = dict(self.weights)
         inputs, results = self.sides
         weights = [
-            f"[{in_brackets(known[name] + '->').partition('->')[0].strip()[1:-1]}]"
-            if name in known
-            else f"[{', '.join(map(str, tensor.shape))}]"
+            f"[{', '.join(_dims(known.get(name), tensor.shape))}]"
             for name, tensor in tensors.items()
         ]
         kept = in_brackets(self.rule).partition(" keep ")[2].split()
@@ -89,7 +87,7 @@ def opaque(
       it. A group of devices may split any name, and each then calls the module with its
       part alone; that is checked when the module is imported.
     - `weights`: the dimensions of parameters and buffers that may be split too, by name
-      in the module: `{"up": "f 64"}`. All others are whole.
+      in the module: `{"up": "f _"}`, where `_` stays whole. All others are whole.
     - `keep`: the names, separated by spaces, that must stay whole.
     - `flops`, `gradient_flops`: floating-point operations of the module and of its
       gradient, as numbers or sums of products of names: `"2*b*s*64*f"`. By default they
@@ -127,8 +125,8 @@ def local_map(
     self.moe = distir.local_map(
         MyExperts(64),
         rule="b@e s d -> b@e s d",
-        weights={"up": "x@e d f", "down": "x@e f d"},
-        keep="d f",
+        weights={"up": "_@e _ _", "down": "_@e _ _"},
+        keep="d",
     )
     ```
 
@@ -204,18 +202,12 @@ def checked_rule(module: torch.nn.Module, declared: Declared) -> OpaqueRule:
     """
     tensors = state_of(module)
     kind = type(module).__name__
-    for name, dims in declared.weights:
+    for name, _ in declared.weights:
         if name not in tensors:
             known = ", ".join(tensors) or "none"
             raise DistIRError(
                 f"opaque: weights names {name!r}, which {kind} has not as a parameter or "
                 f"buffer (it has {known})"
-            )
-        given = _dims_of(dims)
-        if given != tensors[name].dim():
-            raise DistIRError(
-                f"opaque: weights has {given} dimensions for {name!r} ({dims!r}), whose "
-                f"shape is {list(tensors[name].shape)}"
             )
     if "->" not in declared.rule:
         raise DistIRError(
@@ -225,9 +217,34 @@ def checked_rule(module: torch.nn.Module, declared: Declared) -> OpaqueRule:
     return parse_opaque_rule(declared.full_rule(module, tensors))
 
 
-def _dims_of(dims: str) -> int:
-    inside = in_brackets(dims + " ->").partition("->")[0].strip()[1:-1]
-    return len(inside.split(",")) if inside.strip() else 0
+_WHOLE = "_"
+"""The name of a dimension of a parameter that stays whole."""
+
+
+def _dims(declared: str | None, shape: Sequence[int]) -> list[str]:
+    """
+    Returns the text of each dimension of a parameter of this shape. Dimensions that are
+    not named are whole.
+    """
+    if declared is None:
+        return list(map(str, shape))
+    names = _names_of(declared)
+    if len(names) != len(shape):
+        raise DistIRError(
+            f"opaque: weights has {len(names)} dimensions in {declared!r}, for a parameter "
+            f"or buffer of shape {list(shape)}"
+        )
+    return [
+        name.replace(_WHOLE, str(size), 1)
+        if name.partition("@")[0].strip() == _WHOLE
+        else name
+        for name, size in zip(names, shape, strict=True)
+    ]
+
+
+def _names_of(dims: str) -> list[str]:
+    inside = in_brackets(f"{dims} ->").partition("->")[0].strip()[1:-1]
+    return [name.strip() for name in inside.split(",")] if inside.strip() else []
 
 
 def declared_of(module: torch.nn.Module) -> Declared | None:
