@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError, one_of
-from distir.frontends.torch.export.opaque import live_modules
 from distir.frontends.torch.trust import Trust
 from distir.hardware import load_cluster
 from distir.parallel.autocast import AskedTypes
@@ -31,6 +30,7 @@ from distir.parallel.compilation import (
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions, Script
 from distir.parallel.losses import Loss, example_labels
+from distir.parallel.opaque_modules import live_modules
 from distir.parallel.packages import Package, shared_package
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
@@ -236,7 +236,7 @@ def parallelize(
             raise DistIRError(f"parallelize, compiled=True: {error}") from error
     asked = AskedTypes(device.type, forward.dtype)
 
-    live = live_modules(module)
+    live = live_modules(module, check=trust.check)
 
     def program(
         kind: str,

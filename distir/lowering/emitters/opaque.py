@@ -46,11 +46,13 @@ def _written(call: Call, op: OpaqueBase, function: str, arguments: list[str]) ->
 
 
 def _how(op: OpaqueBase) -> str:
-    found = {
+    found: dict[str, object] = {
         "tensors": op.tensor_names,
         "arguments": op.call_arguments,
         "trains": op.trains is not None,
     }
+    if op.axes is not None:
+        found["sizes"] = dict(zip(op.axis_names, op.axis_sizes, strict=True))
     return repr(found)
 
 

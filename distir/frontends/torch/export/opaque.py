@@ -27,7 +27,6 @@ from distir.frontends.torch.modules.opaque import (
 )
 from distir.frontends.torch.modules.opaque_calls import (
     FlatCall,
-    OpaqueCalls,
     tensors_in,
 )
 from distir.frontends.torch.modules.pickled import ContentPickler
@@ -115,17 +114,6 @@ def parts_of(module: torch.nn.Module) -> list[OpaquePart]:
         assert declared is not None
         found.append(OpaquePart(name, key, part, declared))
     return found
-
-
-def live_modules(module: torch.nn.Module) -> dict[str, OpaqueCalls]:
-    """
-    Returns the functions that call the opaque modules of a model, by the names that
-    programs have for them. Programs of a model in evaluation mode train all its parts.
-    """
-    return {
-        part.key: OpaqueCalls(part.name, part.module, module.training)
-        for part in reversed(parts_of(module))
-    }
 
 
 def _content(part: torch.nn.Module) -> bytes | None:

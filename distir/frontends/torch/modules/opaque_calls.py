@@ -110,12 +110,13 @@ class OpaqueCalls:
         arguments: Mapping[str, Any] | None,
         trains: bool,
         group: Any = None,
+        sizes: Mapping[str, int] | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """
         Returns the results of the module for `inputs`: the tensors among its arguments,
         then its parameters and buffers `tensors`. `arguments` are as in `FlatCall`.
         With `trains`, it runs in training mode. `group` is the process group over which
-        it communicates.
+        it communicates, and `sizes` are the sizes of the mesh axes of the group.
         """
         count = len(inputs) - len(tensors)
         state = dict(zip(tensors, inputs[count:], strict=True))
