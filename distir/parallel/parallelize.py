@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError, one_of
+from distir.frontends.torch.checks.communicating import live_modules
 from distir.frontends.torch.trust import Trust
 from distir.hardware import load_cluster
 from distir.parallel.autocast import AskedTypes
@@ -30,7 +31,6 @@ from distir.parallel.compilation import (
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions, Script
 from distir.parallel.losses import Loss, example_labels
-from distir.parallel.opaque_modules import live_modules
 from distir.parallel.packages import Package, shared_package
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
@@ -40,6 +40,7 @@ from distir.parallel.steps import Steps, training
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
 from distir.runtime.runtime import ProgramError, check_compiler
+from distir.scheduling.opaque import mark_scheduled
 from distir.tools.arguments.distribution import distribution_options
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import ParallelizeOptions
@@ -198,6 +199,8 @@ def parallelize(
         )
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
+    if "schedule.opaque" in forward.script:
+        mark_scheduled(module, forward.script)
     given = command_options(
         "distribute",
         "parallelize",

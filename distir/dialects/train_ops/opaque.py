@@ -51,7 +51,8 @@ class OpaqueBase(TrainOp):
     - `rule`: the sharding rule, in the notation of `distir.sharding.opaque_rule`;
     - `flops`, `workspace`: floating-point operations, and bytes that the module needs
       while it runs, as sums of products of the rule's factors and numbers;
-    - `sent`: the bytes that a device sends while the module runs, written likewise;
+    - `sent`: the bytes that all devices together send while the module runs, written
+      likewise;
     - `draws`: whether the module draws random numbers;
     - `seed`, `stream`, `counter`, `coordinates`: only of a module that draws random
       numbers, in a training step. Together they are the seed of its generator, as for

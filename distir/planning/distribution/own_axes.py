@@ -27,7 +27,7 @@ from distir.sharding.rule import AxisDims, rule_for
 
 
 @dataclass(frozen=True)
-class _Split:
+class _OwnSplit:
     """A value of an op, and the dimension of it that an axis splits by declaration."""
 
     op: OpaqueBase
@@ -35,7 +35,7 @@ class _Split:
     dim: int
 
 
-def _splits(module: ModuleOp, axis: str) -> Iterator[_Split]:
+def _splits(module: ModuleOp, axis: str) -> Iterator[_OwnSplit]:
     for function in reachable_functions(module):
         for op in function.body.block.ops:
             if not isinstance(op, OpaqueBase):
@@ -45,11 +45,11 @@ def _splits(module: ModuleOp, axis: str) -> Iterator[_Split]:
                     yield from _of(op, own)
 
 
-def _of(op: OpaqueBase, own: AxisDims) -> Iterator[_Split]:
+def _of(op: OpaqueBase, own: AxisDims) -> Iterator[_OwnSplit]:
     values: Sequence[SSAValue] = (*op.operands, *op.results)
     for value, dim in zip(values, (*own.operands, *own.results), strict=True):
         if dim is not None:
-            yield _Split(op, value, dim)
+            yield _OwnSplit(op, value, dim)
 
 
 def own_sizes(module: ModuleOp, axis: str) -> set[int]:

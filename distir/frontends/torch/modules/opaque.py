@@ -141,9 +141,9 @@ def local_map(
     each process divided by their number, and gradients of whole inputs and parameters
     are added up over the axes, as these collectives expect.
 
-    `sends` is the number of bytes that a process sends over the axes, as a number or a
-    sum of products; the simulator takes nothing for messages without it. Raises
-    DistIRError if the rule is malformed or names no axis.
+    `sends` is the number of bytes that all processes together send over the axes, as a
+    number or a sum of products; without it messages cost nothing in the simulator.
+    Raises DistIRError if the rule is malformed or names no axis.
     """
     part = function if isinstance(function, torch.nn.Module) else _Function(function)
     declared = Declared(
