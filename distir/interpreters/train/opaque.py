@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -41,7 +40,11 @@ class OpaqueModule(Protocol):
     ) -> Sequence[Array]: ...
 
 
-_MODULES = ContextVar[Mapping[str, OpaqueModule] | None]("opaque modules", default=None)
+_MODULES: dict[str, OpaqueModule] = {}
+"""
+The modules that programs may call now. Devices of one program run in threads of their
+own, which all see them.
+"""
 
 
 @contextlib.contextmanager
@@ -50,11 +53,13 @@ def opaque_modules(modules: Mapping[str, OpaqueModule]) -> Generator[None]:
     A context manager inside which programs that run on arrays call these modules, by
     the names that the programs have for them.
     """
-    token = _MODULES.set({**(_MODULES.get() or {}), **modules})
+    before = dict(_MODULES)
+    _MODULES.update(modules)
     try:
         yield
     finally:
-        _MODULES.reset(token)
+        _MODULES.clear()
+        _MODULES.update(before)
 
 
 @computes_jointly(OpaqueOp, OpaqueGradOp)
@@ -64,8 +69,7 @@ def opaque(op: OpaqueBase, peers: Peers, *operands: Array) -> tuple[Array, ...]:
     module communicates bring their parts together, and each takes its part of the
     results of the whole. Raises DistIRError if the module is unknown.
     """
-    modules = _MODULES.get() or {}
-    if op.symbol not in modules:
+    if op.symbol not in _MODULES:
         raise DistIRError(
             f"{describe(op)}: the opaque module {op.symbol!r} is in the script that the "
             f"program was made in, not in the program, so that it runs there alone; run it "
@@ -79,7 +83,7 @@ def opaque(op: OpaqueBase, peers: Peers, *operands: Array) -> tuple[Array, ...]:
         for x, own in zip(operands[:count], rule.operands, strict=True)
     ]
     first = count - len(op.inputs)
-    found = modules[op.symbol](op, whole[first:], whole[:first])
+    found = _MODULES[op.symbol](op, whole[first:], whole[:first])
     is_gradient = isinstance(op, OpaqueGradOp)
     results: list[Array] = []
     for array, own in zip(found, rule.results, strict=True):

@@ -10,6 +10,7 @@ parts, put together as the rule says, must be those of the whole.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,13 @@ def modules_on_arrays(
     return {part.key: _OnArrays(part, training) for part in reversed(parts)}
 
 
+_ONE_AT_A_TIME = Lock()
+"""
+Held while a module runs on arrays. Devices run in threads, and a call changes the modes
+and the parameters of the module for a while.
+"""
+
+
 class _OnArrays:
     """An opaque module as a function of arrays."""
 
@@ -247,7 +255,10 @@ class _OnArrays:
             "arguments": op.call_arguments,
             "trains": op.trains is not None,
         }
-        with comparable(self._part.module, training=self._training):
+        with (
+            _ONE_AT_A_TIME,
+            comparable(self._part.module, training=self._training),
+        ):
             torch.manual_seed(0)
             if not isinstance(op, OpaqueGradOp):
                 with torch.no_grad():
