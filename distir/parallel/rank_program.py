@@ -50,7 +50,7 @@ class RankProgram:
         """
         self.device = device
         self._opaque = opaque or {}
-        self._opaque_module = package.module("opaque") if self._opaque else None
+        self._opaque_module: Any = package.module("opaque") if self._opaque else None
         self.rank = dist.get_rank()
         program = package.program
         if len(program.RANKS) != dist.get_world_size():

@@ -348,12 +348,12 @@ class Modules:
         """
         given = {"keep": keep, "flops": flops, "memory": memory}
         attributes: dict[str, Attribute] = {
-            name: _text(str(value))
+            name: text_attribute(str(value))
             for name, value in {"rule": rule, **given}.items()
             if value is not None and value != ""
         }
         if weights:
-            own = {name: _text(dims) for name, dims in weights.items()}
+            own = {name: text_attribute(dims) for name, dims in weights.items()}
             attributes["weights"] = DictionaryAttr(own)
         self._recording.add(
             OpaqueModulesOp.create(operands=[self._handle], attributes=attributes)

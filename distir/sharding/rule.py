@@ -408,8 +408,11 @@ def _inference_beside(
 
 def _places(layout: Layout) -> set[tuple[int, Shard | str]]:
     """Returns the shards of each dimension of a layout, and its partial axes."""
-    split = {(d, s) for d, dim in enumerate(layout.dims) for s in dim}
-    return split | {(-1, axis) for axis in layout.partial_axes}
+    found: set[tuple[int, Shard | str]] = {
+        (d, shard) for d, dim in enumerate(layout.dims) for shard in dim
+    }
+    found.update((-1, axis) for axis in layout.partial_axes)
+    return found
 
 
 def _without_axes(layout: Layout, axes: Sequence[str]) -> Layout:

@@ -201,7 +201,7 @@ def train_dropouts(module: ModuleOp, seed: int, *, attention: bool) -> None:
     Raises DistIRError.
     """
     functions = reachable_functions(module)
-    found: dict[Operation, FuncOp] = dict(dropouts(functions))
+    found: dict[Operation, FuncOp] = {**dropouts(functions)}
     found |= {
         op: function
         for function in functions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -91,7 +91,9 @@ class SentExperts(OwnExperts):
 class _Detached(SentExperts):
     """The same with an all-to-all that stops gradients."""
 
-    exchange = staticmethod(lambda *given: Exchange.apply(*given).detach())
+    @staticmethod
+    def exchange(*given: Any) -> Any:
+        return cast(torch.Tensor, Exchange.apply(*given)).detach()
 
 
 class _Sum(torch.autograd.Function):

@@ -221,8 +221,9 @@ class MethodNames:
         return self.writer.helper(module)
 
     def group(self, op: Operation) -> str:
-        kinds = CollectiveOp | CoordinateOp | GatheredOp | MessageOp | OpaqueBase
-        assert isinstance(op, kinds)
+        assert isinstance(
+            op, CollectiveOp | CoordinateOp | GatheredOp | MessageOp | OpaqueBase
+        )
         assert op.axes is not None  # the per-rank form
         return self.writer.group(op, tuple(a.data for a in op.axes.data))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,37 @@ from distir.frontends.torch.checks.opaque import modules_on_arrays
 from distir.frontends.torch.export.opaque import parts_of
 from distir.frontends.torch.importer import import_torch
 from distir.interpreters.reference import run_program
+from distir.interpreters.simulator.simulate import simulate
 from distir.interpreters.train.opaque import opaque_modules
+from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.program import Program
 from distir.tools.files import apply_passes
 
 
+def _same(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _centred(x: torch.Tensor) -> torch.Tensor:
+    return x - x.mean(0)
+
+
+def _mean(x: torch.Tensor) -> torch.Tensor:
+    return x.mean(0)
+
+
+def _named(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"y": x}
+
+
+def _more(x: torch.Tensor, group: Any = None) -> torch.Tensor:
+    return x + 1
+
+
 class Scale(nn.Module):
-    def __init__(self, change: Callable[..., Any] = lambda x: x) -> None:
+    def __init__(self, change: Callable[..., Any] = _same) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.rand(4))
         self.change = change
@@ -116,9 +139,7 @@ def _refused(part: Callable[[], nn.Module], *more: Any) -> str:
     ("part", "said"),
     [
         (
-            lambda: distir.opaque(
-                Scale(lambda x: x - x.mean(0)), "b d -> b d", keep="d"
-            ),
+            lambda: distir.opaque(Scale(_centred), "b d -> b d", keep="d"),
             "opaque module 'part' (Scale): its rule 'b d -> b d' lets 'b' be split: result 0, "
             "put together from 2 parts of it, differs from that of the whole",
         ),
@@ -127,7 +148,7 @@ def _refused(part: Callable[[], nn.Module], *more: Any) -> str:
             "on a part of 2 of its 4 elements it fails (RuntimeError",
         ),
         (
-            lambda: distir.opaque(Scale(lambda x: x.mean(0)), "b d -> d", keep="d"),
+            lambda: distir.opaque(Scale(_mean), "b d -> d", keep="d"),
             'if it needs that dimension whole, say keep="d b"',
         ),
         (
@@ -143,7 +164,7 @@ def _refused(part: Callable[[], nn.Module], *more: Any) -> str:
             "is for 3 tensors, among arguments, parameters and buffers, but a call has 2",
         ),
         (
-            lambda: distir.opaque(Scale(lambda x: {"y": x}), "b d -> b d"),
+            lambda: distir.opaque(Scale(_named), "b d -> b d"),
             "gives a dict; an opaque module gives a tensor, or a list or tuple",
         ),
         (
@@ -203,7 +224,7 @@ def test_a_distributed_step_computes_the_same_on_arrays(
     step = found.module
     apply_passes(step, DifferentiatePass(loss="cross_entropy", optimizer="none"))
     dist = step.clone()
-    apply_passes(dist, DistributePass(**options))
+    apply_passes(dist, DistributePass(d=options.get("d", 1), e=options.get("e", 1)))
     known = {**found.weights, "ids": ids.numpy(), "labels": labels.numpy()}
     given = [known[argument.name] for argument in Program(step).arguments]
     with opaque_modules(modules_on_arrays(parts_of(model), training=True)):
@@ -226,5 +247,22 @@ def test_marks_change_nothing_else() -> None:
     assert distir.opaque(part, "b s d -> b s d", keep="d") is part
     assert torch.equal(part(torch.ones(2, 3, 8)), before)
     assert isinstance(distir.local_map(SentExperts(), **SENT), SentExperts)
-    own = distir.local_map(lambda x, group=None: x + 1, "b@e d -> b@e d")
+    own = distir.local_map(_more, "b@e d -> b@e d")
     assert torch.equal(own(X), X + 1)
+
+
+@pytest.mark.parametrize("sends", [None, "2*4*b*s*d"])
+def test_the_simulator_counts_declared_messages(sends: str | None) -> None:
+    """Of 2 * 4 * 8 * 6 * 8 bytes each of two devices sends a half in the forward."""
+    part = distir.local_map(SentExperts(), **SENT, sends=sends)
+    program = import_torch(Calls(part), (torch.zeros(8, 6, 8),)).module
+    apply_passes(program, DistributePass(e=2))
+    sent = simulate(program).communication_bytes
+    assert sent == [0 if sends is None else 1536] * 2
+
+
+def test_a_package_has_no_copy_of_the_module(tmp_path: Path) -> None:
+    program = import_torch(Model(opaque_experts).double(), batch()[:1]).module
+    with pytest.raises(distir.DistIRError, match=r"train the model with distir"):
+        write_package(program, tmp_path / "package")
+    assert not (tmp_path / "package").exists()
