@@ -25,12 +25,14 @@ from distir.dialects.train_ops.opaque import OpaqueOp
 from distir.frontends.torch.checks.opaque import modules_on_arrays
 from distir.frontends.torch.export.opaque import parts_of
 from distir.frontends.torch.importer import import_torch
+from distir.hardware import load_cluster
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator.simulate import simulate
 from distir.interpreters.train.opaque import opaque_modules
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
+from distir.planning.plans.programs import replace_cluster
 from distir.program import Program
 from distir.tools.files import apply_passes
 
@@ -256,7 +258,9 @@ def test_the_simulator_counts_declared_messages(sends: str | None) -> None:
     """Of 2 * 4 * 8 * 6 * 8 bytes each of two devices sends a half in the forward."""
     part = distir.local_map(SentExperts(), **SENT, sends=sends)
     program = import_torch(Calls(part), (torch.zeros(8, 6, 8),)).module
-    apply_passes(program, DistributePass(e=2))
+    cluster = load_cluster("cpu", 2)
+    replace_cluster(program, cluster)
+    apply_passes(program, DistributePass(e=2, cluster=cluster.sym_name.data))
     sent = simulate(program).communication_bytes
     assert sent == [0 if sends is None else 1536] * 2
 
