@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from distir.facade.serve_plan import serve_plan as serve_plan
     from distir.facade.show import show as show
     from distir.facade.simulate import simulate as simulate
+    from distir.frontends.torch.modules.opaque import local_map as local_map
+    from distir.frontends.torch.modules.opaque import opaque as opaque
     from distir.parallel.parallel_module import ParallelModule as ParallelModule
     from distir.parallel.parallelize import parallelize as parallelize
     from distir.planning.plans.saved_plan import SavedPlan
@@ -54,6 +56,8 @@ _NAMES = {
     "lower": "distir.facade.run:lower",
     "run": "distir.facade.run:run",
     "simulate": "distir.facade.simulate:simulate",
+    "local_map": "distir.frontends.torch.modules.opaque:local_map",
+    "opaque": "distir.frontends.torch.modules.opaque:opaque",
     "parallelize": "distir.parallel.parallelize:parallelize",
     "search": "distir.facade.search:search",
 }

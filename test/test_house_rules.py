@@ -128,6 +128,7 @@ def test_folders_can_be_taken_in_at_a_glance() -> None:
 ROWS = {
     "passes": "one file per pass, named like it",
     "dialects/train_ops": "one file per family of ops",
+    "sharding/rules": "one file per family of ops",
 }
 """Folders of more than 20 files, with the reason."""
 

@@ -544,6 +544,7 @@ def _package(
             helpers=("batches", "initial"),
             kernels=[file.path for file in request.kernels],
             compiled=request.compiled,
+            opaque=True,
         )
         _save_constants(imported, folder / CONSTANTS)
         write_text(folder / INTERFACE, json.dumps(interface, indent=2))

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from distir.errors import DistIRError
+from distir.frontends.torch.modules.opaque_calls import OpaqueCalls
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.compilation import CONSTANTS, INTERFACE
 from distir.parallel.packages import Package
@@ -42,8 +43,19 @@ class RankProgram:
       if it computes that of the batch, 0 if the program computes it.
     """
 
-    def __init__(self, package: Package, device: torch.device):
+    def __init__(
+        self,
+        package: Package,
+        device: torch.device,
+        opaque: Mapping[str, OpaqueCalls] | None = None,
+    ):
+        """
+        Reads a package. `opaque` has the opaque modules that it calls, by the names
+        that the program has for them.
+        """
         self.device = device
+        self._opaque = opaque or {}
+        self._opaque_module: Any = package.module("opaque") if self._opaque else None
         self.rank = dist.get_rank()
         program = package.program
         if len(program.RANKS) != dist.get_world_size():
@@ -340,6 +352,8 @@ class RankProgram:
         effect on it.
         """
         arguments = [values[spec.name] for spec in self.arguments.values()]
+        if self._opaque_module is not None:
+            self._opaque_module.MODULES = self._opaque
         with torch.no_grad(), outside_autocast():
             results = self._runtime.results_of(self._body, arguments)
         return dict(zip(self.results, results, strict=True))

@@ -30,6 +30,7 @@ from distir.planning.distribution.meshes import (
 from distir.planning.distribution.options import AXES, NAME, DistributionOptions
 from distir.planning.distribution.outputs import split_outputs
 from distir.planning.distribution.overlap import overlap_communication
+from distir.planning.distribution.own_axes import request_own_axes
 from distir.planning.distribution.padding import PADDABLE, pad_dimensions, pad_heads
 from distir.planning.distribution.zero import store_split
 from distir.planning.expectations import check_expectations
@@ -154,6 +155,7 @@ def choose_layouts(
         shard += tuple(r for r in heads if not _speaks_of(options, named_argument(r)))
     request_shards(module, mesh, shard, AXES)
     keep_whole(module, mesh, options.whole)
+    request_own_axes(module, mesh)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
