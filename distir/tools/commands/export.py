@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 from distir.exports.systems.registry import SYSTEMS
 from distir.system.output_files import replaced, write_text
+from distir.tools.arguments.model import add_config_argument
 from distir.tools.arguments.types import output_file
 
 
@@ -33,13 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "of PyTorch's parallelize_module, fully_shard, checkpoint_wrapper and pipelining; "
         "the others: a plan as the arguments or the file of that training system",
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="config.json",
-        help="the model's configuration of Hugging Face, for a plan of `distir search`, "
-        "which has none",
-    )
+    add_config_argument(parser)
     parser.add_argument(
         "--program",
         type=Path,
