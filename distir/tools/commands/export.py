@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 from distir.exports.engines import ENGINES
 from distir.exports.systems.registry import SYSTEMS
 from distir.system.output_files import replaced, write_text
+from distir.tools.arguments.model import add_config_argument
 from distir.tools.arguments.types import output_file
 from distir.tools.engine_export import write_engine
 
@@ -36,13 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a training system: a plan as its arguments or its file; an engine for inference: a "
         "plan of `distir serve-plan --json` as its flags (.sh)",
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="config.json",
-        help="the model's configuration of Hugging Face, for a plan of `distir search`, "
-        "which has none",
-    )
+    add_config_argument(parser)
     parser.add_argument(
         "--program",
         type=Path,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distir.exports.systems.registry import READABLE
 from distir.tools.arguments.cluster import add_cluster_arguments, add_profile_argument
+from distir.tools.arguments.model import add_config_argument
 from distir.tools.arguments.types import (
     output_file_of,
     positive_integer,
@@ -42,12 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_cluster_arguments(parser)
     add_profile_argument(parser)
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="config.json",
-        help="the model's configuration of Hugging Face, for a system whose file has none",
-    )
+    add_config_argument(parser)
     for name, text in (
         ("seq", "tokens of a sequence"),
         ("vocab", "words of the vocabulary"),
