@@ -164,6 +164,14 @@ class Rule:
         """The number of devices of `mesh` over which the op divides work by itself."""
         return prod(mesh.size(own.axis) for own in self.axes_on(mesh))
 
+    @property
+    def is_made_anywhere(self) -> bool:
+        """
+        Whether the op makes its results, out of no tensors, in any layout: each device
+        can make any part of a tensor whose elements are all equal.
+        """
+        return bool(self.result_factors) and not any(self.operands)
+
 
 RuleFunction = Callable[[Operation], Rule]
 

@@ -88,7 +88,7 @@ class ImportOptions(TypedDict, total=False):
     float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]
     training: bool
-    loss: Literal["cross_entropy", "mse", "none"]
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
     optimizer: Literal["adamw", "adam", "sgd", "none"]
@@ -130,7 +130,7 @@ class BuildOptions(TypedDict, total=False):
     float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]
     training: bool
-    loss: Literal["cross_entropy", "mse", "none"]
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
     optimizer: Literal["adamw", "adam", "sgd", "none"]
@@ -204,7 +204,7 @@ class SchedulingOptions(TypedDict, total=False):
     buckets: bool
     no_buckets: bool
     training: bool
-    loss: Literal["cross_entropy", "mse", "none"]
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
     optimizer: Literal["adamw", "adam", "sgd", "none"]
