@@ -203,10 +203,11 @@ def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None
 ROLE = Text(
     "dist.role",
     'The role of an argument: `"parameter"`, `"state"`, `"constant"`, '
-    '`"input"`, `"label"` or `"setting"`; of a result: `"loss"` or `"gradient"`',
+    '`"input"`, `"label"`, `"cache"` (what inference keeps of the tokens so far) or '
+    '`"setting"`; of a result: `"loss"` or `"gradient"`',
 )
 
-ROLES = ("parameter", "state", "constant", "input", "label", "setting")
+ROLES = ("parameter", "state", "constant", "input", "label", "cache", "setting")
 """The possible roles of an argument."""
 
 NAME = Text(
@@ -377,6 +378,12 @@ KEPT = Flag(
 )
 
 # Of functions and modules.
+
+ENTRY_POINT = Flag(
+    "dist.entry",
+    "Of a function: it is one of several entries of the program, such as the prefill "
+    "and the decode of inference, which share arguments of the same name",
+)
 
 COMPILED = Text(
     "dist.compiled",

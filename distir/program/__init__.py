@@ -5,6 +5,7 @@ that other folders import from here.
 - `view`: a program with its entry function, arguments and results;
 - `functions`: the entry function, the functions that it reaches, their calls, and other
   public functions of the module;
+- `entries`: programs with several entries, one by one and joined;
 - `arguments`: roles, names and links of arguments and results;
 - `naming`: names of ops and values in messages and labels;
 - `rewriting`: helpers that change a program;
@@ -17,6 +18,7 @@ that other folders import from here.
 
 from distir.program.arguments import (
     BATCH_ROLES,
+    CACHE,
     GRADIENT,
     LOSS,
     argument_attributes,
@@ -43,7 +45,9 @@ from distir.program.functions import (
     callees_first,
     calls_of,
     check_body,
+    check_calls,
     check_executed,
+    entry_points,
     entry_function,
     functions,
     reachable_functions,
@@ -73,6 +77,7 @@ from distir.program.view import (
 
 __all__ = [
     "BATCH_ROLES",
+    "CACHE",
     "ENTRY",
     "GRADIENT",
     "LOSS",
@@ -91,10 +96,12 @@ __all__ = [
     "callees_first",
     "calls_of",
     "check_body",
+    "check_calls",
     "check_executed",
     "check_links",
     "describe",
     "drop_unused_results",
+    "entry_points",
     "entry_function",
     "erase_dead",
     "forward_results",

@@ -31,6 +31,10 @@ GRADIENT = "gradient"
 """The role of a result that is the gradient of an argument."""
 
 
+CACHE = "cache"
+"""The role of an argument that keeps what inference needs of the tokens so far."""
+
+
 BATCH_ROLES = ("input", "label")
 """The roles of the arguments that make up a batch."""
 
@@ -197,8 +201,15 @@ def linked_arguments(function: FuncOp) -> dict[int, int]:
 
 
 def is_training_step(function: FuncOp) -> bool:
-    """Whether a function returns updates or gradients of some of its arguments."""
-    return bool(linked_arguments(function))
+    """
+    Whether a function returns updates or gradients of some of its arguments. A step of
+    inference, which updates caches only, is none.
+    """
+    linked = linked_arguments(function).values()
+    if not linked:
+        return False
+    roles = argument_roles(function)
+    return any(roles[argument] != CACHE for argument in linked)
 
 
 def check_links(function: FuncOp) -> None:

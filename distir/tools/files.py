@@ -24,9 +24,9 @@ from distir.errors import DistIRError, did_you_mean
 from distir.passes import get_all_passes
 from distir.program import (
     argument_names,
+    check_calls,
     entry_function,
     functions,
-    reachable_functions,
 )
 from distir.program.repacking import repacked_weights
 from distir.program.weights import (
@@ -51,7 +51,7 @@ def read_program(path: Path) -> ModuleOp:
     module = parser.parse_module()
     verify(module)
     if functions(module):
-        reachable_functions(module)
+        check_calls(module)
     return module
 
 

@@ -18,6 +18,12 @@ from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.distribution.batches import split_batch
 from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.planning.distribution.context import split_context
+from distir.planning.distribution.entries import (
+    StoredLayouts,
+    fix_stored,
+    options_of_entries,
+    stored_layouts,
+)
 from distir.planning.distribution.experts import split_experts
 from distir.planning.distribution.meshes import (
     add_mesh,
@@ -33,7 +39,13 @@ from distir.planning.distribution.zero import store_split
 from distir.planning.expectations import check_expectations
 from distir.planning.requests import keep_whole, named_argument, request_shards
 from distir.planning.stages import make_pipeline_as_asked
-from distir.program import entry_function, is_training_step
+from distir.program import (
+    entry_points,
+    entry_function,
+    is_training_step,
+    replace_program,
+)
+from distir.program.entries import joined, one_entry
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
 from distir.transforms.memory.checkpoint_policies import LayerPolicies
@@ -123,11 +135,16 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
         )
 
 
-def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
+def choose_layouts(
+    module: ModuleOp,
+    options: DistributionOptions,
+    stored: StoredLayouts | None = None,
+) -> None:
     """
     Adds a mesh to a sequential program, chooses layouts on the mesh, and writes them as
-    annotations. This is the first part of `distribute`. Raises DistIRError for options
-    that contradict each other or do not suit the program.
+    annotations. This is the first part of `distribute`. Arguments in `stored` keep
+    these layouts, which another entry of the program has chosen. Raises DistIRError for
+    options that contradict each other or do not suit the program.
     """
     check_sequential(module, NAME)
     check_options(options, module)
@@ -139,6 +156,8 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
         shard += tuple(r for r in heads if not _speaks_of(options, named_argument(r)))
     request_shards(module, mesh, shard, AXES)
     keep_whole(module, mesh, options.whole)
+    if stored is not None:
+        fix_stored(module, mesh, stored)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
@@ -168,12 +187,36 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
 
 def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     """
-    Distributes a sequential program in place and verifies the result. Raises
-    DistIRError for options that contradict each other or do not suit the program.
+    Distributes a sequential program in place and verifies the result. All entries of a
+    program with several are distributed, with one layout for arguments that they share.
+    Raises DistIRError for options that contradict each other or do not suit the
+    program.
+    """
+    names = list(entry_points(module))
+    if not names:
+        _distribute(module, options)
+        return
+    options, stored = options_of_entries(options), None
+    made: dict[str, ModuleOp] = {}
+    for name in reversed(names):
+        made[name] = one_entry(module, name)
+        found = _distribute(made[name], options, stored)
+        stored = found if stored is None else {**found, **stored}
+    replace_program(module, joined({name: made[name] for name in names}))
+
+
+def _distribute(
+    module: ModuleOp,
+    options: DistributionOptions,
+    stored: StoredLayouts | None = None,
+) -> StoredLayouts:
+    """
+    Distributes a program with one entry, and returns the layouts that its arguments got
+    on the mesh of the program. `stored` is as in `choose_layouts`.
     """
     options = options.on_one_mesh()
     try:
-        choose_layouts(module, options)
+        choose_layouts(module, options, stored)
     except DistIRError as error:
         if not options.stage_shapes():
             raise
@@ -182,6 +225,7 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         raise DistIRError(
             f"{error} (for stage_meshes={shapes}, layouts are chosen with {' '.join(sizes)})"
         ) from error
+    chosen = stored_layouts(module)
     partition(module)
     if options.is_pipelined:
         make_pipeline_as_asked(module, options, options.stages)
@@ -195,6 +239,7 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         kinds = options.overlapped or KINDS
         overlap_communication(module, kinds=kinds, profiles=options.profile)
     verify_distribution(module)
+    return chosen
 
 
 def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:
