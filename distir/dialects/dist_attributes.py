@@ -252,6 +252,18 @@ DEFAULT = Number(
     "Of a setting: the value where nobody gives another one",
 )
 
+FEEDS = Text(
+    "dist.feeds",
+    'Of an input of inference: what generation gives it: `"tokens"`, `"padding"` (the '
+    'number of tokens to the left of each prompt that are none) or `"positions"` (the '
+    "number of tokens that the cache holds of each sequence)",
+)
+
+LIMIT = Integer(
+    "dist.limit",
+    "Of an input of inference: the largest number of tokens of a sequence",
+)
+
 FROZEN = Flag(
     "dist.frozen",
     "Of a parameter: it is not trained",
@@ -379,10 +391,10 @@ KEPT = Flag(
 
 # Of functions and modules.
 
-ENTRY_POINT = Flag(
+ENTRY_POINT = Text(
     "dist.entry",
-    "Of a function: it is one of several entries of the program, such as the prefill "
-    "and the decode of inference, which share arguments of the same name",
+    'Of a function: the entry of the program that it is, of several: `"prefill"` or '
+    '`"decode"` of inference. Entries share arguments of the same name',
 )
 
 COMPILED = Text(

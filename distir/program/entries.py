@@ -1,7 +1,7 @@
 """
 Programs with several entries, such as the prefill and the decode of inference.
 
-Each entry is a function with the attribute `dist.entry`. Arguments of the same name are
+Each entry is a function whose attribute `dist.entry` says which one it is. Arguments of the same name are
 one value for all entries: parameters, and the cache that one entry leaves to the other.
 Passes and tools work on programs with one entry, so that a program with several is
 taken apart (`one_entry`), rewritten, and joined again (`joined`).
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr, UnitAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute
 
@@ -41,12 +41,12 @@ def one_entry(module: ModuleOp, name: str) -> ModuleOp:
     if name not in known:
         if not known:
             raise DistIRError(
-                f"the program has one entry, @{entry_function(module).sym_name.data}; "
-                f"--entry {name} is for programs with several, such as those of --serve"
+                f"the program has one entry, @{entry_function(module).sym_name.data}; the "
+                f"entry {name!r} is for programs with several, such as those of --serve"
             )
-        listing = " and ".join(f"@{entry}" for entry in known)
         raise DistIRError(
-            f"the program has no entry @{name}; {did_you_mean(name, known)}it has {listing}"
+            f"the program has no entry {name!r}; {did_you_mean(name, known)}it has "
+            f"{' and '.join(known)}"
         )
     reached = set(callees_first(module, [known[name]]))
     part = ModuleOp(
@@ -57,10 +57,11 @@ def one_entry(module: ModuleOp, name: str) -> ModuleOp:
         ],
         dict(module.attributes),
     )
-    others = {f.sym_name.data for f in reached} - {name}
-    if ENTRY in others:
-        _rename(part, {ENTRY: free_name({*others, name}, ENTRY)})
-    _rename(part, {name: ENTRY})
+    own = known[name].sym_name.data
+    taken = {f.sym_name.data for f in reached}
+    if ENTRY in taken - {own}:
+        _rename(part, {ENTRY: free_name(taken, ENTRY)})
+    _rename(part, {own: ENTRY})
     del functions(part)[ENTRY].attributes[ENTRY_POINT]
     return part
 
@@ -87,7 +88,7 @@ def joined(programs: Mapping[str, ModuleOp]) -> ModuleOp:
                 names[op.sym_name.data] = free_name(taken, op.sym_name.data)
             if isinstance(op, FuncOp):
                 taken.add(names[op.sym_name.data])
-        entry_function(module).attributes[ENTRY_POINT] = UnitAttr()
+        entry_function(module).attributes[ENTRY_POINT] = ENTRY_POINT.attr(entry)
         _rename(module, names)
         for op in list(module.body.block.ops):
             if not isinstance(op, FuncOp):
@@ -141,8 +142,8 @@ def _check_shared(programs: Mapping[str, ModuleOp]) -> None:
             other, first = known.setdefault(name, (entry, argument))
             if first.type != argument.type or first.role != argument.role:
                 raise DistIRError(
-                    f"argument {name!r} is {argument.role} {argument.type} in @{entry}, "
-                    f"but {first.role} {first.type} in @{other}; the entries of a "
+                    f"argument {name!r} is {argument.role} {argument.type} in {entry}, but "
+                    f"{first.role} {first.type} in {other}; the entries of a "
                     f"program share it, in one layout"
                 )
 

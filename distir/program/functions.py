@@ -44,14 +44,19 @@ def functions(module: ModuleOp) -> dict[str, FuncOp]:
 
 def entry_points(module: ModuleOp) -> dict[str, FuncOp]:
     """
-    Returns the entries of a program that has several, such as `@prefill` and `@decode`,
-    by name: its functions with the attribute `dist.entry`. Empty for other programs.
+    Returns the entries of a program that has several, such as `prefill` and `decode`,
+    by the text of their attribute `dist.entry`. Empty for other programs. Raises
+    DistIRError if two functions are the same entry.
     """
-    return {
-        name: function
-        for name, function in functions(module).items()
-        if ENTRY_POINT in function.attributes
-    }
+    found: dict[str, FuncOp] = {}
+    for function in functions(module).values():
+        name = ENTRY_POINT.of(function.attributes)
+        if name is not None and found.setdefault(name, function) is not function:
+            raise DistIRError(
+                f"@{found[name].sym_name.data} and @{function.sym_name.data} are both the "
+                f'entry "{name}" ({ENTRY_POINT}); give each its own'
+            )
+    return found
 
 
 def check_calls(module: ModuleOp) -> None:
@@ -72,7 +77,7 @@ def entry_function(module: ModuleOp) -> FuncOp:
     found = functions(module)
     several = entry_points(module)
     if several:
-        names = " and ".join(f"@{name}" for name in several)
+        names = " and ".join(several)
         raise DistIRError(
             f"the program has the entries {names}; choose one, with --entry "
             f"{next(reversed(several))} or the pass "

@@ -26,6 +26,7 @@ from distir.program import (
     argument_names,
     check_calls,
     entry_function,
+    entry_points,
     functions,
 )
 from distir.program.repacking import repacked_weights
@@ -250,9 +251,12 @@ def program_weights(module: ModuleOp, path: Path) -> Arrays:
     file = weights_file(module, path)
     if file is None:
         return {}
-    function = entry_function(module)
-    weights = repacked_weights(function, load_weights(file))
-    unknown = sorted(set(weights) - set(argument_names(function)))
+    weights: Arrays = load_weights(file)
+    names: set[str] = set()
+    for function in entry_points(module).values() or [entry_function(module)]:
+        weights = repacked_weights(function, weights)
+        names.update(argument_names(function))
+    unknown = sorted(set(weights) - names)
     if unknown:
         raise DistIRError(
             f"{file} holds {unknown[0]!r}, but {path} has no argument of that name; give "

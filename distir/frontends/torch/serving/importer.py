@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
-from distir.dialects.dist_attributes import NAME, ROLE, UPDATES
+from distir.dialects.dist_attributes import FEEDS, LIMIT, NAME, ROLE, UPDATES
 from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.torch.importer import import_torch
@@ -29,6 +29,10 @@ from distir.program import (
 
 PREFILL, DECODE = "prefill", "decode"
 """The names of the entries of a program for inference."""
+
+
+_FEEDS = {"input_ids": "tokens", "padding": "padding", "positions": "positions"}
+"""What generation gives to the inputs of the steps, by the name of the input."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ def import_serving(
             exporter="dynamo",
         )
         _mark_cache(imported, content)
+        _mark_inputs(imported, sizes)
     return found
 
 
@@ -114,6 +119,19 @@ def cache_names(content: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for layer, own in content.items()
         for name in own
     ]
+
+
+def _mark_inputs(imported: ImportedModel, sizes: ServingSizes) -> None:
+    """Says of each input of a step what generation gives it, and how much it can be."""
+    function = entry_function(imported.module)
+    attributes = argument_attributes(function)
+    for own, role, name in zip(
+        attributes, argument_roles(function), argument_names(function), strict=True
+    ):
+        if role == "input":
+            own[FEEDS] = FEEDS.attr(_FEEDS[name])
+            own[LIMIT] = LIMIT.attr(sizes.cache)
+    set_argument_attributes(function, attributes)
 
 
 def _mark_cache(

@@ -481,9 +481,11 @@ def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]
 def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
     """
     Returns the slots of the operands whose memory the result may take over if no later
-    op needs them. Only sums of floats, and collectives of a single tensor that work in
-    place, have such operands.
+    op needs them. Only sums of floats, writes to caches, and collectives of a single
+    tensor that work in place, have such operands.
     """
+    if op.name == "onnx.TensorScatter":
+        return operands[:1]
     if isinstance(op, CollectiveOp) and op.IN_PLACE:
         return () if op.is_joined or _begins_bucket(op) else operands
     if op.name != "onnx.Add" or not isinstance(element_type(op.results[0]), AnyFloat):
