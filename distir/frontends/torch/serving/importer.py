@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils import _pytree
 from distir.dialects.dist_attributes import FEEDS, LIMIT, NAME, ROLE, UPDATES
 from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
+from distir.frontends.torch.export.experts import experts_as_ops
 from distir.frontends.torch.importer import import_torch
 from distir.frontends.torch.modules.meta import lacks_values, without_values
 from distir.frontends.torch.serving.modules import Decode, Prefill
@@ -97,14 +99,15 @@ def _content(
     Returns an empty cache of the shapes that the model needs, which a run without
     values finds out.
     """
-    with without_values(prefill, (prompts, padding)) as own, torch.no_grad():
-        if lacks_values(prefill):
-            # Inputs with values would do, but large ones take time.
-            prefill(*own, None)
-        else:
-            mode = FakeTensorMode(allow_non_fake_inputs=True)
-            with mode:
-                prefill(*(torch.zeros_like(x) for x in own), None)
+    with (
+        without_values(prefill, (prompts, padding)) as own,
+        experts_as_ops(None, len(prompts)),
+        torch.no_grad(),
+    ):
+        # A module without values has stand-ins that compute nothing either.
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with contextlib.nullcontext() if lacks_values(prefill) else fake:
+            prefill(*(torch.zeros_like(x) for x in own), None)
     shapes: Mapping[str, Mapping[str, Any]] = prefill.__dict__["discovered"]
     return {
         layer: {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in own.items()}
