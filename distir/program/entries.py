@@ -66,6 +66,19 @@ def one_entry(module: ModuleOp, name: str) -> ModuleOp:
     return part
 
 
+def chosen_entry(module: ModuleOp, name: str | None) -> ModuleOp:
+    """
+    Returns the entry `name` of a program with several, as `one_entry` does, or the
+    program itself if `name` is None. Raises DistIRError if a program with several
+    entries needs a name, or there is no such entry.
+    """
+    if name is not None:
+        return one_entry(module, name)
+    if entry_points(module):
+        entry_function(module)  # says how to choose
+    return module
+
+
 def joined(programs: Mapping[str, ModuleOp]) -> ModuleOp:
     """
     Returns a program with the entries `programs`, by name, each of which is a program
