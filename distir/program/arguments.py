@@ -254,9 +254,13 @@ def _named_arguments(
 
 def forward_results(function: FuncOp) -> list[int]:
     """
-    Returns the indices of the results of the forward pass: all results but updates and
-    gradients.
+    Returns the indices of the results of the forward pass: all results but gradients
+    and updates. New content of caches is a result of the forward pass.
     """
     updates = updated_arguments(function)
-    roles = result_roles(function)
-    return [i for i in range(len(roles)) if i not in updates and roles[i] != GRADIENT]
+    roles, of_arguments = result_roles(function), argument_roles(function)
+    return [
+        i
+        for i, role in enumerate(roles)
+        if role != GRADIENT and (i not in updates or of_arguments[updates[i]] == CACHE)
+    ]

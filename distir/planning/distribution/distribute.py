@@ -19,9 +19,10 @@ from distir.planning.distribution.batches import split_batch
 from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.planning.distribution.context import split_context
 from distir.planning.distribution.entries import (
+    Chosen,
     StoredLayouts,
     fix_stored,
-    options_of_entries,
+    marked_stages,
     stored_layouts,
 )
 from distir.planning.distribution.experts import split_experts
@@ -196,25 +197,28 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     if not names:
         _distribute(module, options)
         return
-    options, stored = options_of_entries(options), None
     made: dict[str, ModuleOp] = {}
+    chosen: Chosen | None = None
     for name in reversed(names):
         made[name] = one_entry(module, name)
-        found = _distribute(made[name], options, stored)
-        stored = found if stored is None else {**found, **stored}
+        found = _distribute(made[name], options, chosen, is_one_of_several=True)
+        chosen = found if chosen is None else chosen.with_layouts(found.layouts)
     replace_program(module, joined({name: made[name] for name in names}))
 
 
 def _distribute(
     module: ModuleOp,
     options: DistributionOptions,
-    stored: StoredLayouts | None = None,
-) -> StoredLayouts:
+    chosen: Chosen | None = None,
+    *,
+    is_one_of_several: bool = False,
+) -> Chosen:
     """
-    Distributes a program with one entry, and returns the layouts that its arguments got
-    on the mesh of the program. `stored` is as in `choose_layouts`.
+    Distributes a program with one entry. `chosen` is the choice that other entries
+    follow; with `is_one_of_several`, this entry's choice is returned for them.
     """
     options = options.on_one_mesh()
+    stored = None if chosen is None else chosen.layouts
     try:
         choose_layouts(module, options, stored)
     except DistIRError as error:
@@ -225,10 +229,19 @@ def _distribute(
         raise DistIRError(
             f"{error} (for stage_meshes={shapes}, layouts are chosen with {' '.join(sizes)})"
         ) from error
-    chosen = stored_layouts(module)
+    layouts = stored_layouts(module) if is_one_of_several else {}
     partition(module)
+    stages = options.stages
+    if options.p > 1 and is_one_of_several:
+        if chosen is None:
+            stages, own = (), marked_stages(module, options)
+        else:
+            stages = own = chosen.stages
+        made = Chosen(layouts, own)
+    else:
+        made = Chosen(layouts)
     if options.is_pipelined:
-        make_pipeline_as_asked(module, options, options.stages)
+        make_pipeline_as_asked(module, options, stages)
     lower_reshards(module)
     pass_keys_on_as_asked(module, options)
     check_expectations(module, options.k if options.is_pipelined else 1)
@@ -239,7 +252,7 @@ def _distribute(
         kinds = options.overlapped or KINDS
         overlap_communication(module, kinds=kinds, profiles=options.profile)
     verify_distribution(module)
-    return chosen
+    return made
 
 
 def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:

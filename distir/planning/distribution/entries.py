@@ -9,47 +9,77 @@ prompt; the others are distributed around it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
-from distir.dialects.dist_attributes import FIXED, FIXED_BY
+from distir.dialects.dist_attributes import FIXED, FIXED_BY, STAGE
 from distir.errors import DistIRError
 from distir.pipelining import SEARCH
 from distir.planning.annotations import requested_layout
 from distir.planning.distribution.options import NAME, DistributionOptions
+from distir.planning.stages import with_searched_stages
 from distir.program import (
     argument_attributes,
     argument_names,
     argument_roles,
     entry_function,
+    scope_of,
     set_argument_attributes,
 )
 from distir.program.entries import SHARED_ROLES
 from distir.sharding.mesh import Mesh
-from distir.transforms.pipelines.stages import UNIFORM
+from distir.transforms.pipelines.division import stage_meshes
+from distir.transforms.pipelines.pipeline import schedule_for
+from distir.transforms.pipelines.stages import forward_stages, is_divided, mark
+from distir.transforms.pipelines.structure import Structure
 
 StoredLayouts = Mapping[str, Layout]
 """The layouts of arguments that entries share, by name."""
 
 
-def options_of_entries(options: DistributionOptions) -> DistributionOptions:
+@dataclass(frozen=True)
+class Chosen:
     """
-    Returns the options for each entry of a program with several. A pipeline has equal
-    numbers of layers in its stages, in all entries, unless the options say where stages
-    begin. Raises DistIRError if stages or their meshes are to be searched: each entry
-    would find others.
+    What one entry chooses for all: the `layouts` of arguments that they share, and the
+    scopes with which the `stages` of a pipeline behind the first begin.
     """
-    if options.stages == (SEARCH,) or options.stage_meshes == (SEARCH,):
+
+    layouts: StoredLayouts
+    stages: tuple[str, ...] = ()
+
+    def with_layouts(self, others: StoredLayouts) -> Chosen:
+        """Returns the choice with the layouts of arguments that it did not have yet."""
+        return replace(self, layouts={**others, **self.layouts})
+
+
+def marked_stages(module: ModuleOp, options: DistributionOptions) -> tuple[str, ...]:
+    """
+    Divides a program over micro-batches into the stages of a pipeline as the options ask
+    for it, and marks its ops with them. Returns the scopes with which the stages behind
+    the first begin, so that other entries can be divided in the same way. Raises
+    DistIRError if the program cannot be divided, or if stages are to have meshes that a
+    search finds.
+    """
+    if options.stage_meshes == (SEARCH,):
         raise DistIRError(
-            f"{NAME}: the entries of a program share the stages of a pipeline, which a "
-            f"search would choose for each; give stages=uniform, or the scopes with which "
-            f"stages begin"
+            f"{NAME}: the entries of a program share the meshes of its stages, which "
+            f"stage_meshes=search finds for one entry only; give the meshes"
         )
-    if options.p > 1 and not options.stages:
-        return replace(options, stages=(UNIFORM,))
-    return options
+    _, stages = with_searched_stages(module, options, options.stages)
+    ops = list(entry_function(module).body.block.ops)
+    if not is_divided(ops) or stages:
+        structure = Structure(module)
+        schedule = schedule_for(structure, options)
+        meshes = stage_meshes(structure, schedule, options.stage_shapes())
+        mark(forward_stages(structure, meshes, stages))
+    starts: dict[int, str] = {}
+    for op in ops:
+        stage = STAGE.of(op.attributes)
+        if stage is not None:
+            starts.setdefault(stage, scope_of(op))
+    return tuple([starts[stage] for stage in sorted(starts)][1:])
 
 
 def stored_layouts(module: ModuleOp) -> dict[str, Layout]:

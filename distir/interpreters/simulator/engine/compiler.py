@@ -48,7 +48,13 @@ from distir.interpreters.simulator.engine.transfers import (
     exchange_of,
     transfers_of,
 )
-from distir.program import describe, return_op, updated_arguments
+from distir.program import (
+    CACHE,
+    argument_roles,
+    describe,
+    return_op,
+    updated_arguments,
+)
 
 
 @dataclass
@@ -276,6 +282,7 @@ class Compiler:
                 result, argument = build.slots((new, old))
                 updated[result] = argument
         compiled = build.finish(returns, updated)
+        compiled.given_up = _caches(function)
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
 
@@ -464,6 +471,18 @@ class Compiler:
             reusable=_reusable(op, operands),
             is_constant=not op.operands and op.name == "onnx.Constant",
         )
+
+
+def _caches(function: FuncOp) -> frozenset[int]:
+    """
+    Returns the arguments of a program that are caches of inference and get new content.
+    The caller goes on with the result, so that it may take the argument's memory.
+    """
+    updated = updated_arguments(function).values()
+    if not updated:
+        return frozenset()
+    roles = argument_roles(function)
+    return frozenset(argument for argument in updated if roles[argument] == CACHE)
 
 
 def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]:
