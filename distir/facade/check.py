@@ -74,9 +74,7 @@ def check(
     given = arrays_of(inputs)
     asked = command_options("check", "check", names, options)
     modules = first.module, second.module
-    found = compared(
-        modules, names, first.weights, given, asked.seed, asked.tolerance
-    )
+    found = compared(modules, names, first.weights, given, asked.seed, asked.tolerance)
     return Comparison(second.module, found)
 
 

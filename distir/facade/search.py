@@ -17,8 +17,8 @@ from distir.planning.auto.results import nothing_found
 from distir.planning.grid.results import nothing_fits
 from distir.planning.grid.search import GridSearch
 from distir.planning.plans.saved_plan import SavedPlan
-from distir.solver.clock import Clock
 from distir.program.entries import chosen_entry
+from distir.solver.clock import Clock
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import SearchingOptions
 from distir.tools.auto_search import (

@@ -149,9 +149,7 @@ def _write_entries(
     manifest = _manifest(last, sources[-1], weights, directory, own, compiled)
     manifest["graphs"] = {n: why for each in sources for n, why in each.graphs.items()}
     manifest["entries"] = modules
-    return _write(
-        directory, manifest, sources, {*ALWAYS, *GENERATION, *helpers}, own
-    )
+    return _write(directory, manifest, sources, {*ALWAYS, *GENERATION, *helpers}, own)
 
 
 def _manifest(

@@ -20,8 +20,8 @@ from distir.errors import DistIRError, did_you_mean
 from distir.program.functions import (
     ENTRY,
     callees_first,
-    entry_points,
     entry_function,
+    entry_points,
     functions,
 )
 from distir.program.naming import free_name

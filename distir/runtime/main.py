@@ -86,7 +86,7 @@ def _generate(name, manifest, options, sources, common):
     }
     timeout, init_method = common
     found = generation.generate(
-        generation.Programs(**modules),
+        generation.EntryPrograms(**modules),
         options.backend,
         sources,
         prompts,
@@ -213,7 +213,9 @@ def main(arguments=None):
             parser.error("this program holds no training step")
     generates = Path(__file__).with_name("generation.py").exists()
     if generates and (options.prompts is None or options.max_new_tokens is None):
-        parser.error("this program generates tokens: give --prompts and --max-new-tokens")
+        parser.error(
+            "this program generates tokens: give --prompts and --max-new-tokens"
+        )
     if not generates and (options.prompts or options.max_new_tokens):
         parser.error("this program generates no tokens; import the model with --serve")
     name = load_package()

@@ -94,9 +94,7 @@ def compare_entries(
         ]
     if {PREFILL, DECODE} <= entries[1].keys():
         found.append(
-            _decode_after_prefill(
-                entries[1], paths[1], weights, given, seed, tolerance
-            )
+            _decode_after_prefill(entries[1], paths[1], weights, given, seed, tolerance)
         )
     return found
 

@@ -180,7 +180,7 @@ def _generated(
     program, runtime, _ = load_package(folder, "generating")
     prefill = importlib.import_module("generating.prefill_program")
     generation = importlib.import_module("generating.generation")
-    programs = generation.Programs(prefill, program)
+    programs = generation.EntryPrograms(prefill, program)
     generation.check(prompts, new, programs)
     rank, device = dist.get_rank(), torch.device("cpu")
     with torch.inference_mode():
@@ -189,7 +189,9 @@ def _generated(
         caches = [s.name for s in program.ARGUMENTS if s.role == "cache"]
 
         def places() -> dict[str, int]:
-            return {n: generator.held[n].data_ptr() for n in caches if n in generator.held}
+            return {
+                n: generator.held[n].data_ptr() for n in caches if n in generator.held
+            }
 
         before = places()
         return generator.generate(prompts, new), (before, places())

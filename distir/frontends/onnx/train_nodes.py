@@ -127,9 +127,7 @@ def cumprod(operands: Values, numbers: Numbers) -> Operation:
 @_node("cache_write", [4, 4, 1])
 def cache_write(operands: Values, numbers: Numbers) -> Operation:
     attributes = {"axis": -2, "mode": "circular"}
-    return operator("TensorScatter").build_op(
-        operands, [operands[0].type], attributes
-    )
+    return operator("TensorScatter").build_op(operands, [operands[0].type], attributes)
 
 
 @_node("slogdet", [None])

@@ -64,7 +64,9 @@ def expand(call: Call) -> str:
 def tensor_scatter(call: Call) -> str:
     places = "{2}" if call.has(2) else "None"
     in_place = ", in_place=True" if IN_PLACE in call.op.attributes else ""
-    template = f"tensor_scatter({{0}}, {{1}}, {places}, {{axis}}, mode={{mode}}{in_place})"
+    template = (
+        f"tensor_scatter({{0}}, {{1}}, {places}, {{axis}}, mode={{mode}}{in_place})"
+    )
     return call.write(template, "indexing")
 
 

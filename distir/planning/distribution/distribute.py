@@ -41,8 +41,8 @@ from distir.planning.expectations import check_expectations
 from distir.planning.requests import keep_whole, named_argument, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.program import (
-    entry_points,
     entry_function,
+    entry_points,
     is_training_step,
     replace_program,
 )

@@ -97,8 +97,7 @@ def stored_layouts(module: ModuleOp) -> dict[str, Layout]:
     return {
         name: layout
         for name, role, attributes in described
-        if role in SHARED_ROLES
-        and (layout := requested_layout(attributes)) is not None
+        if role in SHARED_ROLES and (layout := requested_layout(attributes)) is not None
     }
 
 

@@ -12,7 +12,7 @@ from .. import runtime
 
 
 @dataclass(frozen=True)
-class Programs:
+class EntryPrograms:
     """The modules of a package with the program of each entry."""
 
     prefill: object

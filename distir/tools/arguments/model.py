@@ -92,7 +92,6 @@ def source_of(arguments: argparse.Namespace) -> Path:
 
 def imported_model(arguments: argparse.Namespace) -> ImportedModel:
     """Imports the model that the arguments name. Raises DistIRError."""
-    from distir.errors import DistIRError
     from distir.tools.reports.reporting import progress
 
     function = _function(arguments)

@@ -65,6 +65,9 @@ class ImportOptions(TypedDict, total=False):
     batch: int
     seq: int
     target_seq: int
+    serve: bool
+    cache: int
+    prompt: int
     meta: bool
     dim: Mapping[str, int] | str | Sequence[str]
     value: Mapping[str, float] | str | Sequence[str]
@@ -227,6 +230,7 @@ class SchedulingOptions(TypedDict, total=False):
 class SearchingOptions(TypedDict, total=False):
     """The options of `distir search`."""
 
+    entry: str
     cluster: Required[str | Path]
     devices: int
     profile: str | Path | Sequence[str | Path]
@@ -258,6 +262,7 @@ class ShowOptions(DistributeOptions, total=False):
     """The options of `distir show`."""
 
     scope: str
+    entry: str
     profile: str | Path | Sequence[str | Path]
     r: int
     d: int
@@ -289,6 +294,7 @@ class SimulateOptions(DistributeOptions, total=False):
     """The options of `distir simulate`."""
 
     flat: bool
+    entry: str
     profile: str | Path | Sequence[str | Path]
     r: int
     d: int

@@ -33,7 +33,7 @@ def written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
     return cache.scatter(2, slots[:, None, :, None].expand_as(new), new)
 
 
-class _Step(ABC):
+class _LayerContent(ABC):
     """
     What a layer of a cache needs to know of the step: `content` has the tensors of the
     layer before it, by name, and `new` gets them as the step leaves them.
@@ -47,7 +47,7 @@ class _Step(ABC):
         """Returns the shape and type of each tensor, after a step without content."""
 
 
-class AttentionStep(CacheLayerMixin, _Step):
+class AttentionStep(CacheLayerMixin, _LayerContent):
     """
     The keys and values of an attention layer, each [batch, heads, slots, width].
 
@@ -114,7 +114,7 @@ class AttentionStep(CacheLayerMixin, _Step):
         return self.slots
 
 
-class StateStep(LinearAttentionLayer, _Step):
+class StateStep(LinearAttentionLayer, _LayerContent):
     """
     The states of a state-space layer: the last inputs of its convolution, `conv`
     [batch, channels, kernel], and its recurrent state, `recurrent`.

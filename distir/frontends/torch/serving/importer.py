@@ -110,7 +110,10 @@ def _content(
             prefill(*(torch.zeros_like(x) for x in own), None)
     shapes: Mapping[str, Mapping[str, Any]] = prefill.__dict__["discovered"]
     return {
-        layer: {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in own.items()}
+        layer: {
+            name: torch.zeros(shape, dtype=dtype)
+            for name, (shape, dtype) in own.items()
+        }
         for layer, own in shapes.items()
     }
 

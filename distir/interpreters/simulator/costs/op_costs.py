@@ -288,7 +288,9 @@ def cache_write(context: CostContext) -> Cost:
     Returns the cost of writing new tokens to a cache, in the cache's own memory. The op
     reads their places, and reads and writes the tokens.
     """
-    return context.roofline(moved=sum(context.operand_bytes[1:]) + context.operand_bytes[1])
+    return context.roofline(
+        moved=sum(context.operand_bytes[1:]) + context.operand_bytes[1]
+    )
 
 
 @cost_function("onnx.ConstantOfShape", "onnx.Range", "onnx.Expand")

@@ -46,7 +46,12 @@ KINDS = (
     CONSTANTS,
 )
 
-_OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS, "cache": CACHES}
+_OF_ROLE = {
+    "parameter": PARAMETERS,
+    "state": STATES,
+    "constant": CONSTANTS,
+    "cache": CACHES,
+}
 
 # These ops change the form or place of a value, but not its kind ...
 _FORMS = COPIES | REARRANGEMENTS | {"onnx.Cast", "onnx.Slice", "onnx.Pad"}
