@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.program import replace_program
 from distir.program.entries import one_entry
+from distir.program.options import EntryOptions
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class ChooseEntryPass(DistIRPass):
 
     name = "choose-entry"
 
-    entry: str = ""
+    entry: str = same_option(EntryOptions, "entry", default="")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         replace_program(op, one_entry(op, self.entry))

@@ -98,8 +98,8 @@ def _generate(name, manifest, options, sources, common):
     if int(os.environ.get("RANK", "0")) == 0:
         text = json.dumps(found)
         if options.outputs:
-            output_files = importlib.import_module(f"{name}.output_files")
-            output_files.write_text(options.outputs, text + "\n")
+            write_text = importlib.import_module(f"{name}.output_files").write_text
+            write_text(options.outputs, text + "\n")
         else:
             print(text)
 

@@ -22,6 +22,7 @@ from distir.planning.distribution.entries import (
     Chosen,
     StoredLayouts,
     fix_stored,
+    for_entry,
     marked_stages,
     stored_layouts,
 )
@@ -201,7 +202,8 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     chosen: Chosen | None = None
     for name in reversed(names):
         made[name] = one_entry(module, name)
-        found = _distribute(made[name], options, chosen, is_one_of_several=True)
+        own = for_entry(options, made[name], module)
+        found = _distribute(made[name], own, chosen, is_one_of_several=True)
         chosen = found if chosen is None else chosen.with_layouts(found.layouts)
     replace_program(module, joined({name: made[name] for name in names}))
 

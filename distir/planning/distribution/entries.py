@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 
@@ -19,12 +20,14 @@ from distir.errors import DistIRError
 from distir.pipelining import SEARCH
 from distir.planning.annotations import requested_layout
 from distir.planning.distribution.options import NAME, DistributionOptions
+from distir.planning.requests import named_argument
 from distir.planning.stages import with_searched_stages
 from distir.program import (
     argument_attributes,
     argument_names,
     argument_roles,
     entry_function,
+    entry_points,
     scope_of,
     set_argument_attributes,
 )
@@ -52,6 +55,27 @@ class Chosen:
     def with_layouts(self, others: StoredLayouts) -> Chosen:
         """Returns the choice with the layouts of arguments that it did not have yet."""
         return replace(self, layouts={**others, **self.layouts})
+
+
+def for_entry(
+    options: DistributionOptions, entry: ModuleOp, module: ModuleOp
+) -> DistributionOptions:
+    """
+    Returns the options for one entry of `module`: without requests for arguments that
+    other entries have alone. Requests for arguments that none has stay, and are refused.
+    """
+    own = set(argument_names(entry_function(entry)))
+    every = {n for f in entry_points(module).values() for n in argument_names(f)}
+
+    def is_for(pattern: str) -> bool:
+        found = any(fnmatchcase(name, pattern) for name in every)
+        return not found or any(fnmatchcase(name, pattern) for name in own)
+
+    return replace(
+        options,
+        shard=tuple([r for r in options.shard if is_for(named_argument(r))]),
+        whole=tuple([pattern for pattern in options.whole if is_for(pattern)]),
+    )
 
 
 def marked_stages(module: ModuleOp, options: DistributionOptions) -> tuple[str, ...]:

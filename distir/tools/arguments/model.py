@@ -274,6 +274,7 @@ def imported_entries(arguments: argparse.Namespace) -> dict[str, ImportedModel]:
             arguments.batch,
             arguments.cache,
             meta=arguments.meta,
+            length_option="--cache",
         )
         sizes = ServingSizes(
             arguments.batch, arguments.cache, arguments.prompt or arguments.cache
