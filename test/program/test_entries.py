@@ -82,7 +82,7 @@ def test_each_entry_is_rewritten() -> None:
 
 def test_the_entry_has_to_be_chosen() -> None:
     module = parse(TEXT)
-    with pytest.raises(DistIRError, match="entries prefill and decode; .* --entry"):
+    with pytest.raises(DistIRError, match=r"entries prefill and decode; .* --entry"):
         entry_function(module)
     with pytest.raises(DistIRError, match="choose one, with --entry decode"):
         chosen_entry(module, None)

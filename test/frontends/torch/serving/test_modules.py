@@ -88,5 +88,5 @@ def test_a_layer_without_a_static_cache_is_refused() -> None:
     config = tiny_config("llama")
     config.layer_types = ["full_attention", "chunked_attention"]
     config.attention_chunk_size = 4
-    with pytest.raises(DistIRError, match="layer 1 .* 'chunked_attention'"):
+    with pytest.raises(DistIRError, match=r"layer 1 .* 'chunked_attention'"):
         layer_windows(config)
