@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from support.cost_programs import cluster
 from support.generation import imported, tiny_config
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.torch.serving.importer import ServingSizes
+from distir.frontends.torch.serving.importer import ServingSizes, empty_cache
+from distir.frontends.torch.serving.modules import Prefill
 from distir.frontends.torch.sources import _parameters_on_meta
 from distir.interpreters.simulator import MemoryReport, simulate
 from distir.interpreters.simulator.engine.machine import Execution
@@ -30,17 +33,13 @@ LAYERS, HEADS, WIDTH, HIDDEN, FFN, VOCAB = 2, 4, 8, 32, 64, 96
 SIZES = ServingSizes(batch=3, cache=40, prompt=10)
 
 
-def entry(kind: str, name: str, **changes: Any) -> ModuleOp:
-    """The entry `name` of a model without values."""
-    import transformers
-
+def model_without_values(kind: str, **changes: Any) -> Any:
     config = tiny_config(kind)
     for key, value in changes.items():
         setattr(config, key, value)
     maker: Any = transformers.AutoModelForCausalLM
     with _parameters_on_meta():
-        model = maker.from_config(config)
-    return one_entry(imported(model, SIZES).module, name)
+        return maker.from_config(config)
 
 
 def elements(module: ModuleOp, *roles: str) -> int:
@@ -64,18 +63,16 @@ def elements(module: ModuleOp, *roles: str) -> int:
 def test_bytes_of_the_cache(
     kind: str, changes: dict[str, Any], per_sequence: int
 ) -> None:
-    decode = entry(kind, "decode", **changes)
-    assert elements(decode, "cache") == SIZES.batch * per_sequence
+    prefill = Prefill(model_without_values(kind, **changes), SIZES.cache)
+    tokens = torch.zeros(SIZES.batch, SIZES.prompt, dtype=torch.int64)
+    cache = empty_cache(prefill, tokens, torch.zeros(SIZES.batch, dtype=torch.int64))
+    numbers = sum(each.numel() for own in cache.values() for each in own.values())
+    assert numbers == SIZES.batch * per_sequence
 
 
 @pytest.fixture(scope="module")
 def llama() -> dict[str, ModuleOp]:
-    import transformers
-
-    maker: Any = transformers.AutoModelForCausalLM
-    with _parameters_on_meta():
-        model = maker.from_config(tiny_config("llama"))
-    module = imported(model, SIZES).module
+    module = imported(model_without_values("llama"), SIZES).module
     return {name: one_entry(module, name) for name in ("prefill", "decode")}
 
 

@@ -66,7 +66,7 @@ def import_serving(
     prompts = torch.zeros(batch, sizes.prompt, dtype=torch.int64)
     padding = torch.zeros(batch, dtype=torch.int64)
     prefill = Prefill(model, sizes.cache)
-    content = _content(prefill, prompts, padding)
+    content = empty_cache(prefill, prompts, padding)
     tokens = torch.zeros(batch, 1, dtype=torch.int64)
     positions = torch.full((batch,), sizes.cache - 1, dtype=torch.int64)
     steps: dict[str, tuple[torch.nn.Module, dict[str, Any]]] = {
@@ -92,7 +92,7 @@ def import_serving(
     return found
 
 
-def _content(
+def empty_cache(
     prefill: Prefill, prompts: torch.Tensor, padding: torch.Tensor
 ) -> dict[str, dict[str, torch.Tensor]]:
     """
