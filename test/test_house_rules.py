@@ -18,6 +18,8 @@ FOLDER = Path(distir.__file__).parent
 
 ANSWERS = {
     "planning/grid/evaluate.py": "what cannot be is a row of the result, with its reason",
+    "exports/runs/improvement.py": "a plan that a system has not is passed over",
+    "exports/systems/system.py": "options that no longer say the plan are written anew",
     "launch/step_times.py": "what runs out of memory is a row of the result",
     "parallel/packages.py": "what is wrong on rank 0 is sent to all ranks, which raise it",
 }

@@ -131,7 +131,10 @@ def parallelize(
       several times, which leaves the mean as it is.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`; the label -100
       is ignored), `mse`, a function of the module's output and the labels, or None if
-      the module's output is the loss.
+      the module's output is the loss. If it is None and the module returns no scalar, or
+      `outside`, the module gives its outputs in training mode too, and the script computes
+      any loss from them, as with `DistributedDataParallel`: each rank takes the mean loss
+      of its part of the batch, and gradients are averaged over the parts.
     - `labels`: an example of the labels of the global batch: a tensor, or several in a
       tuple, list or dictionary. Give it if `loss` is a function and does not determine
       their shapes.

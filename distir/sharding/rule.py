@@ -127,6 +127,14 @@ class Rule:
         """The factors that appear in at least one result."""
         return frozenset(f for dims in self.results for dim in dims for f in dim)
 
+    @property
+    def is_made_anywhere(self) -> bool:
+        """
+        Whether the op makes its results, out of no tensors, in any layout: each device
+        can make any part of a tensor whose elements are all equal.
+        """
+        return bool(self.result_factors) and not any(self.operands)
+
 
 RuleFunction = Callable[[Operation], Rule]
 

@@ -18,6 +18,10 @@ COMMANDS = {
     "distribute": ("distribute", "distribute a program over a cluster"),
     "show": ("show", "show how a program is split and what its devices send"),
     "simulate": ("simulate", "predict step time, memory and communication"),
+    "plan": (
+        "plan",
+        "read the arguments of Megatron, DeepSpeed, ... and say what they take",
+    ),
     "search": ("search", "find the best way to distribute a program"),
     "check": ("check", "compare two programs on the same inputs"),
     "lower": ("lower", "write the PyTorch package that runs a program"),

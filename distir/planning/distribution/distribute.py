@@ -35,6 +35,7 @@ from distir.planning.distribution.meshes import (
     declare_mesh,
 )
 from distir.planning.distribution.options import AXES, NAME, DistributionOptions
+from distir.planning.distribution.outputs import split_outputs
 from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.distribution.padding import PADDABLE, pad_dimensions, pad_heads
 from distir.planning.distribution.zero import store_split
@@ -169,6 +170,9 @@ def choose_layouts(
     if options.e > 1:
         split_batch(module, "e")
         split_experts(module, "e", options.token_dispatch)
+    batch = ("r", "d", "e")
+    axes = [axis for axis in batch if getattr(options, axis) > 1]
+    split_outputs(module, mesh, [TIME_AXIS, *axes] if options.is_pipelined else axes)
     if options.c > 1:
         split_context(module, "c", options.context_order)
     if options.sequence_parallel:

@@ -91,7 +91,7 @@ class ImportOptions(TypedDict, total=False):
     float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]
     training: bool
-    loss: Literal["cross_entropy", "mse", "none"]
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
     optimizer: Literal["adamw", "adam", "sgd", "none"]
@@ -133,7 +133,7 @@ class BuildOptions(TypedDict, total=False):
     float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]
     training: bool
-    loss: Literal["cross_entropy", "mse", "none"]
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
     optimizer: Literal["adamw", "adam", "sgd", "none"]
@@ -166,6 +166,8 @@ class BuildOptions(TypedDict, total=False):
     kv_heads: int
     theta: float
     tied: bool
+    head_dim: int
+    top_k: int
     target_seq: int
     classes: int
     image: int
@@ -207,7 +209,7 @@ class SchedulingOptions(TypedDict, total=False):
     buckets: bool
     no_buckets: bool
     training: bool
-    loss: Literal["cross_entropy", "mse", "none"]
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
     optimizer: Literal["adamw", "adam", "sgd", "none"]
@@ -379,7 +381,18 @@ class ClusterOptions(TypedDict, total=False):
 class ExportOptions(TypedDict, total=False):
     """The options of `distir export`."""
 
-    to: Literal["safetensors", "dtensor"]
+    to: Literal[
+        "safetensors",
+        "dtensor",
+        "megatron",
+        "megatron-bridge",
+        "nemo",
+        "deepspeed",
+        "torchtitan",
+        "nanotron",
+        "accelerate",
+    ]
+    config: str | Path
     program: str | Path
 
 
