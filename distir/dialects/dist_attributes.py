@@ -203,10 +203,11 @@ def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None
 ROLE = Text(
     "dist.role",
     'The role of an argument: `"parameter"`, `"state"`, `"constant"`, '
-    '`"input"`, `"label"` or `"setting"`; of a result: `"loss"` or `"gradient"`',
+    '`"input"`, `"label"`, `"cache"` (what inference keeps of the tokens so far) or '
+    '`"setting"`; of a result: `"loss"` or `"gradient"`',
 )
 
-ROLES = ("parameter", "state", "constant", "input", "label", "setting")
+ROLES = ("parameter", "state", "constant", "input", "label", "cache", "setting")
 """The possible roles of an argument."""
 
 NAME = Text(
@@ -261,6 +262,18 @@ SETTING = Text(
 DEFAULT = Number(
     "dist.default",
     "Of a setting: the value where nobody gives another one",
+)
+
+FEEDS = Text(
+    "dist.feeds",
+    'Of an input of inference: what generation gives it: `"tokens"`, `"padding"` (the '
+    'number of tokens to the left of each prompt that are none) or `"positions"` (the '
+    "number of tokens that the cache holds of each sequence)",
+)
+
+LIMIT = Integer(
+    "dist.limit",
+    "Of an input of inference: the largest number of tokens of a sequence",
 )
 
 FROZEN = Flag(
@@ -389,6 +402,12 @@ KEPT = Flag(
 )
 
 # Of functions and modules.
+
+ENTRY_POINT = Text(
+    "dist.entry",
+    'Of a function: the entry of the program that it is, of several: `"prefill"` or '
+    '`"decode"` of inference. Entries share arguments of the same name',
+)
 
 COMPILED = Text(
     "dist.compiled",

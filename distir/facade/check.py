@@ -14,10 +14,10 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.facade.model_program import Arrays, ModelProgram
 from distir.system.output_files import write_text
-from distir.tools.arguments.program import whole_arguments
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import CheckOptions
-from distir.tools.comparison import OutputDifference, check_same_outputs, compare
+from distir.tools.comparison import OutputDifference
+from distir.tools.entry_checks import compared
 from distir.tools.files import read_arrays
 
 
@@ -71,12 +71,11 @@ def check(
     """
     first, second = ModelProgram.of(reference), ModelProgram.of(candidate)
     names = first.name, second.name
-    check_same_outputs(names[0], first.module, names[1], second.module)
     given = arrays_of(inputs)
     asked = command_options("check", "check", names, options)
-    values = whole_arguments(first.module, names[0], first.weights, given, asked.seed)
     modules = first.module, second.module
-    return Comparison(second.module, compare(modules, names, values, asked.tolerance))
+    found = compared(modules, names, first.weights, given, asked.seed, asked.tolerance)
+    return Comparison(second.module, found)
 
 
 def arrays_of(inputs: Mapping[str, Any] | str | Path | None) -> Arrays:

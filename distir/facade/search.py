@@ -17,6 +17,7 @@ from distir.planning.auto.results import nothing_found
 from distir.planning.grid.results import nothing_fits
 from distir.planning.grid.search import GridSearch
 from distir.planning.plans.saved_plan import SavedPlan
+from distir.program.entries import chosen_entry
 from distir.solver.clock import Clock
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import SearchingOptions
@@ -95,7 +96,10 @@ def search(
     check_auto_arguments(given, lambda name: name.replace("-", "_"))
     clock = Clock(given.time_limit)
     trust = Trust.of(check, allow)
-    modules = _modules(model, args, kwargs, loss, labels, optimizer, trust)
+    modules = [
+        chosen_entry(module, given.entry)
+        for module in _modules(model, args, kwargs, loss, labels, optimizer, trust)
+    ]
     found = plan_search(modules, target, plans, given, clock)
     if isinstance(found, GridSearch):
         found.run(given.resume)

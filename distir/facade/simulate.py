@@ -26,6 +26,7 @@ from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.interpreters.simulator.reports.html_report import html_report
 from distir.interpreters.simulator.reports.time_report import TICKS_PER_SECOND
 from distir.interpreters.simulator.simulation import write_json
+from distir.program.entries import chosen_entry
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import SimulateOptions
 from distir.tools.reports.simulation_tables import print_difference
@@ -157,6 +158,7 @@ def simulate(
     source = ModelProgram.of(program)
     given = command_options("simulate", "simulate", [source.name], options)
     source = distributed_if_asked(source, given, "simulate")
+    source = source.with_module(chosen_entry(source.module, given.entry))
     profiles = ProfileChoice.of(given.profile, cluster_of(source.module)).names
     found = run_simulator(source.module, flat=given.flat, profiles=profiles)
     return SimulatedProgram(source, found)

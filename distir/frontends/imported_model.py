@@ -14,7 +14,8 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
-from distir.program import Program
+from distir.program import Program, arguments_of, entry_function, entry_points
+from distir.program.entries import joined
 from distir.program.weights import attributes_kept, new_weights_beside
 from distir.system.output_files import replaced_file
 from distir.text import ProgramPrinter
@@ -66,7 +67,8 @@ class ImportedModel:
     """
     An imported model.
 
-    - `module`: a sequential program with the entry function `@main`.
+    - `module`: a sequential program with the entry function `@main`, or with several
+      entries.
     - `weights`: the values of arguments with the role `parameter` or `constant`, by
       `dist.name`, except for arguments without a value in the source (`valueless`).
       Weights in external-data files are memory-mapped.
@@ -82,12 +84,15 @@ class ImportedModel:
     @property
     def valueless(self) -> list[str]:
         """The names of parameters and constants that have no values."""
-        return [
-            argument.name
-            for argument in Program(self.module).arguments
+        roots = entry_points(self.module).values() or [entry_function(self.module)]
+        names = {
+            argument.name: None
+            for root in roots
+            for argument in arguments_of(root)
             if argument.role in ("parameter", "constant")
             and argument.name not in self.weights
-        ]
+        }
+        return list(names)
 
     def save(self, path: str | Path) -> None:
         """
@@ -110,3 +115,32 @@ class ImportedModel:
                 raise DistIRError(
                     f"cannot write {error.filename or path}: {error.strerror}"
                 ) from error
+
+
+def joined_models(models: Mapping[str, ImportedModel]) -> ImportedModel:
+    """
+    Returns one program with the entries `models`, by name, and the weights of all. The
+    given models are used up. Raises DistIRError if they share an argument that differs.
+    """
+    weights: dict[str, Mapping[str, npt.NDArray[Any]]] = {
+        name: model.weights for model in models.values() for name in model.weights
+    }
+    notes = dict.fromkeys(note for model in models.values() for note in model.notes)
+    module = joined({name: model.module for name, model in models.items()})
+    return ImportedModel(module, _WeightsOf(weights), (), list(notes))
+
+
+class _WeightsOf(Mapping[str, npt.NDArray[Any]]):
+    """Weights by name, each looked up in a mapping of its own."""
+
+    def __init__(self, sources: Mapping[str, Mapping[str, npt.NDArray[Any]]]):
+        self._sources = sources
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._sources[name][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)

@@ -17,3 +17,28 @@ class ModuleOptions:
         "gives it (masked_scatter): samples are then independent, as micro-batches need it; "
         "results of other samples are NaN",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingOptions:
+    """
+    The sizes of a program for inference: the entries `prefill` and `decode`, with a
+    cache between them.
+    """
+
+    serve: bool = option(
+        False,
+        "the steps of generation instead of one forward: prefill of prompts and decode of one "
+        "token, two entries that share parameters and a cache",
+    )
+    cache: int | None = option(
+        None,
+        "with --serve, tokens of a sequence that the cache holds: prompt and new tokens",
+        metavar="N",
+    )
+    prompt: int | None = option(
+        None,
+        "with --serve, length of the prompts that prefill takes; shorter ones are padded on "
+        "the left (default: --cache)",
+        metavar="N",
+    )

@@ -22,8 +22,10 @@ from distir.dialects.dist import LAYOUT, LayoutAttr, layout_of
 from distir.dialects.dist_attributes import (
     COUNTER,
     DEFAULT,
+    FEEDS,
     GRADIENT_OF,
     INITIAL,
+    LIMIT,
     LOSS_SCALE,
     OF,
     SETTING,
@@ -109,6 +111,7 @@ _TEXTS = {
     "initial": INITIAL,
     "setting": SETTING,
     "loss_scale": LOSS_SCALE,
+    "feeds": FEEDS,
 }
 """
 The text fields of arguments and results in `tables.py`, with the attributes that hold
@@ -411,6 +414,8 @@ def _tensor_table(
             fields.append(f"default={default.value.data!r}")
         if is_on_host(type_):
             fields.append("host=True")
+        if (limit := LIMIT.of(extra)) is not None:
+            fields.append(f"limit={limit}")
         if COUNTER in extra:
             fields.append("counter=True")
         rows.append(f"    Tensor({', '.join(fields)}),\n")

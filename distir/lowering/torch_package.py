@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -12,17 +13,20 @@ from xdsl.dialects.func import FuncOp
 from distir.dialects.train_ops.opaque import OpaqueBase
 from distir.errors import DistIRError
 from distir.lowering.helper_modules import helper_text, with_imports
-from distir.lowering.kernel_files import kernel_files
-from distir.lowering.program_source import program_source
+from distir.lowering.kernel_files import KernelFile, kernel_files
+from distir.lowering.program_source import PROGRAM, ProgramSource, program_source
 from distir.program import (
     argument_names,
     arguments_of,
     check_links,
     describe,
     entry_function,
+    entry_points,
+    is_training_step,
     result_names,
     updated_arguments,
 )
+from distir.program.entries import one_entry
 from distir.system.output_files import replaced_files, write_text
 from distir.transforms.slicing import evaluation_program
 from distir.transforms.step_settings import add_step_settings, has_step_settings
@@ -41,6 +45,9 @@ USER_KERNELS = "user_kernels"
 
 TRAINING = ("training",)
 """The helper modules that packages with a training step contain."""
+
+GENERATION = ("generation",)
+"""The helper modules that packages with a prefill and a decode contain."""
 
 
 def _check_updates(entry: FuncOp) -> dict[int, int]:
@@ -117,15 +124,65 @@ def write_package(
     """
     if not opaque:
         _check_no_opaque(module)
+    if entry_points(module):
+        return _write_entries(module, directory, weights, helpers, compiled, kernels)
     check_links(entry_function(module))
-    trains = bool(_check_updates(entry_function(module)))
+    trains = is_training_step(entry_function(module))
+    _check_updates(entry_function(module))
     if trains and has_step_settings(module):
         module = module.clone()
         add_step_settings(module)
     own = kernel_files(module, kernels)
     source = program_source(module, compiled=compiled)
+    sources = [source]
+    if evaluation:
+        forward = evaluation_program(module)
+        sources.append(program_source(forward, EVALUATION, compiled=compiled))
+    manifest = _manifest(module, source, weights, directory, own, compiled)
+    needed = {*ALWAYS, *(TRAINING if trains else ()), *helpers}
+    return _write(directory, manifest, sources, needed, own)
+
+
+def _write_entries(
+    module: ModuleOp,
+    directory: str | Path,
+    weights: str | Path | None,
+    helpers: Sequence[str],
+    compiled: bool,
+    kernels: Sequence[Path],
+) -> Path:
+    """
+    Writes the package of a program with several entries. The last one is `program.py`;
+    each other has a module of its name. The manifest has the module of each entry.
+    """
+    names = list(entry_points(module))
+    sources: list[ProgramSource] = []
+    modules = {name: f"{name}_program" for name in names[:-1]} | {names[-1]: PROGRAM}
+    own: dict[str, KernelFile] = {}
+    for name in names:
+        part = one_entry(module, name)
+        check_links(entry_function(part))
+        _check_updates(entry_function(part))
+        own |= kernel_files(part, kernels)
+        sources.append(program_source(part, modules[name], compiled=compiled))
+    last = one_entry(module, names[-1])
+    manifest = _manifest(last, sources[-1], weights, directory, own, compiled)
+    manifest["graphs"] = {n: why for each in sources for n, why in each.graphs.items()}
+    manifest["entries"] = modules
+    return _write(directory, manifest, sources, {*ALWAYS, *GENERATION, *helpers}, own)
+
+
+def _manifest(
+    module: ModuleOp,
+    source: ProgramSource,
+    weights: str | Path | None,
+    directory: str | Path,
+    kernels: Mapping[str, KernelFile],
+    compiled: bool,
+) -> dict[str, Any]:
+    """Returns the content of `manifest.json`. The parameters are as in `write_package`."""
     entry = entry_function(module)
-    manifest = {
+    return {
         "processes": source.processes,
         "classes": [list(c) for c in source.classes],
         "arguments": [
@@ -133,18 +190,26 @@ def write_package(
             for argument in arguments_of(entry)
         ],
         "results": result_names(entry),
-        "trains": trains,
+        "trains": is_training_step(entry),
         "compiled": compiled,
         "weights": None if weights is None else _place(Path(weights), directory),
         "graphs": source.graphs,
-        "kernels": {name: file.digest for name, file in own.items()},
+        "kernels": {name: file.digest for name, file in kernels.items()},
     }
-    sources = [source]
-    if evaluation:
-        forward = evaluation_program(module)
-        sources.append(program_source(forward, EVALUATION, compiled=compiled))
+
+
+def _write(
+    directory: str | Path,
+    manifest: Mapping[str, Any],
+    sources: Sequence[ProgramSource],
+    needed: set[str],
+    own: Mapping[str, KernelFile],
+) -> Path:
+    """
+    Writes the files of a package: the manifest, programs, helper modules `needed` and
+    users' kernels `own`. Raises DistIRError if a file cannot be written.
+    """
     texts = {"manifest.json": json.dumps(manifest, indent=2)}
-    needed = {*ALWAYS, *(TRAINING if trains else ()), *helpers}
     needed |= {helper for each in sources for helper in each.helpers}
     for name in sorted(with_imports(needed)):
         texts[f"{name}.py"] = helper_text(name)

@@ -55,6 +55,7 @@ _PASSES: dict[str, str] = {
     "reuse-operands": "ReuseOperandsPass",
     "pack-saved-tensors": "PackSavedTensorsPass",
     "release-saved-tensors": "ReleaseSavedTensorsPass",
+    "choose-entry": "ChooseEntryPass",
     "choose-graphs": "ChooseGraphsPass",
     "compile-leaves": "CompileLeavesPass",
 }

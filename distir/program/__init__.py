@@ -5,6 +5,7 @@ that other folders import from here.
 - `view`: a program with its entry function, arguments and results;
 - `functions`: the entry function, the functions that it reaches, their calls, and other
   public functions of the module;
+- `entries`: programs with several entries, one by one and joined;
 - `arguments`: roles, names and links of arguments and results;
 - `naming`: names of ops and values in messages and labels;
 - `rewriting`: helpers that change a program;
@@ -17,6 +18,7 @@ that other folders import from here.
 
 from distir.program.arguments import (
     BATCH_ROLES,
+    CACHE,
     GRADIENT,
     LOSS,
     argument_attributes,
@@ -44,8 +46,10 @@ from distir.program.functions import (
     callees_first,
     calls_of,
     check_body,
+    check_calls,
     check_executed,
     entry_function,
+    entry_points,
     functions,
     reachable_functions,
     return_op,
@@ -74,6 +78,7 @@ from distir.program.view import (
 
 __all__ = [
     "BATCH_ROLES",
+    "CACHE",
     "ENTRY",
     "GRADIENT",
     "LOSS",
@@ -92,11 +97,13 @@ __all__ = [
     "callees_first",
     "calls_of",
     "check_body",
+    "check_calls",
     "check_executed",
     "check_links",
     "describe",
     "drop_unused_results",
     "entry_function",
+    "entry_points",
     "erase_dead",
     "forward_results",
     "free_name",

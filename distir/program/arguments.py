@@ -32,6 +32,10 @@ GRADIENT = "gradient"
 """The role of a result that is the gradient of an argument."""
 
 
+CACHE = "cache"
+"""The role of an argument that keeps what inference needs of the tokens so far."""
+
+
 BATCH_ROLES = ("input", "label")
 """The roles of the arguments that make up a batch."""
 
@@ -215,8 +219,15 @@ def linked_arguments(function: FuncOp) -> dict[int, int]:
 
 
 def is_training_step(function: FuncOp) -> bool:
-    """Whether a function returns updates or gradients of some of its arguments."""
-    return bool(linked_arguments(function))
+    """
+    Whether a function returns updates or gradients of some of its arguments. A step of
+    inference, which updates caches only, is none.
+    """
+    linked = linked_arguments(function).values()
+    if not linked:
+        return False
+    roles = argument_roles(function)
+    return any(roles[argument] != CACHE for argument in linked)
 
 
 def check_links(function: FuncOp) -> None:
@@ -268,9 +279,13 @@ def _named_arguments(
 
 def forward_results(function: FuncOp) -> list[int]:
     """
-    Returns the indices of the results of the forward pass: all results but updates and
-    gradients.
+    Returns the indices of the results of the forward pass: all results but gradients
+    and updates. New content of caches is a result of the forward pass.
     """
     updates = updated_arguments(function)
-    roles = result_roles(function)
-    return [i for i in range(len(roles)) if i not in updates and roles[i] != GRADIENT]
+    roles, of_arguments = result_roles(function), argument_roles(function)
+    return [
+        i
+        for i, role in enumerate(roles)
+        if role != GRADIENT and (i not in updates or of_arguments[updates[i]] == CACHE)
+    ]

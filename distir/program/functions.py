@@ -22,6 +22,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, Region, SSAValue
 
 from distir.dialects.dist import layout_of
+from distir.dialects.dist_attributes import ENTRY_POINT
 from distir.errors import DistIRError
 from distir.program.naming import describe, free_name
 
@@ -41,12 +42,47 @@ def functions(module: ModuleOp) -> dict[str, FuncOp]:
     }
 
 
+def entry_points(module: ModuleOp) -> dict[str, FuncOp]:
+    """
+    Returns the entries of a program that has several, such as `prefill` and `decode`,
+    by the text of their attribute `dist.entry`. Empty for other programs. Raises
+    DistIRError if two functions are the same entry.
+    """
+    found: dict[str, FuncOp] = {}
+    for function in functions(module).values():
+        name = ENTRY_POINT.of(function.attributes)
+        if name is not None and found.setdefault(name, function) is not function:
+            raise DistIRError(
+                f"@{found[name].sym_name.data} and @{function.sym_name.data} are both the "
+                f'entry "{name}" ({ENTRY_POINT}); give each its own'
+            )
+    return found
+
+
+def check_calls(module: ModuleOp) -> None:
+    """
+    Raises DistIRError if the functions that the entry function reaches, or each of
+    several entries, are not straight-line code (`reachable_functions`).
+    """
+    roots = list(entry_points(module).values()) or [entry_function(module)]
+    callees_first(module, roots, MAX_CALL_DEPTH)
+
+
 def entry_function(module: ModuleOp) -> FuncOp:
     """
     Returns the function `@main`, or the only function of the module. Raises DistIRError
-    if there is no such function, or if it does not have exactly one block.
+    if there is no such function, if it does not have exactly one block, or if the
+    program has several entries (`distir.program.entries`).
     """
     found = functions(module)
+    several = entry_points(module)
+    if several:
+        names = " and ".join(several)
+        raise DistIRError(
+            f"the program has the entries {names}; choose one, with --entry "
+            f"{next(reversed(several))} or the pass "
+            f"choose-entry{{entry={next(reversed(several))}}}"
+        )
     if ENTRY not in found and len(found) != 1:
         raise DistIRError(
             f"the module has {len(found)} functions and none is called @{ENTRY}; "

@@ -5,12 +5,13 @@ Runs the program in this folder:
 
 Files are safetensors (or .pt) with whole tensors by name; each process takes its part.
 With --steps, the program trains: results that update an argument replace it in the next
-step.
+step. With --prompts, it generates tokens.
 """
 
 import argparse
 import importlib.util
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -65,6 +66,44 @@ def _weights(package, path, program):
     return found
 
 
+def _generate(name, manifest, options, sources, common):
+    """
+    Generates tokens as `options` ask for it, and writes them on process 0. Raises
+    ProgramError if the prompts cannot be read or do not fit.
+    """
+    generation = importlib.import_module(f"{name}.generation")
+    runtime = importlib.import_module(f"{name}.runtime")
+    path = Path(options.prompts)
+    try:
+        prompts = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise runtime.ProgramError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise runtime.ProgramError(f"{path} is not JSON: {error}") from error
+    modules = {
+        entry: importlib.import_module(f"{name}.{module}")
+        for entry, module in manifest["entries"].items()
+    }
+    timeout, init_method = common
+    found = generation.generate(
+        generation.EntryPrograms(**modules),
+        options.backend,
+        sources,
+        prompts,
+        options.max_new_tokens,
+        stop=options.stop_token,
+        timeout_s=timeout,
+        init_method=init_method,
+    )
+    if int(os.environ.get("RANK", "0")) == 0:
+        text = json.dumps(found)
+        if options.outputs:
+            write_text = importlib.import_module(f"{name}.output_files").write_text
+            write_text(options.outputs, text + "\n")
+        else:
+            print(text)
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Runs this distributed program.")
     parser.add_argument(
@@ -102,6 +141,23 @@ def main(arguments=None):
         metavar="STEP",
         help="go on from a checkpoint, the latest one unless a step is named; `if-any` "
         "starts anew where there is none",
+    )
+    tokens = parser.add_argument_group("generation")
+    tokens.add_argument(
+        "--prompts",
+        metavar="FILE.json",
+        help="lists of token ids; --outputs gets them, each with its new tokens",
+    )
+    tokens.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help="new tokens of each prompt"
+    )
+    tokens.add_argument(
+        "--stop-token",
+        type=int,
+        action="append",
+        default=[],
+        metavar="ID",
+        help="a token with which a sequence ends",
     )
     data = parser.add_argument_group("data")
     data.add_argument(
@@ -155,6 +211,13 @@ def main(arguments=None):
             parser.error("--steps must be at least 1")
         if not Path(__file__).with_name("training.py").exists():
             parser.error("this program holds no training step")
+    generates = Path(__file__).with_name("generation.py").exists()
+    if generates and (options.prompts is None or options.max_new_tokens is None):
+        parser.error(
+            "this program generates tokens: give --prompts and --max-new-tokens"
+        )
+    if not generates and (options.prompts or options.max_new_tokens):
+        parser.error("this program generates no tokens; import the model with --serve")
     name = load_package()
     program = importlib.import_module(f"{name}.program")
     runtime = importlib.import_module(f"{name}.runtime")
@@ -172,6 +235,9 @@ def main(arguments=None):
             if not is_known and (own.exists() or not options.weights):
                 sources.append(tensors.load(own))
         common = (options.timeout, options.init_method)
+        if generates:
+            _generate(name, manifest, options, sources, common)
+            return
         if options.steps is None:
             results = runtime.run(program, options.backend, sources, *common)
         else:

@@ -51,7 +51,9 @@ class Tensor:
     - `flattened`: the length after `flattening.flatten`, and its splits; `split` then
       refers to the flattened tensor;
     - `loss_scale`: the state of loss scaling that it is;
-    - `host`: whether it stays in the host's memory.
+    - `host`: whether it stays in the host's memory;
+    - `feeds`: what generation gives to an input: `tokens`, `padding` or `positions`;
+    - `limit`: the largest number of tokens of a sequence.
     """
 
     name: str
@@ -74,6 +76,8 @@ class Tensor:
     counter: bool = False
     loss_scale: str = ""
     host: bool = False
+    feeds: str = ""
+    limit: int = 0
 
     def parts(self):
         """Yields the whole tensors that a repacked tensor consists of."""

@@ -24,9 +24,10 @@ from distir.errors import DistIRError, did_you_mean
 from distir.passes import get_all_passes
 from distir.program import (
     argument_names,
+    check_calls,
     entry_function,
+    entry_points,
     functions,
-    reachable_functions,
 )
 from distir.program.repacking import repacked_weights
 from distir.program.weights import (
@@ -51,7 +52,7 @@ def read_program(path: Path) -> ModuleOp:
     module = parser.parse_module()
     verify(module)
     if functions(module):
-        reachable_functions(module)
+        check_calls(module)
     return module
 
 
@@ -250,9 +251,12 @@ def program_weights(module: ModuleOp, path: Path) -> Arrays:
     file = weights_file(module, path)
     if file is None:
         return {}
-    function = entry_function(module)
-    weights = repacked_weights(function, load_weights(file))
-    unknown = sorted(set(weights) - set(argument_names(function)))
+    weights: Arrays = load_weights(file)
+    names: set[str] = set()
+    for function in entry_points(module).values() or [entry_function(module)]:
+        weights = repacked_weights(function, weights)
+        names.update(argument_names(function))
+    unknown = sorted(set(weights) - names)
     if unknown:
         raise DistIRError(
             f"{file} holds {unknown[0]!r}, but {path} has no argument of that name; give "

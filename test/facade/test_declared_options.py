@@ -39,6 +39,7 @@ EXCEPTIONS = {
     "cluster": f"{MODULE}: the default is this machine",
     "devices": f"{OTHER}: of a cluster, and how many of this machine are measured",
     "dtype": f"{PYTHON}: types of PyTorch",
+    "entry": f"{OTHER}: of a program, and the sequence of a schedule",
     "equal_features": MODULE,
     "float8": MODULE,
     "fused_attention": MODULE,

@@ -52,7 +52,6 @@ CALLS: dict[str, dict[str, str]] = {
         "ReverseSequence": "reverse_sequence({0}, {1}, batch_axis={batch_axis}, time_axis={time_axis})",
         "ScatterElements": "scatter_elements({*}, {axis}, reduction={reduction})",
         "ScatterND": "scatter_nd({*}, reduction={reduction})",
-        "TensorScatter": "tensor_scatter({0}, {1}, {2}, {axis}, mode={mode})",
     },
     "normalization": {
         "LRN": "local_response_norm({0}, {size}, {alpha}, {beta}, {bias})",

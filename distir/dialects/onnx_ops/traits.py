@@ -78,7 +78,8 @@ COPIES = Fact(frozenset(), "IS_COPY")
 
 FRESH = Fact(
     _named(
-        "Add Conv Div Gemm LayerNormalization MatMul Mul RMSNormalization Softmax Sub"
+        "Add Conv Div Gemm LayerNormalization MatMul Mul RMSNormalization Softmax Sub "
+        "TensorScatter"
     ),
     "IS_FRESH",
 )

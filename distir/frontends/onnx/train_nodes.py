@@ -128,6 +128,12 @@ def cumprod(operands: Values, numbers: Numbers) -> Operation:
     return operator("CumProd").build_op(operands, [operands[0].type], {})
 
 
+@_node("cache_write", [4, 4, 1])
+def cache_write(operands: Values, numbers: Numbers) -> Operation:
+    attributes = {"axis": -2, "mode": "circular"}
+    return operator("TensorScatter").build_op(operands, [operands[0].type], attributes)
+
+
 @_node("slogdet", [None])
 def slogdet(operands: Values, numbers: Numbers) -> Operation:
     return SlogdetOp(*operands)

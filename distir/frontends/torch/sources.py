@@ -128,6 +128,7 @@ def from_config(
     *,
     target_seq: int | None = None,
     meta: bool,
+    length_option: str = "--seq",
 ) -> ModuleSource:
     """
     Makes the Hugging Face model that a `config.json` describes, for a task, and example
@@ -136,7 +137,8 @@ def from_config(
     The inputs are `batch` sequences of `seq` tokens, or images of the configuration's
     size. The decoder of a sequence-to-sequence model gets `target_seq` tokens, by
     default `seq`. Nothing is downloaded: parameters have initial values, or none with
-    `meta`. Raises DistIRError if the file, the task or a size does not fit.
+    `meta`. `length_option` is the option that sets `seq`, for messages. Raises
+    DistIRError if the file, the task or a size does not fit.
     """
     one_of("task", task, tuple(TASKS))
     try:
@@ -159,7 +161,7 @@ def from_config(
             f"{path} describes a model of type {config.model_type!r}, which transformers "
             f"has not for the task {task!r}; it has it for {listed(fitting) or 'no task here'}"
         )
-    example = _example(path, config, task, batch, seq, target_seq)
+    example = _example(path, config, task, batch, seq, target_seq, length_option)
     config.use_cache = False  # A cache of keys and values is no tensor.
     with (
         _parameters_on_meta() if meta else contextlib.nullcontext(),
@@ -206,6 +208,7 @@ def _example(
     batch: int,
     seq: int | None,
     target_seq: int | None,
+    length_option: str,
 ) -> dict[str, torch.Tensor]:
     """
     Returns example inputs of a model by name. Raises DistIRError if a length is missing
@@ -231,7 +234,7 @@ def _example(
         lengths["decoder_input_ids"] = seq if target_seq is None else target_seq
     longest = getattr(config, "max_position_embeddings", None)
     if isinstance(longest, int) and max(lengths.values()) > longest:
-        option = "--seq" if seq > longest else "--target-seq"
+        option = length_option if seq > longest else "--target-seq"
         raise DistIRError(
             f"{option} {max(lengths.values())} is longer than the {longest} positions of "
             f"the model (max_position_embeddings in {path}); give a shorter one"

@@ -8,6 +8,7 @@ from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.per_rank import CoordinateOp
 from distir.dialects.onnx_ops.traits import SAME_VALUES
 from distir.dialects.onnx_ops.values import constant_value
+from distir.dialects.torch import IN_PLACE
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
 from distir.lowering.emitter import Call, known_constant, literal, torch_emitter
 
@@ -57,6 +58,16 @@ def unsqueeze(call: Call) -> str:
 @torch_emitter("onnx.Expand")
 def expand(call: Call) -> str:
     return _or_known(call, "expand", "expand({0}, {1:integers})")
+
+
+@torch_emitter("onnx.TensorScatter")
+def tensor_scatter(call: Call) -> str:
+    places = "{2}" if call.has(2) else "None"
+    in_place = ", in_place=True" if IN_PLACE in call.op.attributes else ""
+    template = (
+        f"tensor_scatter({{0}}, {{1}}, {places}, {{axis}}, mode={{mode}}{in_place})"
+    )
+    return call.write(template, "indexing")
 
 
 @torch_emitter("onnx.Transpose")

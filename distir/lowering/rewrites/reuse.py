@@ -1,7 +1,7 @@
 """
 Lets ops of a rank's program compute into the memory of an operand with no later use.
-This concerns sums, such as those of gradients over micro-batches, and all-reduces. The
-simulator counts their memory in the same way (`OpStep.reusable`).
+This concerns sums, such as those of gradients over micro-batches, all-reduces, and new
+tokens that are written to a cache of inference. The simulator counts their memory in the same way (`OpStep.reusable`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.offload import OffloadOp
 from distir.lowering.rewrites.products import supersede
 from distir.lowering.rewrites.sharing import is_fresh
-from distir.program import entry_function, functions, reachable_functions, return_op
+from distir.program import (
+    CACHE,
+    argument_roles,
+    entry_function,
+    functions,
+    reachable_functions,
+    return_op,
+    updated_arguments,
+)
 
 _OF_OPERANDS = frozenset(
     (
@@ -52,12 +60,14 @@ called function makes.
 def reuse_operands(module: ModuleOp) -> None:
     """
     Finds the ops of a per-rank program that can compute into the memory of an operand.
-    Marks all-reduces and additions of look-ups, and replaces other additions.
+    Marks all-reduces, additions of look-ups and writes to caches, and replaces other
+    additions.
     """
     memory = OwnMemory(module)
     for function in memory.functions:
         for op in list(function.body.block.ops):
-            if isinstance(op, AllReduceOp | AddLookUpsOp):
+            is_write = op.name == "onnx.TensorScatter"
+            if is_write or isinstance(op, AllReduceOp | AddLookUpsOp):
                 if memory.dies(op, op.operands[0]):
                     op.attributes[IN_PLACE] = UnitAttr()
             elif op.name == "onnx.Add" and len(op.operands) == 2:
@@ -117,6 +127,13 @@ class OwnMemory:
         for function in self.functions:
             self._trace(function)
         entry = entry_function(module)
+        # The caller goes on with the new content of a cache, in the same memory.
+        roles = argument_roles(entry)
+        self._given |= {
+            entry.args[argument]
+            for argument in updated_arguments(entry).values()
+            if roles[argument] == CACHE
+        }
         for function in reversed(self.functions):
             # Compiled functions and CUDA graphs have their own memory for arguments.
             if function is not entry and COMPILED not in function.attributes:

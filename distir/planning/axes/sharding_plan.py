@@ -49,11 +49,12 @@ from distir.sharding.signatures import Signatures
 SOURCES: Mapping[str, Source] = {
     "parameter": "parameter",
     "state": "parameter",
+    "cache": "parameter",
     "constant": "constant",
 }
 """
-The source (`Source`) of arguments by their role. Arguments of any other role are
-activations.
+The source (`Source`) of arguments by their role. A cache is stored as its users take it,
+as parameters are. Arguments of any other role are activations.
 """
 
 

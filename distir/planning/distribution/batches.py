@@ -19,8 +19,10 @@ from distir.planning.annotations import (
 )
 from distir.program import (
     BATCH_ROLES,
+    CACHE,
     argument_attributes,
     argument_names,
+    argument_roles,
     arguments_of,
     entry_function,
     set_argument_attributes,
@@ -29,8 +31,8 @@ from distir.program import (
 
 def split_batch(module: ModuleOp, axis: str) -> None:
     """
-    Annotates a sequential program: inputs and labels that hold the batch are split over
-    the mesh axis `axis`, as the pass `data-parallel` documents. Raises DistIRError if
+    Annotates a sequential program: inputs, labels and caches that hold the batch are
+    split over the mesh axis `axis`, as the pass `data-parallel` documents. Raises DistIRError if
     the batch cannot be split in this way.
     """
     reason = try_to_split_batch(module, axis)
@@ -52,10 +54,14 @@ def try_to_split_batch(module: ModuleOp, axis: str) -> str | None:
     shapes = {
         argument.index: shape_of(argument.type)
         for argument in arguments_of(function)
-        if argument.role in BATCH_ROLES and GRADIENT_OF not in argument.attributes
+        if argument.role in (*BATCH_ROLES, CACHE)
+        and GRADIENT_OF not in argument.attributes
     }
+    roles = argument_roles(function)
     batched = [i for i, shape in shapes.items() if shape]
-    if not batched:
+    # The inputs tell the batch's size; caches hold a part for each sequence of it.
+    batched.sort(key=lambda i: roles[i] == CACHE)
+    if not batched or roles[batched[0]] == CACHE:
         return "data-parallel: the program has no input with a batch dimension to split"
     batch, size = shapes[batched[0]][0], mesh.size(axis)
     before = requested_layout(attributes[batched[0]]) or Layout(mesh.name)

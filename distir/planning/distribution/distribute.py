@@ -19,6 +19,14 @@ from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.distribution.batches import split_batch
 from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.planning.distribution.context import split_context
+from distir.planning.distribution.entries import (
+    Chosen,
+    StoredLayouts,
+    fix_stored,
+    for_entry,
+    marked_stages,
+    stored_layouts,
+)
 from distir.planning.distribution.experts import split_experts
 from distir.planning.distribution.meshes import (
     add_mesh,
@@ -36,7 +44,13 @@ from distir.planning.distribution.zero import store_split
 from distir.planning.expectations import check_expectations
 from distir.planning.requests import keep_whole, named_argument, request_shards
 from distir.planning.stages import make_pipeline_as_asked
-from distir.program import entry_function, is_training_step, replace_program
+from distir.program import (
+    entry_function,
+    entry_points,
+    is_training_step,
+    replace_program,
+)
+from distir.program.entries import joined, one_entry
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
 from distir.transforms.memory.checkpoint_policies import LayerPolicies
@@ -137,13 +151,19 @@ def may_gather_first(options: DistributionOptions) -> bool:
 
 
 def choose_layouts(
-    module: ModuleOp, options: DistributionOptions, gather_first: bool = True
+    module: ModuleOp,
+    options: DistributionOptions,
+    stored: StoredLayouts | None = None,
+    *,
+    gather_first: bool = True,
 ) -> None:
     """
     Adds a mesh to a sequential program, chooses layouts on the mesh, and writes them as
-    annotations. This is the first part of `distribute`. With `gather_first`, parameters
-    are gathered in front of the next forward where `may_gather_first` allows it. Raises
-    DistIRError for options that contradict each other or do not suit the program.
+    annotations. This is the first part of `distribute`. Arguments in `stored` keep
+    these layouts, which another entry of the program has chosen. With `gather_first`,
+    parameters are gathered in front of the next forward where `may_gather_first` allows
+    it. Raises DistIRError for options that contradict each other or do not suit the
+    program.
     """
     check_sequential(module, NAME)
     check_options(options, module)
@@ -156,6 +176,8 @@ def choose_layouts(
     request_shards(module, mesh, shard, AXES)
     keep_whole(module, mesh, options.whole)
     request_own_axes(module, mesh)
+    if stored is not None:
+        fix_stored(module, mesh, stored)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
@@ -187,17 +209,47 @@ def choose_layouts(
 
 def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     """
-    Distributes a sequential program in place and verifies the result. Raises
-    DistIRError for options that contradict each other or do not suit the program.
+    Distributes a sequential program in place and verifies the result. All entries of a
+    program with several are distributed, with one layout for arguments that they share.
+    Raises DistIRError for options that contradict each other or do not suit the
+    program.
+    """
+    names = list(entry_points(module))
+    if not names:
+        _distribute(module, options)
+        return
+    made: dict[str, ModuleOp] = {}
+    chosen: Chosen | None = None
+    for name in reversed(names):
+        made[name] = one_entry(module, name)
+        own = for_entry(options, made[name], module)
+        found = _distribute(made[name], own, chosen, is_one_of_several=True)
+        chosen = found if chosen is None else chosen.with_layouts(found.layouts)
+    replace_program(module, joined({name: made[name] for name in names}))
+
+
+def _distribute(
+    module: ModuleOp,
+    options: DistributionOptions,
+    chosen: Chosen | None = None,
+    *,
+    is_one_of_several: bool = False,
+) -> Chosen:
+    """
+    Distributes a program with one entry. `chosen` is the choice that other entries
+    follow; with `is_one_of_several`, this entry's choice is returned for them.
     """
     options = options.on_one_mesh()
     late = module.clone() if may_gather_first(options) else None
-    found = _distributed(module, options, gather_first=True)
+    found, made = _distributed(module, options, chosen, is_one_of_several)
     if late is not None and found is not None:
-        other = _distributed(late, options, gather_first=False)
+        other, _ = _distributed(
+            late, options, chosen, is_one_of_several, gather_first=False
+        )
         if other is not None and _is_better(other, found):
             replace_program(module, late)
     verify_distribution(module)
+    return made
 
 
 def _is_better(first: Simulation, second: Simulation) -> bool:
@@ -206,14 +258,20 @@ def _is_better(first: Simulation, second: Simulation) -> bool:
 
 
 def _distributed(
-    module: ModuleOp, options: DistributionOptions, *, gather_first: bool
-) -> Simulation | None:
+    module: ModuleOp,
+    options: DistributionOptions,
+    chosen: Chosen | None,
+    is_one_of_several: bool,
+    *,
+    gather_first: bool = True,
+) -> tuple[Simulation | None, Chosen]:
     """
-    Distributes a program in place, as `distribute`. Returns the simulation of the
-    result if `overlap` asks for one.
+    Distributes a program in place, as `_distribute`. Returns the simulation of the
+    result, if `overlap` asks for one, and the choice for other entries.
     """
+    stored = None if chosen is None else chosen.layouts
     try:
-        choose_layouts(module, options, gather_first)
+        choose_layouts(module, options, stored, gather_first=gather_first)
     except DistIRError as error:
         if not options.stage_shapes():
             raise
@@ -222,9 +280,19 @@ def _distributed(
         raise DistIRError(
             f"{error} (for stage_meshes={shapes}, layouts are chosen with {' '.join(sizes)})"
         ) from error
+    layouts = stored_layouts(module) if is_one_of_several else {}
     partition(module)
+    stages = options.stages
+    if options.p > 1 and is_one_of_several:
+        if chosen is None:
+            stages, own = (), marked_stages(module, options)
+        else:
+            stages = own = chosen.stages
+        made = Chosen(layouts, own)
+    else:
+        made = Chosen(layouts)
     if options.is_pipelined:
-        make_pipeline_as_asked(module, options, options.stages)
+        make_pipeline_as_asked(module, options, stages)
     lower_reshards(module)
     pass_keys_on_as_asked(module, options)
     check_expectations(module, options.k if options.is_pipelined else 1)
@@ -232,9 +300,10 @@ def _distributed(
         bucket_collectives_of(module)
     offload_states_as_asked(module, options)
     if not options.overlap:
-        return None
+        return None, made
     kinds = options.overlapped or KINDS
-    return overlap_communication(module, kinds=kinds, profiles=options.profile)
+    found = overlap_communication(module, kinds=kinds, profiles=options.profile)
+    return found, made
 
 
 def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:

@@ -40,7 +40,13 @@ from distir.planning.plans.plan_search import PlanSearch, SearchResults
 from distir.planning.plans.programs import cluster_of_text, replace_cluster, trains
 from distir.planning.plans.result import Simulated, from_json
 from distir.planning.requests import Requests, named_argument
-from distir.program import argument_names, entry_function, functions
+from distir.program import (
+    argument_names,
+    entry_function,
+    entry_points,
+    functions,
+)
+from distir.program.entries import one_entry
 from distir.sharding.verification import verify_distribution
 from distir.system.output_files import write_text
 from distir.version import __version__
@@ -302,8 +308,19 @@ class SavedPlan:
         """
         Distributes `module`, the program of the search, in place, and verifies the
         result. It searches nothing. Raises DistIRError for any other program; `what`
-        names the program in the message.
+        names the program in the message. Of a program with several entries, all are
+        distributed if the plan was searched for one of them.
         """
+        several = [one_entry(module, name) for name in entry_points(module)]
+        searched = next((e for e in several if _digest(e) == self.program), None)
+        if searched is not None:
+            self._distribute_entries(module, searched, what)
+            return
+        if several:
+            raise DistIRError(
+                f"the plan is for none of the entries {' and '.join(entry_points(module))} "
+                f"of {what}; search one with --entry"
+            )
         check_same_arguments(module, self.arguments, what)
         if _digest(module) != self.program:
             raise DistIRError(
@@ -312,6 +329,23 @@ class SavedPlan:
             )
         replace_cluster(module, self.cluster_op())
         distribute_as(module, self.result, self.requests)
+
+    def _distribute_entries(
+        self, module: ModuleOp, searched: ModuleOp, what: str
+    ) -> None:
+        """
+        Distributes all entries of `module` with the options of the plan, which was
+        found for the entry `searched`.
+        """
+        check_same_arguments(searched, self.arguments, what)
+        if not isinstance(self.result.plan, GridPlan):
+            raise DistIRError(
+                f"the plan chooses layouts of its own for one entry of {what}, which other "
+                f"entries cannot follow; search without --auto"
+            )
+        replace_cluster(module, self.cluster_op())
+        requests = _of_known(self.requests, entry_function(searched))
+        distribute(module, self.result.plan.options(requests.shard))
 
     def distribute_step(self, module: ModuleOp) -> None:
         """

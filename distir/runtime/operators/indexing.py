@@ -61,23 +61,24 @@ def scatter_nd(x, indices, updates, reduction="none"):
     return flat.scatter_reduce(0, places, new, _REDUCTIONS[reduction]).reshape(x.shape)
 
 
-def tensor_scatter(x, update, places, axis, mode="linear"):
+def tensor_scatter(x, update, places, axis, mode="linear", in_place=False):
     """
     Returns `x` with one block per batch entry overwritten by `update` along `axis`.
     `places` are the start positions of the blocks; None stands for 0. Positions wrap
-    around in mode "circular".
+    around in mode "circular". With `in_place`, the block is written into `x` itself.
     """
-    out = x.clone()
-    if places is None:
-        places = torch.zeros(x.shape[0], dtype=torch.int64, device=here())
-    size, length = x.shape[axis], update.shape[axis]
-    for i, start in enumerate(places.tolist()):
-        where = torch.arange(start, start + length, device=here())
-        if mode == "circular":
-            where = where % size
-        # The batch dimension is gone from out[i].
-        out[i] = out[i].index_copy(axis % x.dim() - 1, where, update[i])
-    return out
+    axis = axis % x.dim()
+    slots = torch.arange(update.shape[axis], device=update.device)
+    if places is not None:
+        slots = places.to(torch.int64).unsqueeze(-1) + slots
+    if mode == "circular":
+        slots = slots % x.shape[axis]
+    shape = [1] * x.dim()
+    shape[axis] = -1
+    if places is not None:
+        shape[0] = x.shape[0]
+    index = slots.reshape(shape).expand(update.shape)
+    return (x.scatter_ if in_place else x.scatter)(axis, index, update)
 
 
 def compress(x, condition, axis=None):

@@ -116,8 +116,10 @@ def check_cluster_given(arguments: Namespace) -> None:
 def read_as_asked(arguments: Namespace) -> ModuleOp:
     """
     Reads the program that was given to a command, and distributes it if a cluster was
-    given. Raises ParseError, VerifyException or DistIRError.
+    given. Of a program with several entries it returns the one that `--entry` names.
+    Raises ParseError, VerifyException or DistIRError.
     """
+    from distir.program.entries import chosen_entry
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
 
@@ -125,7 +127,7 @@ def read_as_asked(arguments: Namespace) -> ModuleOp:
         module = read_program(arguments.program)
     if arguments.cluster is not None:
         distributed_as_asked(module, arguments)
-    return module
+    return chosen_entry(module, arguments.entry)
 
 
 def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:

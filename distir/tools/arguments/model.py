@@ -9,6 +9,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.frontends.options import ServingOptions
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.types import positive_integer
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="words that the decoder gets, for seq2seq-lm (default: as --seq)",
     )
+    add_options(group, ServingOptions)
     group.add_argument(
         "--meta",
         action="store_true",
@@ -89,7 +92,6 @@ def source_of(arguments: argparse.Namespace) -> Path:
 
 def imported_model(arguments: argparse.Namespace) -> ImportedModel:
     """Imports the model that the arguments name. Raises DistIRError."""
-    from distir.errors import DistIRError
     from distir.tools.reports.reporting import progress
 
     function = _function(arguments)
@@ -105,12 +107,7 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
                 trainable=arguments.trainable,
                 frozen=arguments.frozen,
             )
-        try:
-            import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        except ImportError:
-            raise DistIRError(
-                "modules are imported with PyTorch; pip install torch"
-            ) from None
+        _check_torch()
         from distir.frontends.torch.importer import import_torch
         from distir.frontends.torch.sources import from_config, from_function
 
@@ -212,7 +209,9 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
             "--value is for ONNX files; modules have numbers among their example inputs"
         )
     if arguments.transformers is None:
-        for option in ("task", "batch", "seq", "target_seq", "meta"):
+        for option in (
+            *("task", "batch", "seq", "target_seq", "serve", "cache", "prompt", "meta"),
+        ):
             if getattr(arguments, option):
                 raise DistIRError(
                     f"--{option.replace('_', '-')} is of use with --transformers only; "
@@ -222,6 +221,7 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
     for option in ("task", "batch"):
         if not getattr(arguments, option):
             raise DistIRError(f"--transformers needs --{option}; add it")
+    _check_serving(arguments)
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
@@ -232,3 +232,75 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
         metavar="config.json",
         help="the model's configuration of Hugging Face, where the file or the plan has none",
     )
+
+
+def _check_serving(arguments: argparse.Namespace) -> None:
+    """Raises DistIRError for options that do not go with `--serve`, or need it."""
+    from distir.errors import DistIRError
+
+    if not arguments.serve:
+        for option in ("cache", "prompt"):
+            if getattr(arguments, option):
+                raise DistIRError(f"--{option} is of use with --serve only; add it")
+        return
+    if arguments.task != "causal-lm":
+        raise DistIRError(
+            f"--serve is for decoders, --task causal-lm; there are no steps of generation "
+            f"for {arguments.task}"
+        )
+    if arguments.cache is None:
+        raise DistIRError(
+            "--serve needs --cache, the tokens of a sequence that the cache holds; add it"
+        )
+    if (arguments.prompt or 0) > arguments.cache:
+        raise DistIRError(
+            f"--prompt {arguments.prompt} is longer than the {arguments.cache} tokens of "
+            f"the cache (--cache); give a shorter one, or a larger cache"
+        )
+    others = ("seq", "target_seq", "training", "training_mode", "capacity_factor")
+    for option in others:
+        if getattr(arguments, option):
+            raise DistIRError(
+                f"--{option.replace('_', '-')} does not go with --serve; leave it out"
+            )
+
+
+def imported_entries(arguments: argparse.Namespace) -> dict[str, ImportedModel]:
+    """
+    Imports the steps of generation of the model that the arguments name, by the name of
+    the entry. Raises DistIRError.
+    """
+    from distir.tools.reports.reporting import progress
+
+    _check(arguments, is_module=True)
+    _check_torch()
+    from distir.frontends.torch.serving.importer import ServingSizes, import_serving
+    from distir.frontends.torch.sources import from_config
+
+    with progress(f"importing {source_of(arguments)}"):
+        source = from_config(
+            arguments.transformers,
+            arguments.task,
+            arguments.batch,
+            arguments.cache,
+            meta=arguments.meta,
+            length_option="--cache",
+        )
+        sizes = ServingSizes(
+            arguments.batch, arguments.cache, arguments.prompt or arguments.cache
+        )
+        return import_serving(
+            source.module, sizes, check=not arguments.no_check, allow=arguments.allow
+        )
+
+
+def _check_torch() -> None:
+    """Raises DistIRError if PyTorch is not installed."""
+    from distir.errors import DistIRError
+
+    try:
+        import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError:
+        raise DistIRError(
+            "modules are imported with PyTorch; pip install torch"
+        ) from None

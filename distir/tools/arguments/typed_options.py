@@ -65,6 +65,9 @@ class ImportOptions(TypedDict, total=False):
     batch: int
     seq: int
     target_seq: int
+    serve: bool
+    cache: int
+    prompt: int
     meta: bool
     dim: Mapping[str, int] | str | Sequence[str]
     value: Mapping[str, float] | str | Sequence[str]
@@ -229,6 +232,7 @@ class SchedulingOptions(TypedDict, total=False):
 class SearchingOptions(TypedDict, total=False):
     """The options of `distir search`."""
 
+    entry: str
     cluster: Required[str | Path]
     devices: int
     profile: str | Path | Sequence[str | Path]
@@ -283,6 +287,7 @@ class ShowOptions(DistributeOptions, total=False):
     """The options of `distir show`."""
 
     scope: str
+    entry: str
     profile: str | Path | Sequence[str | Path]
     r: int
     d: int
@@ -314,6 +319,7 @@ class SimulateOptions(DistributeOptions, total=False):
     """The options of `distir simulate`."""
 
     flat: bool
+    entry: str
     profile: str | Path | Sequence[str | Path]
     r: int
     d: int

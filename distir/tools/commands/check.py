@@ -27,18 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.tools.arguments.program import given_and_random_arguments
-    from distir.tools.comparison import check_same_outputs, compare
-    from distir.tools.files import read_arrays, read_program
+    from distir.tools.entry_checks import compared
+    from distir.tools.files import program_weights, read_arrays, read_program
     from distir.tools.reports.reporting import progress, table
 
     paths = arguments.reference, arguments.candidate
     with progress("reading the programs"):
         reference, candidate = map(read_program, paths)
-    check_same_outputs(paths[0], reference, paths[1], candidate)
     given = read_arrays(arguments.inputs)
-    values = given_and_random_arguments(reference, paths[0], given, arguments.seed)
-    found = compare((reference, candidate), paths, values, arguments.tolerance)
+    options = arguments.seed, arguments.tolerance
+    weights = program_weights(reference, paths[0])
+    found = compared((reference, candidate), paths, weights, given, *options)
     rows = [
         [
             output.name,

@@ -12,6 +12,7 @@ from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.model import (
     add_transformers_arguments,
     add_trust_arguments,
+    imported_entries,
     imported_model,
     source_of,
 )
@@ -137,14 +138,20 @@ def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
     Raises DistIRError.
     """
     from distir.errors import DistIRError
+    from distir.frontends.imported_model import joined_models
 
     differentiate_pass(arguments)  # refuses options before the file is read
     for option in ("trainable", "frozen"):
         if getattr(arguments, option) and not arguments.training:
             raise DistIRError(f"--{option} is of use with --training only; add it")
-    imported = imported_model(arguments)
-    prepare(imported, arguments)
-    return imported
+    if not arguments.serve:
+        imported = imported_model(arguments)
+        prepare(imported, arguments)
+        return imported
+    entries = imported_entries(arguments)
+    for entry in entries.values():
+        prepare(entry, arguments)
+    return joined_models(entries)
 
 
 def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:

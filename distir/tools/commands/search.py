@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from distir.interpreters.simulator.options import SimulationOptions
 from distir.launch.options import ProcessOptions
 from distir.planning.plans.options import ListOptions
+from distir.program.options import EntryOptions
 from distir.tools.arguments.cluster import add_cluster_arguments, add_profile_argument
 from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a sequential program; several are one model for several sizes of the batch, "
         "which then are searched too",
     )
+    add_options(parser, EntryOptions)
     add_cluster_arguments(parser)
     add_profile_argument(parser)
     add_grid_arguments(parser)
@@ -87,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.hardware import load_cluster
     from distir.planning.grid import batch_of, nothing_fits, ranked
     from distir.planning.grid.search import GridSearch
+    from distir.planning.plans.programs import replace_cluster
+    from distir.program.entries import chosen_entry
     from distir.solver.clock import Clock
     from distir.tools.arguments.cluster import chosen_profiles
     from distir.tools.files import read_program
@@ -100,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
     options = search_options(arguments, profiles)
     options.check()
     with progress("reading the programs"):
-        modules = [read_program(path) for path in arguments.programs]
+        whole = [read_program(path) for path in arguments.programs]
+        modules = [chosen_entry(module, arguments.entry) for module in whole]
     if arguments.auto:
         return _run_auto(arguments, options, modules, clock)
     with progress("reading the programs"):
@@ -136,7 +141,12 @@ def run(arguments: argparse.Namespace) -> int:
     best = search.best
     if arguments.output is not None and best is not None:
         path = by_batch[best.plan.batch]
-        _write_best(search, best, path, arguments.output)
+        module = whole[arguments.programs.index(path)]
+        if arguments.entry is None:
+            module = search.programs(best.plan.batch)
+        else:
+            replace_cluster(module, cluster)
+        _write_best(search, best, module, path, arguments.output)
     return 0 if finished else INTERRUPTED
 
 
@@ -242,15 +252,18 @@ def _report(results: Sequence[Result], top: int) -> None:
 
 
 def _write_best(
-    search: PlanSearch, best: Simulated, source: Path, output: Path
+    search: PlanSearch, best: Simulated, module: ModuleOp, source: Path, output: Path
 ) -> None:
+    """
+    Writes `module`, which was read from `source`, as the plan `best` distributes it: all
+    of its entries if it has several.
+    """
     from distir.passes.distribute import DistributePass
     from distir.planning.annotations import add_notes, read_notes
     from distir.planning.grid import GridPlan, chosen
     from distir.tools.files import apply_passes, write_program
     from distir.tools.reports.reporting import note
 
-    module: ModuleOp = search.programs(best.plan.batch)
     assert isinstance(best.plan, GridPlan)
     apply_passes(module, DistributePass.of(best.plan.options()))
     results = list(search.results.values())

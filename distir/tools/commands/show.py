@@ -8,6 +8,7 @@ import argparse
 from pathlib import Path
 
 from distir.interpreters.simulator.options import SimulationOptions
+from distir.program.options import EntryOptions
 from distir.tools.arguments.cluster import (
     add_cluster_arguments,
     add_profile_argument,
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "layer by itself; without it, layers that are alike are one line",
     )
     add_options(parser, SimulationOptions, ("json",), help="write the tables to a file")
+    add_options(parser, EntryOptions)
     add_profile_argument(parser)
     add_cluster_arguments(parser, required=False)
     add_distribution_arguments(parser)

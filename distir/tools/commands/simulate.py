@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from distir.interpreters.simulator.options import SimulationOptions
+from distir.program.options import EntryOptions
 from distir.tools.arguments.cluster import (
     add_cluster_arguments,
     add_profile_argument,
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="say why the second program is slower or faster than the first",
     )
     add_options(parser, SimulationOptions, ("flat",))
+    add_options(parser, EntryOptions)
     add_profile_argument(parser)
     add_cluster_arguments(parser, required=False)
     add_distribution_arguments(parser)
@@ -107,6 +109,7 @@ def _difference(arguments: argparse.Namespace) -> int:
         simulate,
     )
     from distir.interpreters.simulator.simulation import write_json
+    from distir.program.entries import chosen_entry
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
     from distir.tools.reports.simulation_tables import print_difference
@@ -119,7 +122,7 @@ def _difference(arguments: argparse.Namespace) -> int:
 
     def simulated(path: Path) -> Simulation:
         with progress(f"reading {path}"):
-            module = read_program(path)
+            module = chosen_entry(read_program(path), arguments.entry)
         profiles = chosen_profiles(arguments.profile, cluster_of(module))
         with progress("simulating"):
             return simulate(module, flat=arguments.flat, profiles=profiles)

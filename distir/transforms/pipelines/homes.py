@@ -9,6 +9,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ReshardOp
 from distir.dialects.tensors import shape_of
+from distir.program import return_op, updated_arguments
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.structure import Structure
 
@@ -42,7 +43,8 @@ class Homes:
 
     - `arguments`: the stage of each argument. It is the first stage that needs the
       argument in its forward, or else in its backward. If only ops after the
-      micro-batches need it, it is the stage of the first of them.
+      micro-batches need it, it is the stage of the first of them. If no op needs it, it
+      is the stage that computes its update.
     - `after`: the stage of each op of kind `AFTER`. An update runs on the stage of its
       parameter, which is its first operand (or the reshard of it). Any other op runs on
       the stage of its largest operand (ties: the first), so that small operands are
@@ -74,6 +76,11 @@ class Homes:
                     self.after.get(u.operation) for r in op.results for u in r.uses
                 )
                 self._place(op, [*self._of_operands(op), *users, 0])
+        returned = return_op(structure.function).operands
+        for result, argument in updated_arguments(structure.function).items():
+            home = self._of(returned[result])
+            if home is not None:
+                self.arguments.setdefault(block.args[argument], home)
         for arg in block.args:
             self.arguments.setdefault(arg, 0)
 

@@ -37,6 +37,7 @@ from distir.dialects.train_ops.selective_scan import SelectiveScanOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder
 from distir.program import (
+    CACHE,
     argument_names,
     argument_roles,
     describe,
@@ -111,7 +112,7 @@ class Retyping:
         roles = argument_roles(self.function)
         pairs = zip(self.block.args, roles, strict=True)
         self._flowing: set[SSAValue] = {
-            a for a, role in pairs if role in ("parameter", "input")
+            a for a, role in pairs if role in ("parameter", "input", CACHE)
         }
         self._far: dict[SSAValue, float] = {}
         self._original: dict[SSAValue, Float] = {}
@@ -415,8 +416,8 @@ def convert(
     """
     Makes a sequential program compute in the floating-point type `element`, in place.
     This corresponds to `module.to(dtype)`, except that losses compute in f32. With
-    `stored`, parameters themselves get the type. Otherwise they are cast at the start
-    of the program, as inputs always are. Arguments named in `apart` are not converted.
+    `stored`, parameters themselves get the type, as caches always do. Otherwise they are
+    cast at the start of the program, as inputs always are. Arguments named in `apart` are not converted.
     Buffers, and values that depend on constants alone such as rotary tables and masks,
     keep their type. They are cast where they are used. Raises DistIRError for a program
     with calls.
@@ -428,7 +429,7 @@ def convert(
     ):
         if float_of(argument) in (None, element) or name in apart:
             continue
-        if role == "parameter" and stored:
+        if role == CACHE or (role == "parameter" and stored):
             retyping.retype(argument, element)
         elif role in ("parameter", "input"):
             retyping.begin(argument, element)

@@ -373,6 +373,17 @@ def selection(context: CostContext) -> Cost:
     return context.roofline(moved=2 * sum(context.result_bytes))
 
 
+@cost_function("onnx.TensorScatter")
+def cache_write(context: CostContext) -> Cost:
+    """
+    Returns the cost of writing new tokens to a cache, in the cache's own memory. The op
+    reads their places, and reads and writes the tokens.
+    """
+    return context.roofline(
+        moved=sum(context.operand_bytes[1:]) + context.operand_bytes[1]
+    )
+
+
 @cost_function("onnx.ConstantOfShape", "onnx.Range", "onnx.Expand")
 def fill(context: CostContext) -> Cost:
     """

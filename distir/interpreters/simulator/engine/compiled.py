@@ -184,7 +184,8 @@ class CompiledFunction:
     - `returns`: the slots of the results;
     - `steps`: the steps, in order;
     - `mesh`: the single position on which all steps run, one after the other; None if
-      there are several positions, or sends.
+      there are several positions, or sends;
+    - `given_up`: the arguments of a program whose memory its results may take over.
     """
 
     name: str
@@ -194,6 +195,7 @@ class CompiledFunction:
     returns: tuple[int, ...] = ()
     steps: list[CompiledStep] = field(default_factory=list[CompiledStep])
     mesh: int | None = None
+    given_up: frozenset[int] = frozenset()
 
 
 class PlacedFunction(NamedTuple):

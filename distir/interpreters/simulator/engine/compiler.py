@@ -49,7 +49,13 @@ from distir.interpreters.simulator.engine.transfers import (
     exchange_of,
     transfers_of,
 )
-from distir.program import describe, return_op, updated_arguments
+from distir.program import (
+    CACHE,
+    argument_roles,
+    describe,
+    return_op,
+    updated_arguments,
+)
 
 
 @dataclass
@@ -277,6 +283,7 @@ class Compiler:
                 result, argument = build.slots((new, old))
                 updated[result] = argument
         compiled = build.finish(returns, updated)
+        compiled.given_up = _caches(function)
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
 
@@ -467,6 +474,18 @@ class Compiler:
         )
 
 
+def _caches(function: FuncOp) -> frozenset[int]:
+    """
+    Returns the arguments of a program that are caches of inference and get new content.
+    The caller goes on with the result, so that it may take the argument's memory.
+    """
+    updated = updated_arguments(function).values()
+    if not updated:
+        return frozenset()
+    roles = argument_roles(function)
+    return frozenset(argument for argument in updated if roles[argument] == CACHE)
+
+
 def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]:
     """
     Returns a result and the argument that it updates. For a state in the host's memory,
@@ -482,9 +501,11 @@ def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]
 def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
     """
     Returns the slots of the operands whose memory the result may take over if no later
-    op needs them. Only sums of floats, and collectives of a single tensor that work in
-    place, have such operands.
+    op needs them. Only sums of floats, writes to caches, and collectives of a single
+    tensor that work in place, have such operands.
     """
+    if op.name == "onnx.TensorScatter":
+        return operands[:1]
     if isinstance(op, CollectiveOp) and op.IN_PLACE:
         return () if op.is_joined or _begins_bucket(op) else operands
     if op.name != "onnx.Add" or not isinstance(element_type(op.results[0]), AnyFloat):

@@ -70,8 +70,9 @@ def execute(
     if contention.any():
         machine.streams.contention = contention
     held = [machine.allocate(allocation) for allocation in arguments]
-    for buffer in held:
-        buffer.holders += 1  # arguments live throughout
+    for index, buffer in enumerate(held):
+        if index not in compiled.given_up:
+            buffer.holders += 1  # arguments live throughout
     for function, mesh in functions:
         where = device_map.positions(mesh) if mesh is not None else None
         machine.hold_constants(function, where)

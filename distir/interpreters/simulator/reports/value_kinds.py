@@ -31,6 +31,7 @@ ACTIVATIONS = "activations"
 RECEIVED = "communication buffers"
 WORKSPACE = "workspace"
 INPUTS = "inputs"
+CACHES = "caches"
 CONSTANTS = "constants"
 
 KINDS = (
@@ -41,10 +42,16 @@ KINDS = (
     RECEIVED,
     WORKSPACE,
     INPUTS,
+    CACHES,
     CONSTANTS,
 )
 
-_OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
+_OF_ROLE = {
+    "parameter": PARAMETERS,
+    "state": STATES,
+    "constant": CONSTANTS,
+    "cache": CACHES,
+}
 
 # These ops change the form or place of a value, but not its kind ...
 _FORMS = COPIES | REARRANGEMENTS | {"onnx.Cast", "onnx.Slice", "onnx.Pad"}

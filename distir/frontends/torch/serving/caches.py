@@ -1,0 +1,225 @@
+"""
+Static caches of decoders: what a layer keeps of the tokens that it has seen, as tensors
+that a step takes and returns.
+
+A model of transformers calls its cache while it runs. `StepCache` stands in for it: it
+computes the new content of each tensor from the old one, without writing in place, so
+that an exported program has the tensors as arguments and results.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionLayer
+
+from distir.errors import DistIRError
+from distir.frontends.torch.export.functions import train_node
+
+
+def written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
+    """
+    Returns `cache` [batch, heads, slots, width] with `new` [batch, heads, tokens, width]
+    in it: for sequence b, from slot `places[b]` on, and past the last slot from the
+    first one on. It is exported as ONNX's TensorScatter.
+    """
+    if torch.compiler.is_exporting():
+        return train_node("cache_write", (cache, new, places), cache.shape, cache)
+    slots = (places[:, None] + torch.arange(new.shape[2])) % cache.shape[2]
+    return cache.scatter(2, slots[:, None, :, None].expand_as(new), new)
+
+
+class _LayerContent(ABC):
+    """
+    What a layer of a cache needs to know of the step: `content` has the tensors of the
+    layer before it, by name, and `new` gets them as the step leaves them.
+    """
+
+    content: Mapping[str, Tensor]
+    new: dict[str, Tensor]
+
+    @abstractmethod
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Returns the shape and type of each tensor, after a step without content."""
+
+
+class AttentionStep(CacheLayerMixin, _LayerContent):
+    """
+    The keys and values of an attention layer, each [batch, heads, slots, width].
+
+    Token n of a sequence is in slot n, or in slot n modulo `slots` if a window forgets
+    older tokens. `tokens` is the length of the prompts in prefill and None in decode.
+    `first` is the number of the first token of each sequence that the step computes:
+    minus the padding in prefill.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        first: Tensor,
+        tokens: int | None,
+        content: Mapping[str, Tensor] | None,
+    ):
+        super().__init__()
+        self.slots, self.first, self.tokens = slots, first, tokens
+        self.content, self.new = content or {}, {}
+        self.is_discovering = content is None
+        self._made: dict[str, Tensor] = {}
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Does nothing: the tensors are given."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """
+        Records the new content. Returns the keys and values that attention reads: in
+        prefill those of the prompt, in decode those of all slots.
+        """
+        own = {"key": key_states, "value": value_states}
+        self._made = own
+        if self.is_discovering:
+            return key_states, value_states
+        kept = own
+        first = self.first
+        if self.tokens is not None and self.tokens > self.slots:
+            kept = {n: x[:, :, -self.slots :] for n, x in own.items()}
+            first = first + (self.tokens - self.slots)
+        places = first % self.slots
+        self.new = {n: written(self.content[n], x, places) for n, x in kept.items()}
+        if self.tokens is not None:
+            return key_states, value_states
+        return self.new["key"], self.new["value"]
+
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        return {
+            name: ((*x.shape[:2], self.slots, x.shape[3]), x.dtype)
+            for name, x in self._made.items()
+        }
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Returns the number of keys and the first one: masks are given to the model."""
+        return (self.slots if self.tokens is None else query_length), 0
+
+    def get_seq_length(self) -> int:
+        """Returns 0: positions are given to the model."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Returns the number of slots."""
+        return self.slots
+
+
+class StateStep(LinearAttentionLayer, _LayerContent):
+    """
+    The states of a state-space layer: the last inputs of its convolution, `conv`
+    [batch, channels, kernel], and its recurrent state, `recurrent`.
+    """
+
+    def __init__(self, tokens: int | None, content: Mapping[str, Tensor] | None):
+        super().__init__()
+        self.new = {}
+        self.content = content or {}
+        if tokens is None:
+            # Models overwrite the states that they get.
+            self.new = {name: x.clone() for name, x in self.content.items()}
+            self.has_previous_state[0] = True
+            self.conv_states[0] = self.new["conv"]
+            self.recurrent_states[0] = self.new["recurrent"]
+
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Records the last inputs of the convolution, and returns all of them."""
+        length = conv_kernel_size or conv_states.shape[-1]
+        if self.has_previous_state[state_idx]:
+            conv_states = torch.cat([self.new["conv"], conv_states], dim=-1)
+        missing = length - conv_states.shape[-1]
+        if missing > 0:
+            conv_states = torch.nn.functional.pad(conv_states, (missing, 0))
+        self.new["conv"] = conv_states[..., -length:]
+        return conv_states
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: Any
+    ) -> Tensor:
+        """Records the new recurrent state, and returns it."""
+        self.new["recurrent"] = recurrent_states
+        return recurrent_states
+
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        return {name: (tuple(x.shape), x.dtype) for name, x in self.new.items()}
+
+
+_ATTENTION = ("full_attention", "sliding_attention")
+_STATES = ("linear_attention",)
+
+
+class StepCache(Cache):
+    """
+    The cache of a model in one step. `slots` and `first` are as in `AttentionStep`;
+    `content` has the tensors before the step by layer and name, or is None to find out
+    their shapes. Raises DistIRError for a kind of layer that it cannot keep.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        slots: int,
+        first: Tensor,
+        tokens: int | None,
+        content: Mapping[str, Mapping[str, Tensor]] | None,
+    ):
+        layers: list[Any] = []
+        for index, window in enumerate(layer_windows(config)):
+            own = None if content is None else content[f"layer{index}"]
+            if window is None:
+                layers.append(StateStep(tokens, own))
+            else:
+                layers.append(
+                    AttentionStep(min(slots, window or slots), first, tokens, own)
+                )
+        super().__init__(layers=layers)
+
+    def new(self) -> dict[str, dict[str, Tensor]]:
+        """Returns the tensors after the step, by layer and name."""
+        return {f"layer{i}": layer.new for i, layer in enumerate(self._steps)}
+
+    def shapes(self) -> dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]]:
+        """Returns the shape and type of each tensor, by layer and name."""
+        return {f"layer{i}": layer.shapes() for i, layer in enumerate(self._steps)}
+
+    @property
+    def _steps(self) -> list[Any]:
+        return self.layers
+
+
+def layer_windows(config: Any) -> list[int | None]:
+    """
+    Returns, for each layer of a decoder, the number of tokens that its attention looks
+    back on (0: all of them), or None for a state-space layer. Raises DistIRError for a
+    kind of layer that has no static cache here.
+    """
+    from transformers.cache_utils import get_layer_types_and_kwargs
+
+    kinds, kwargs = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
+    found: list[int | None] = []
+    for index, (kind, own) in enumerate(zip(kinds, kwargs, strict=True)):
+        if kind in _ATTENTION:
+            found.append(own.get("sliding_window", 0))
+        elif kind in _STATES:
+            found.append(None)
+        else:
+            raise DistIRError(
+                f"layer {index} of the model is of the kind {kind!r}, for which --serve "
+                f"has no static cache; it has {', '.join((*_ATTENTION, *_STATES))}"
+            )
+    return found

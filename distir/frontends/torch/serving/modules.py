@@ -1,0 +1,176 @@
+"""
+Modules of the two steps of generation, around a decoder of Hugging Face.
+
+Prefill takes prompts [batch, tokens], padded on the left, and the number of paddings of
+each. It fills the cache and returns the logits of the last token. Decode takes one token
+of each sequence and the number of tokens before it, and returns its logits. A sequence's
+tokens are numbered from 0 in both, so that the cache does not depend on the padding, and
+sequences of a batch may be of any lengths.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Generator, Mapping
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from distir.frontends.torch.serving.caches import StepCache, layer_windows
+
+_MODELS = "transformers.models."
+
+Content = Mapping[str, Mapping[str, Tensor]]
+
+
+class _StepModule(nn.Module):
+    """
+    A step of generation with the parameters of `model`, under their own names.
+    `slots` is the number of tokens that a cache without a window holds.
+    """
+
+    def __init__(self, model: Any, slots: int):
+        super().__init__()
+        for name, child in model.named_children():
+            self.add_module(name, child)
+        # Not a child: its own children are registered here, under the names of the model.
+        self.__dict__["source"] = model
+        self.slots = slots
+        self.eval()
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the model."""
+        return self.__dict__["source"].config
+
+    def run(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        masks: dict[str, Tensor],
+        seen: Tensor,
+        cache: StepCache,
+    ) -> Tensor:
+        """
+        Returns the logits of the last token, [batch, 1, vocabulary]. `positions` are
+        those of the tokens [batch, tokens]; `masks` are the masks of attention by the
+        kind of layer; `seen` is 1 for tokens and 0 for the padding.
+        """
+        model = self.__dict__["source"]
+        given: dict[str, Any] = {"input_ids": tokens, "attention_mask": seen}
+        if "position_ids" in signature(model.forward).parameters:
+            given["position_ids"] = positions
+        with _masks_given(masks):
+            output = model.forward(
+                **given, cache=cache, use_cache=True, return_dict=True, logits_to_keep=1
+            )
+        return output.logits
+
+    def masks(self, positions: Tensor, keys: Mapping[int, Tensor]) -> dict[str, Tensor]:
+        """
+        Returns the masks of attention by the kind of layer, [batch, 1, tokens, keys]:
+        0 where a query sees a key and the lowest number elsewhere. `positions` are those
+        of the queries; `keys` those of the keys [batch, keys], by window. A token of the
+        padding, which has a negative position, sees itself alone.
+        """
+        dtype = next(p.dtype for p in self.parameters() if p.is_floating_point())
+        found: dict[str, Tensor] = {}
+        for window, of_keys in keys.items():
+            back = positions[:, :, None] - of_keys[:, None, :]
+            sees = (back >= 0) & (of_keys >= 0)[:, None, :] | (back == 0)
+            if window:
+                sees = sees & (back < window)
+            zero = torch.zeros((), dtype=dtype)
+            lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype)
+            kind = "sliding_attention" if window else "full_attention"
+            found[kind] = torch.where(sees, zero, lowest)[:, None]
+        return found
+
+    def windows(self) -> list[int]:
+        """The windows of the attention layers, each once; 0 stands for all tokens."""
+        return sorted({w for w in layer_windows(self.config) if w is not None})
+
+
+_MASKS = {
+    "create_causal_mask": "full_attention",
+    "create_sliding_window_causal_mask": "sliding_attention",
+}
+"""The functions of transformers that make masks, with the kind of layer of each."""
+
+
+@contextlib.contextmanager
+def _masks_given(masks: Mapping[str, Tensor]) -> Generator[None]:
+    """
+    A context manager inside which models of transformers get the masks `masks` wherever
+    they would make one from the state of their cache.
+    """
+    changed: list[tuple[Any, str, Any]] = []
+    for name, module in list(sys.modules.items()):
+        for function, kind in _MASKS.items() if name.startswith(_MODELS) else ():
+            original = vars(module).get(function)
+            if original is not None:
+                changed.append((module, function, original))
+                setattr(module, function, partial(_mask, masks, kind))
+    try:
+        yield
+    finally:
+        for module, function, original in changed:
+            setattr(module, function, original)
+
+
+def _mask(masks: Mapping[str, Tensor], kind: str, **_: Any) -> Tensor | None:
+    return masks.get(kind)
+
+
+class Prefill(_StepModule):
+    """
+    Fills the cache with prompts. `input_ids` is [batch, tokens], padded on the left;
+    `padding` [batch] is the number of paddings of each prompt.
+    """
+
+    def forward(self, input_ids: Tensor, padding: Tensor, cache: Content | None) -> Any:
+        """Returns the last token's logits, and the new content of the cache."""
+        length = input_ids.shape[1]
+        positions = torch.arange(length)[None, :] - padding[:, None]
+        keys = dict.fromkeys(self.windows(), positions)
+        step = StepCache(self.config, self.slots, -padding, length, cache)
+        logits = self.run(
+            input_ids,
+            positions.clamp(min=0),
+            self.masks(positions, keys),
+            (positions >= 0).to(torch.int64),
+            step,
+        )
+        if cache is None:
+            self.__dict__["discovered"] = step.shapes()
+        return {"logits": logits, "cache": step.new()}
+
+
+class Decode(_StepModule):
+    """
+    Generates one token of each sequence. `input_ids` is [batch, 1]; `positions` [batch]
+    is the number of tokens that the cache holds of each sequence.
+    """
+
+    def forward(self, input_ids: Tensor, positions: Tensor, cache: Content) -> Any:
+        """Returns the token's logits, and the new content of the cache."""
+        keys: dict[int, Tensor] = {}
+        for window in self.windows():
+            size = min(self.slots, window or self.slots)
+            # The newest token of each slot: the token itself is in one of them.
+            back = (positions[:, None] - torch.arange(size)[None, :]) % size
+            keys[window] = positions[:, None] - back
+        queries = positions[:, None]
+        step = StepCache(self.config, self.slots, positions, None, cache)
+        logits = self.run(
+            input_ids,
+            queries,
+            self.masks(queries, keys),
+            torch.ones_like(input_ids),
+            step,
+        )
+        return {"logits": logits, "cache": step.new()}

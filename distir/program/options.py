@@ -1,0 +1,19 @@
+"""The option that chooses one entry of a program with several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distir.options import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryOptions:
+    """The entry of a program that a command works on."""
+
+    entry: str | None = option(
+        None,
+        "of a program with several entries, as --serve makes them, the one that is meant: "
+        "prefill or decode",
+        metavar="NAME",
+    )

@@ -1,0 +1,202 @@
+"""
+Generates tokens: prefill fills the cache with prompts, and decode runs once for each new
+token. Both work on the same parameters and the same cache, which decode writes in place.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from .. import runtime
+
+
+@dataclass(frozen=True)
+class EntryPrograms:
+    """The modules of a package with the program of each entry."""
+
+    prefill: object
+    decode: object
+
+
+def check(prompts, max_new_tokens, programs):
+    """
+    Raises ProgramError unless `prompts` are lists of token ids that fit into the cache
+    with `max_new_tokens` more.
+    """
+    length = _input(programs.prefill, "tokens").shape[1]
+    limit = _input(programs.decode, "positions").limit
+    if max_new_tokens < 1:
+        raise runtime.ProgramError(
+            f"{max_new_tokens} new tokens are asked for; give at least 1"
+        )
+    if not isinstance(prompts, list) or not prompts:
+        raise runtime.ProgramError(
+            "prompts are a list of lists of token ids, such as [[1, 15043], [1, 306]]"
+        )
+    for number, prompt in enumerate(prompts):
+        is_list = isinstance(prompt, list) and prompt
+        if not is_list or not all(type(t) is int and t >= 0 for t in prompt):
+            raise runtime.ProgramError(
+                f"prompt {number} is {str(prompt)[:60]}, but a prompt is a list of token ids"
+            )
+        if len(prompt) > length:
+            raise runtime.ProgramError(
+                f"prompt {number} has {len(prompt)} tokens, but prefill takes {length} at "
+                f"most; make the program with a larger --prompt"
+            )
+        # The last token is returned, and never goes into the cache.
+        if len(prompt) + max_new_tokens - 1 > limit:
+            raise runtime.ProgramError(
+                f"prompt {number} has {len(prompt)} tokens, and with {max_new_tokens} new "
+                f"ones they are more than the {limit} of the cache; ask for fewer, or make "
+                f"the program with a larger --cache"
+            )
+
+
+def generate(
+    programs,
+    backend,
+    sources,
+    prompts,
+    max_new_tokens,
+    *,
+    stop=(),
+    timeout_s=600.0,
+    init_method="env://",
+):
+    """
+    Returns, on every process, the prompts each followed by up to `max_new_tokens` new
+    tokens, those with the largest logits. A sequence ends with the first token of
+    `stop`. More prompts than the program's batch are generated batch after batch.
+
+    `sources` are tables of parameters by name. Raises ProgramError if prompts do not
+    fit or a parameter is missing.
+    """
+    check(prompts, max_new_tokens, programs)
+    with runtime.processes(programs.decode, backend, timeout_s, init_method) as process:
+        generator = Generator(programs, process, sources)
+        return generator.generate(prompts, max_new_tokens, stop)
+
+
+class Generator:
+    """
+    One process's part of generation: its parameters, its part of the cache, and the
+    programs of both entries.
+    """
+
+    def __init__(self, programs, process, sources):
+        self.rank, self.device, body = process
+        self.decode = _Entry(programs.decode, self.rank, body)
+        self.prefill = _Entry(
+            programs.prefill,
+            self.rank,
+            runtime.body_of(programs.prefill, self.rank, self.device),
+        )
+        self.batch, self.length = _input(programs.prefill, "tokens").shape
+        self.held = {}
+        runtime.report("loading arguments")
+        for entry in (self.prefill, self.decode):
+            for spec in entry.arguments:
+                if not spec.feeds and spec.name not in self.held:
+                    mesh = entry.program.MESHES.get(spec.mesh)
+                    self.held[spec.name] = self._value(spec, mesh, sources)
+
+    def _value(self, spec, mesh, sources):
+        """Returns this process's part of a parameter, or of an empty cache."""
+        if spec.role == "cache":
+            shape = runtime.local_shape(spec, mesh)
+            return torch.zeros(shape, dtype=spec.dtype, device=self.device)
+        value = runtime.argument(spec, mesh, self.rank, sources)
+        return runtime.placed(spec, value, self.device)
+
+    def generate(self, prompts, max_new_tokens, stop=()):
+        """Returns the prompts with their new tokens; see the function `generate`."""
+        runtime.report("generating")
+        found = []
+        for start in range(0, len(prompts), self.batch):
+            part = prompts[start : start + self.batch]
+            found += self._batch(part, max_new_tokens, frozenset(stop))
+        return found
+
+    def _batch(self, prompts, max_new_tokens, stop):
+        # Places without a prompt compute one token, which nobody looks at.
+        rows = [*prompts, *([[0]] * (self.batch - len(prompts)))]
+        counts = [len(row) for row in rows]
+        padding = [self.length - count for count in counts]
+        padded = [[0] * n + row for n, row in zip(padding, rows, strict=True)]
+        new = self._run(self.prefill, tokens=padded, padding=padding)
+        positions = torch.tensor(counts, device=self.device)
+        made = [list(prompt) for prompt in prompts]
+        going = set(range(len(prompts)))
+        for step in range(max_new_tokens):
+            for i, token in enumerate(new.tolist()):
+                if i in going:
+                    made[i].append(token)
+                    if token in stop:
+                        going.discard(i)
+            if not going or step == max_new_tokens - 1:
+                break
+            last = new.unsqueeze(1)
+            new = self._run(self.decode, tokens=last, positions=positions)
+            positions = positions + 1
+        return made
+
+    def _run(self, entry, **inputs):
+        """
+        Runs an entry, which leaves its new tokens in the cache, and returns the tokens
+        [batch] with the largest logits.
+        """
+        arguments = [
+            self._part(entry, spec, inputs[spec.feeds])
+            if spec.feeds
+            else self.held[spec.name]
+            for spec in entry.arguments
+        ]
+        results = runtime.results_of(entry.body, arguments)
+        own = {}
+        for index, value in zip(entry.results, results, strict=True):
+            spec = entry.program.RESULTS[index]
+            if spec.updates:
+                self.held[spec.updates] = value
+            else:
+                own[index] = value
+        return self._largest(entry, own)
+
+    def _part(self, entry, spec, value):
+        """Returns this process's part of an input."""
+        whole = torch.as_tensor(value, dtype=spec.dtype, device=self.device)
+        mesh = entry.program.MESHES.get(spec.mesh)
+        if mesh is None:
+            return whole
+        return runtime.shard(whole, spec, mesh, self.rank).contiguous()
+
+    def _largest(self, entry, own):
+        """
+        Returns the tokens with the largest logits, [batch], on all processes. `own` has
+        this process's part of the logits, by the index of the result.
+        """
+        specs = {i: s for i, s in enumerate(entry.program.RESULTS) if not s.updates}
+        whole = runtime.collect(specs, own, entry.program.MESHES, self.rank)
+        tokens = torch.empty(self.batch, dtype=torch.int64, device=self.device)
+        if self.rank == 0:
+            (logits,) = whole.values()
+            tokens.copy_(logits.reshape(self.batch, -1).argmax(-1))
+        if dist.get_world_size() > 1:
+            dist.broadcast(tokens, 0)
+        return tokens
+
+
+class _Entry:
+    """One process's part of an entry: its program, arguments and results."""
+
+    def __init__(self, program, rank, body):
+        self.program, self.body = program, body
+        own = program.RANKS[rank].program
+        self.arguments = [program.ARGUMENTS[i] for i in own.arguments]
+        self.results = own.results
+
+
+def _input(program, feeds):
+    """Returns the input of a program that generation gives `feeds`."""
+    return next(spec for spec in program.ARGUMENTS if spec.feeds == feeds)

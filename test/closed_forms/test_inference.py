@@ -1,0 +1,126 @@
+"""
+What steps of generation take, by simulation, against closed forms:
+
+- bytes of the cache per token of a sequence: 2 L kv d for attention with kv heads of keys
+  and values, for multi-head attention and grouped queries alike; no more than the window's
+  tokens; r + rope for latents;
+- bytes of decode: its device reads all matrices and the whole cache once;
+- FLOPs of prefill: products with weights, attention of all pairs, the head once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from support.cost_programs import cluster
+from support.generation import imported, tiny_config
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.torch.serving.importer import ServingSizes, empty_cache
+from distir.frontends.torch.serving.modules import Prefill
+from distir.frontends.torch.sources import _parameters_on_meta
+from distir.interpreters.simulator import MemoryReport, simulate
+from distir.interpreters.simulator.engine.machine import Execution
+from distir.interpreters.simulator.reports.value_kinds import CACHES, PARAMETERS
+from distir.program import Program
+from distir.program.entries import one_entry
+
+LAYERS, HEADS, WIDTH, HIDDEN, FFN, VOCAB = 2, 4, 8, 32, 64, 96
+SIZES = ServingSizes(batch=3, cache=40, prompt=10)
+
+
+def model_without_values(kind: str, **changes: Any) -> Any:
+    config = tiny_config(kind)
+    for key, value in changes.items():
+        setattr(config, key, value)
+    maker: Any = transformers.AutoModelForCausalLM
+    with _parameters_on_meta():
+        return maker.from_config(config)
+
+
+def elements(module: ModuleOp, *roles: str) -> int:
+    return sum(
+        int(np.prod(argument.type.get_shape()))  # type: ignore[attr-defined]
+        for argument in Program(module).arguments
+        if argument.role in roles
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "per_sequence"),
+    [
+        ("llama", {"num_key_value_heads": 4}, 2 * LAYERS * 4 * WIDTH * 40),
+        ("llama", {"num_key_value_heads": 2}, 2 * LAYERS * 2 * WIDTH * 40),
+        ("mistral", {"sliding_window": 6}, 2 * LAYERS * 2 * WIDTH * 6),
+        ("mistral", {"sliding_window": 64}, 2 * LAYERS * 2 * WIDTH * 40),
+        ("deepseek_v3", {}, LAYERS * (8 + 4) * 40),
+    ],
+)
+def test_bytes_of_the_cache(
+    kind: str, changes: dict[str, Any], per_sequence: int
+) -> None:
+    prefill = Prefill(model_without_values(kind, **changes), SIZES.cache)
+    tokens = torch.zeros(SIZES.batch, SIZES.prompt, dtype=torch.int64)
+    cache = empty_cache(prefill, tokens, torch.zeros(SIZES.batch, dtype=torch.int64))
+    numbers = sum(each.numel() for own in cache.values() for each in own.values())
+    assert numbers == SIZES.batch * per_sequence
+
+
+@pytest.fixture(scope="module")
+def llama() -> dict[str, ModuleOp]:
+    module = imported(model_without_values("llama"), SIZES).module
+    return {name: one_entry(module, name) for name in ("prefill", "decode")}
+
+
+def test_decode_holds_one_cache(llama: dict[str, ModuleOp]) -> None:
+    """New tokens are written into the cache: there is never a second one."""
+    decode = llama["decode"]
+    result = simulate(decode, cluster(1))
+    (group,) = MemoryReport.of(result).groups
+    assert group.by_kind[CACHES] == 4 * elements(decode, "cache")
+    assert group.by_kind[PARAMETERS] == 4 * elements(decode, "parameter")
+
+
+def test_decode_reads_parameters_and_cache_once(llama: dict[str, ModuleOp]) -> None:
+    """
+    On a device of free arithmetic, products take the time of the bytes of all matrices, of
+    the token that they take and of their result; attention that of keys and values in all
+    slots, of a query, a result, and a place of the mask for each slot.
+    """
+    batch, slots, groups, bandwidth = SIZES.batch, SIZES.cache, 2, 1e9
+    projections = [(HIDDEN, HEADS * WIDTH), (HEADS * WIDTH, HIDDEN)]
+    projections += [(HIDDEN, groups * WIDTH)] * 2
+    mlp = [(HIDDEN, FFN), (HIDDEN, FFN), (FFN, HIDDEN)]
+    matrices = [*projections, *mlp] * LAYERS + [(HIDDEN, VOCAB)]
+    expected = {
+        "onnx.MatMul": sum(k * n + batch * (k + n) for k, n in matrices),
+        "onnx.Attention": LAYERS
+        * batch
+        * (2 * HEADS * WIDTH + 2 * groups * WIDTH * slots + slots),
+    }
+    found = dict.fromkeys(expected, 0.0)
+
+    def add(execution: Execution) -> None:
+        if execution.step.op.name in found:
+            found[execution.step.op.name] += np.max(execution.seconds) * bandwidth
+
+    on = cluster(1, peak=1e300, bandwidth=bandwidth)
+    simulate(llama["decode"], on).run.observe(add)
+    for name, elements_moved in expected.items():
+        assert found[name] == pytest.approx(4 * elements_moved, rel=1e-12)
+
+
+def test_flops_of_prefill(llama: dict[str, ModuleOp]) -> None:
+    batch, tokens, groups = SIZES.batch, SIZES.prompt, 2
+    weights = (
+        2 * HIDDEN * HEADS * WIDTH + 2 * HIDDEN * groups * WIDTH + 3 * HIDDEN * FFN
+    )
+    pairs = 2 * 2 * HEADS * WIDTH * tokens * tokens
+    head = 2 * HIDDEN * VOCAB
+    expected = batch * (LAYERS * (2 * tokens * weights + pairs) + head)
+    result = simulate(llama["prefill"], cluster(1))
+    assert sum(result.flops) == expected

@@ -1,0 +1,30 @@
+// RUN: distir-opt %s -p "choose-entry{entry=decode}" | filecheck %s
+// RUN: distir-opt %s -p "choose-entry{entry=prefill}" | filecheck %s --check-prefix PREFILL
+
+// One entry is left, as @main, with the functions that it calls.
+
+// CHECK-NOT: dist.entry
+// CHECK:     func.func @main(%x: tensor<2x1x4xf32>
+// CHECK:     func.call @project
+// CHECK:     func.func private @project
+// CHECK-NOT: dist.entry
+
+// PREFILL:     func.func @main(%x: tensor<2x3x4xf32>
+// PREFILL-NOT: @project
+
+func.func @prefill(%x: tensor<2x3x4xf32> {dist.role = "input", dist.name = "x", dist.feeds = "tokens"}, %w: tensor<4x8xf32> {dist.role = "parameter", dist.name = "w"}, %c: tensor<2x6x8xf32> {dist.role = "cache", dist.name = "c"}, %at: tensor<2xi64> {dist.role = "input", dist.name = "padding", dist.feeds = "padding"}) -> (tensor<2x3x8xf32> {dist.name = "y"}, tensor<2x6x8xf32> {dist.name = "c", dist.updates = "c"}) attributes {dist.entry = "prefill"} {
+  %h = onnx.MatMul(%x, %w) : (tensor<2x3x4xf32>, tensor<4x8xf32>) -> tensor<2x3x8xf32>
+  %n = onnx.TensorScatter(%c, %h, %at) {axis = -2 : i64, mode = "circular"} : (tensor<2x6x8xf32>, tensor<2x3x8xf32>, tensor<2xi64>) -> tensor<2x6x8xf32>
+  func.return %h, %n : tensor<2x3x8xf32>, tensor<2x6x8xf32>
+}
+func.func @decode(%x: tensor<2x1x4xf32> {dist.role = "input", dist.name = "x", dist.feeds = "tokens"}, %w: tensor<4x8xf32> {dist.role = "parameter", dist.name = "w"}, %c: tensor<2x6x8xf32> {dist.role = "cache", dist.name = "c"}, %at: tensor<2xi64> {dist.role = "input", dist.name = "positions", dist.feeds = "positions", dist.limit = 6 : i64}, %v: tensor<8x4xf32> {dist.role = "parameter", dist.name = "v"}) -> (tensor<2x6x4xf32> {dist.name = "y"}, tensor<2x6x8xf32> {dist.name = "c", dist.updates = "c"}) attributes {dist.entry = "decode"} {
+  %h = func.call @project(%x, %w) : (tensor<2x1x4xf32>, tensor<4x8xf32>) -> tensor<2x1x8xf32>
+  %n = onnx.TensorScatter(%c, %h, %at) {axis = -2 : i64, mode = "circular"} : (tensor<2x6x8xf32>, tensor<2x1x8xf32>, tensor<2xi64>) -> tensor<2x6x8xf32>
+  %a = onnx.Relu(%n) : (tensor<2x6x8xf32>) -> tensor<2x6x8xf32>
+  %y = onnx.MatMul(%a, %v) : (tensor<2x6x8xf32>, tensor<8x4xf32>) -> tensor<2x6x4xf32>
+  func.return %y, %n : tensor<2x6x4xf32>, tensor<2x6x8xf32>
+}
+func.func private @project(%x: tensor<2x1x4xf32>, %w: tensor<4x8xf32>) -> tensor<2x1x8xf32> {
+  %h = onnx.MatMul(%x, %w) : (tensor<2x1x4xf32>, tensor<4x8xf32>) -> tensor<2x1x8xf32>
+  func.return %h : tensor<2x1x8xf32>
+}

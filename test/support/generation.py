@@ -1,0 +1,197 @@
+"""Tiny decoders of Hugging Face, programs and packages that generate with them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import transformers
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.imported_model import ImportedModel
+from distir.frontends.torch.serving.importer import ServingSizes, import_serving
+from distir.launch.timing_rank import load_package
+from support.ranks import run_ranks
+
+PROMPTS = [[5, 17, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9], [44], [90, 80, 70, 60, 50]]
+"""Prompts of different lengths."""
+
+SIZES = ServingSizes(batch=4, cache=48, prompt=10)
+NEW_TOKENS = 32
+
+_COMMON: Mapping[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+_LATENT: Mapping[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 16,
+    "n_shared_experts": 1,
+}
+
+_CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "llama": ("LlamaConfig", _COMMON),
+    "qwen3": ("Qwen3Config", {**_COMMON, "head_dim": 8}),
+    "mistral": ("MistralConfig", {**_COMMON, "sliding_window": 6}),
+    "mixtral": (
+        "MixtralConfig",
+        {**_COMMON, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "gpt2": (
+        "GPT2Config",
+        {
+            "vocab_size": 96,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        },
+    ),
+    "gemma3": ("Gemma3TextConfig", {**_COMMON, "head_dim": 8, "sliding_window": 6}),
+    "deepseek_v3": ("DeepseekV3Config", {**_COMMON, **_LATENT}),
+    "mamba": (
+        "MambaConfig",
+        {
+            "vocab_size": 96,
+            "hidden_size": 32,
+            "state_size": 8,
+            "num_hidden_layers": 2,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "pad_token_id": None,
+        },
+    ),
+}
+
+
+def tiny_config(kind: str) -> Any:
+    """Returns the configuration of a tiny decoder with two layers."""
+    name, settings = _CONFIGS[kind]
+    return getattr(transformers, name)(**settings)
+
+
+def tiny_model(kind: str) -> Any:
+    """Returns a tiny decoder whose weights are large enough for tokens to vary."""
+    torch.manual_seed(0)
+    model: Any = transformers.AutoModelForCausalLM.from_config(tiny_config(kind))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def generated_by_transformers(
+    model: Any, prompts: Sequence[list[int]] = PROMPTS, new: int = NEW_TOKENS
+) -> list[list[int]]:
+    """Returns each prompt with the new tokens that transformers generates for it."""
+    return [
+        model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            max_new_tokens=new,
+            do_sample=False,
+        )[0].tolist()
+        for prompt in prompts
+    ]
+
+
+def imported(model: Any, sizes: ServingSizes = SIZES, **options: Any) -> ImportedModel:
+    """Returns a model's program with the entries prefill and decode."""
+    from distir.frontends.imported_model import joined_models
+    from distir.passes.raise_patterns import RaisePatternsPass
+    from distir.tools.files import apply_passes, named_pass
+
+    entries = import_serving(model, sizes, **options)
+    for entry in entries.values():
+        apply_passes(
+            entry.module,
+            named_pass("fold-shapes"),
+            RaisePatternsPass(),
+            named_pass("outline-repeats"),
+        )
+    return joined_models(entries)
+
+
+def distributed(module: ModuleOp, **options: Any) -> ModuleOp:
+    """Returns a copy of a program that is distributed with the options of `distribute`."""
+    from distir.hardware import load_cluster
+    from distir.passes.distribute import DistributePass
+    from distir.planning.distribution.options import DistributionOptions
+    from distir.planning.plans.programs import replace_cluster
+    from distir.tools.files import apply_passes
+
+    copy, cluster = module.clone(), load_cluster("dgx-a100", None)
+    replace_cluster(copy, cluster)
+    given = DistributionOptions(cluster=cluster.sym_name.data, **options)
+    apply_passes(copy, DistributePass.of(given))
+    return copy
+
+
+def generated(
+    folder: Path,
+    weights: Mapping[str, Any],
+    processes: int,
+    prompts: Sequence[list[int]] = PROMPTS,
+    new: int = NEW_TOKENS,
+    *,
+    in_place: bool = True,
+) -> list[list[int]]:
+    """
+    Returns each prompt with the new tokens that the package in `folder` generates on gloo
+    processes. Fails unless all processes agree and, `in_place`, keys and values stay in
+    their memory.
+    """
+    arrays = {name: torch.tensor(array) for name, array in weights.items()}
+    found = run_ranks(processes, _generated, str(folder), arrays, list(prompts), new)
+    tokens, places = zip(*found, strict=True)
+    assert all(each == tokens[0] for each in tokens)
+    assert not in_place or all(before == after for before, after in places)
+    return tokens[0]
+
+
+def _generated(
+    folder: str, weights: Any, prompts: list[list[int]], new: int
+) -> tuple[list[list[int]], tuple[Any, Any]]:
+    program, runtime, _ = load_package(folder, "generating")
+    prefill = importlib.import_module("generating.prefill_program")
+    generation = importlib.import_module("generating.generation")
+    programs = generation.EntryPrograms(prefill, program)
+    generation.check(prompts, new, programs)
+    rank, device = dist.get_rank(), torch.device("cpu")
+    with torch.inference_mode():
+        body = runtime.body_of(program, rank, device)
+        generator = generation.Generator(programs, (rank, device, body), [weights])
+        caches = [s.name for s in program.ARGUMENTS if s.role == "cache"]
+
+        def places() -> dict[str, int]:
+            return {
+                n: generator.held[n].data_ptr() for n in caches if n in generator.held
+            }
+
+        before = places()
+        return generator.generate(prompts, new), (before, places())

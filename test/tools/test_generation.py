@@ -1,0 +1,169 @@
+"""From a configuration to generated tokens, by the commands that a user types."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from safetensors.torch import load_file
+from support.command_line import distir, failure, succeed
+from support.generation import PROMPTS, generated_by_transformers, tiny_config
+
+IMPORT = ("--task", "causal-lm", "--serve", "--batch", "3", "--cache", "24")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, distributed over two devices, and its package."""
+    path = tmp_path_factory.mktemp("llama")
+    config = path / "config.json"
+    config.write_text(tiny_config("llama").to_json_string())
+    succeed(
+        *("import", "--transformers", config, *IMPORT, "--prompt", "10"),
+        *("-o", path / "llama.mlir"),
+    )
+    succeed(
+        *("distribute", path / "llama.mlir", "--cluster", "dgx-a100", "-t", "2"),
+        *("-o", path / "dist.mlir"),
+    )
+    succeed("lower", path / "dist.mlir", "-o", path / "package")
+    return path
+
+
+def generate(
+    folder: Path, prompts: Any, *more: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs the package on two processes."""
+    file = folder / "prompts.json"
+    file.write_text(json.dumps(prompts))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [
+            *torchrun,
+            *("--nproc-per-node", "2", str(folder / "package" / "main.py")),
+            *("--weights", str(folder / "llama.safetensors"), "--prompts", str(file)),
+            *("--outputs", str(folder / "tokens.json"), *more),
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        timeout=200,
+    )
+
+
+def test_generated_tokens(folder: Path) -> None:
+    """Four prompts are two batches of three, the second with places left."""
+    ran = generate(folder, PROMPTS, "--max-new-tokens", "12")
+    assert ran.returncode == 0, ran.stderr
+    model: Any = transformers.AutoModelForCausalLM.from_config(tiny_config("llama"))
+    model.load_state_dict(load_file(folder / "llama.safetensors"), strict=False)
+    wanted = generated_by_transformers(model.eval(), PROMPTS, 12)
+    assert json.loads((folder / "tokens.json").read_text()) == wanted
+
+
+def test_prompts_that_do_not_fit(folder: Path) -> None:
+    ran = generate(folder, [[1] * 11], "--max-new-tokens", "2")
+    assert ran.returncode != 0
+    assert "prompt 0 has 11 tokens, but prefill takes 10 at most" in ran.stderr
+
+
+def test_check_proves_both_entries(folder: Path) -> None:
+    table = succeed("check", folder / "llama.mlir", folder / "dist.mlir").output
+    rows = re.findall(r"^(\S.*?)  .* (equal|DIFFERS)$", table, re.M)
+    assert ("prefill: logits", "equal") in rows
+    assert ("decode: cache.1.value", "equal") in rows
+    assert rows[-1] == ("decode after prefill", "equal")
+    assert {verdict for _, verdict in rows} == {"equal"}
+
+
+def test_check_finds_a_wrong_decode(folder: Path) -> None:
+    """A decode that sees no older token than its own agrees with itself alone."""
+    text = (folder / "llama.mlir").read_text()
+    start = text.index("func.func @decode")
+    head = re.sub(r"onnx\.GreaterOrEqual\(", "onnx.Equal(", text[start:])
+    assert head != text[start:]
+    wrong = folder / "wrong.mlir"
+    wrong.write_text(text[:start] + head)
+    done = distir("check", wrong, wrong)
+    assert done.code == 1
+    assert re.findall(r"^(\S.*?)  .*DIFFERS$", done.output, re.M) == [
+        "decode after prefill"
+    ]
+
+
+def test_one_entry_is_simulated(folder: Path) -> None:
+    program = folder / "dist.mlir"
+    decode = succeed("simulate", program, "--entry", "decode", "--memory").output
+    # 2 layers, keys and values of 3 x 2 x 24 x 8 numbers, half of them on a device.
+    assert f"{2 * 2 * 3 * 1 * 24 * 8 * 4 / 1e3:.3g} kB" in decode
+    assert "--entry decode" in failure("simulate", program)
+    assert "did you mean 'decode'" in failure("simulate", program, "--entry", "decod")
+
+
+def test_a_plan_for_decode_distributes_both_entries(folder: Path) -> None:
+    model, plan = folder / "llama.mlir", folder / "plan.json"
+    on = ("--cluster", "dgx-a100", "--devices", "2")
+    best = folder / "best.mlir"
+    succeed(
+        *("search", model, "--entry", "decode", *on, "--degrees", "1,2,1"),
+        *("--save-plan", plan, "-o", best),
+    )
+    followed = folder / "followed.mlir"
+    succeed("distribute", model, "--plan", plan, "-o", followed)
+    text = followed.read_text()
+    assert text.count("dist.entry") == 2
+    start = "func.func @prefill"
+    assert (
+        text[text.index(start) :]
+        == best.read_text().partition(start)[1] + (best.read_text().partition(start)[2])
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--task", "causal-lm", "--serve", "--batch", "2"), "--serve needs --cache"),
+        ((*IMPORT, "--prompt", "25"), "--prompt 25 is longer than the 24 tokens"),
+        ((*IMPORT, "--seq", "8"), "--seq does not go with --serve"),
+        ((*IMPORT, "--training-mode"), "--training-mode does not go with --serve"),
+        (
+            (*IMPORT, "--training", "--loss", "cross_entropy"),
+            "--training does not go with --serve",
+        ),
+        (
+            ("--task", "causal-lm", "--batch", "2", "--seq", "4", "--cache", "8"),
+            "--cache is of use with --serve only",
+        ),
+        (
+            ("--task", "causal-lm", "--serve", "--batch", "2", "--cache", "65"),
+            "--cache 65 is longer than the 64 positions",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together(
+    folder: Path, options: tuple[str, ...], expected: str
+) -> None:
+    config = folder / "config.json"
+    output = ("-o", folder / "other.mlir")
+    assert expected in failure("import", "--transformers", config, *options, *output)
+
+
+def test_meta_has_no_weights(folder: Path) -> None:
+    output = folder / "meta.mlir"
+    done = succeed(
+        *("import", "--transformers", folder / "config.json", *IMPORT, "--meta"),
+        *("--dtype", "bf16", "-o", output),
+    )
+    assert "have no values" in done.errors
+    text = output.read_text()
+    assert 'tensor<3x2x24x8xbf16> {dist.role = "cache"' in text
+    assert list(load_file(output.with_suffix(".safetensors"))) == [
+        "model.rotary_emb.inv_freq"
+    ]
