@@ -33,7 +33,7 @@ func.func @main(%x: tensor<1024x4096xf16>, %w: tensor<4096x4096xf16> {dist.role 
 // TRACE: "name": "onnx.Relu", "cat": "compute", "ph": "X"
 
 // HTML: <!DOCTYPE html>
-// HTML: "by_kind":{"parameters":33554432,"optimizer state":0,"gradients":0,"activations":16777216,"communication buffers":0,"workspace":0,"inputs":8388608,"constants":0}
+// HTML: "by_kind":{"parameters":33554432,"optimizer state":0,"gradients":0,"activations":16777216,"communication buffers":0,"workspace":0,"inputs":8388608,"caches":0,"constants":0}
 
 // NONE: error: the program is not distributed and names no cluster; give one, with `distir simulate --cluster
 // UNKNOWN: error: there is no built-in cluster 'dgx3'
