@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from math import inf, prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +24,10 @@ from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.merged import merged_parts
 from distir.parallel.nan_check import check_nan
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.scripts.clipping import clip
+from distir.parallel.scripts.guards import FOREIGN, check_conversion, refuse_hooks
+from distir.parallel.scripts.optimizers import owned, refuse_optimizers
+from distir.parallel.scripts.source_class import of_class
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
@@ -81,6 +85,11 @@ class ParallelModule(nn.Module):
         _copy_attributes(source, self)
         self._others = fill(self, source, program, seed)
         self._known = {spec.name: spec for spec in program.all_arguments}
+        self._is_prepared: bool | None = None
+        refuse_hooks(self)
+        refuse_optimizers()
+        for parameter in self.parameters():
+            owned(parameter, is_pipeline=program.is_pipeline)
         self.train(source.training)
 
     # What training scripts use
@@ -138,7 +147,8 @@ class ParallelModule(nn.Module):
         """
         Writes the module with the values of now as `save_pretrained` of the source module
         does, with its `options`: rank 0 writes, and the other ranks wait. Every rank must call
-        this. Raises DistIRError if the source module has no such method.
+        this. `state_dict=` are values that were brought together before. Raises DistIRError if
+        the source module has no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
@@ -146,7 +156,9 @@ class ParallelModule(nn.Module):
                 f"{type(source).__name__} has no save_pretrained; save whole_state_dict() of "
                 f"rank 0 with torch.save"
             )
-        state = self.whole_state_dict()
+        state = options.pop("state_dict", None)
+        if state is None:
+            state = self.whole_state_dict()
         if dist.get_rank() == 0:
             cast(Any, source).save_pretrained(folder, state_dict=state, **options)
         if dist.get_world_size() > 1:
@@ -163,32 +175,82 @@ class ParallelModule(nn.Module):
             dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
         )
 
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+    def clip_grad_norm_(
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        parameters: Iterable[torch.Tensor] | None = None,
+    ) -> torch.Tensor:
         """
-        Scales all gradients so that their norm, over the parameters of all stages, is
-        at most `max_norm`. Returns the norm before scaling. `norm_type` is the order of
-        the norm; `inf` stands for the largest magnitude. Every rank must call this.
+        Scales all gradients, or those of some `parameters`, so that their norm, over the
+        parameters of all stages, is at most `max_norm`. Returns the norm before scaling.
+        `norm_type` is the order of the norm; `inf` stands for the largest magnitude. Every
+        rank must call this.
         """
-        gradients = [
-            cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
-        ]
         # The same type on all ranks, even if their stages have other parameters.
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
-        norm = torch.zeros((), dtype=kind, device=self._program.device)
-        if norm_type == inf:
-            for gradient in gradients:
-                norm = torch.maximum(norm, _local_norm(gradient, inf).to(kind))
-            dist.all_reduce(norm, dist.ReduceOp.MAX)
-        else:
-            for gradient in gradients:
-                norm += _share_of_power(gradient, norm_type)
-            dist.all_reduce(norm)
-            norm = norm ** (1 / norm_type)
-        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.to_local().mul_(factor)
-        return norm
+        given = self.parameters() if parameters is None else parameters
+        return clip(given, max_norm, norm_type, kind, self._program.device)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Generator[None]:
+        """
+        Returns a context manager for all but the last step of an accumulation, as DDP has one.
+        It changes nothing: the program of each step sums its gradients over the ranks, and
+        `.grad` is their sum, in the context as outside of it. Micro-batches in one program
+        (`k=`, with `no_sync=True` of `parallelize`) communicate once for all of them.
+        """
+        yield
+
+    # What other libraries ask
+
+    @property
+    def source(self) -> nn.Module:
+        """The module that was parallelized. Its values are those from before the training."""
+        return self._inputs.source
+
+    @property
+    def takes_labels(self) -> bool:
+        """Whether a call in training takes labels behind the inputs."""
+        return bool(self._program.labels)
+
+    def __getattr__(self, name: str) -> Any:
+        """
+        Returns a parameter, buffer or part, or what the class of the source module has under
+        this name: a value, a property, or a method, which then runs on this module.
+        """
+        if name in ("_parameters", "_buffers", "_modules") or "_inputs" not in vars(
+            self
+        ):
+            return super().__getattr__(name)
+        for kept in (self._parameters, self._buffers, self._modules):
+            if name in kept:
+                return kept[name]
+        return of_class(self, self.source, name)
+
+    def _apply(
+        self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    ) -> Any:
+        """Refuses conversions, by `to`, `half`, `cuda` and others, that change a tensor."""
+        check_conversion(self, fn)
+        return self
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """What Accelerate asks before it wraps a module: `distir.trainers` has set it."""
+        if self._is_prepared is None:
+            raise DistIRError(FOREIGN.format(who="Accelerate"))
+        return self._is_prepared
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        self._is_prepared = value
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
+        """What DistributedDataParallel asks before it wraps a module."""
+        raise DistIRError(FOREIGN.format(who="DistributedDataParallel"))
 
     # Running
 
@@ -339,14 +401,17 @@ class ParallelModule(nn.Module):
             return self._validation_loss(autocast, args, kwargs)
         base = self._evaluation(autocast)
         batch = self._shared(base, args, kwargs, averages=False)
+        count = len(base.all_results)
+        has_loss = not all(base.is_of_batch(i) for i in range(count))
+        if batch.own is not None and has_loss and not self._program.labels:
+            batch = self._shared(base, args, kwargs)  # a mean over samples
         example = partial(self._example, base, batch, args, kwargs)
         program = self._evaluation(autocast, False, batch.shapes, example)
         given = batch.given
         held = self._held(program, given, self._named())
         results = program.run({**held, **self._own_part(program, given)})
-        count = len(program.all_results)
         outputs = [
-            _of_own(program, i, program.output(i, results.get(i)), batch.own)
+            _of_own(program, i, program.output(i, results.get(i)), batch)
             for i in range(count)
         ]
         sources = [value for value in given.values() if value.requires_grad]
@@ -535,44 +600,25 @@ def _copy_attributes(source: nn.Module, module: nn.Module) -> None:
 
 
 def _of_own(
-    program: RankProgram, index: int, output: torch.Tensor, samples: int | None
+    program: RankProgram, index: int, output: torch.Tensor, batch: Batch
 ) -> torch.Tensor:
     """
-    Returns the output of this rank's own `samples`, of a batch in which ranks have copies of
-    their last ones (None: none has). Raises DistIRError, on every rank, for an output of all
-    samples together.
+    Returns the output of the samples that this rank was given, of a batch in which ranks have
+    copies of samples besides. Raises DistIRError, on every rank, for an output of all samples
+    together if some have more copies than others.
     """
-    if samples is None:
+    if batch.own is None:
         return output
-    if not program.is_of_batch(index):
+    is_of_batch = program.is_of_batch(index)
+    if batch.samples is not None:  # each sample has as many copies
+        if not is_of_batch:
+            return output
+        whole = program.rows_of_all(output)[: batch.samples]
+        return whole[batch.start : batch.start + batch.own]
+    if not is_of_batch:
         raise DistIRError(
             f"output {index} of the module is of all samples together, and the samples of "
             f"this batch cannot be divided evenly among the ranks; leave a last batch out "
             f"(drop_last=True of a DataLoader), or give each rank as many"
         )
-    return output[:samples]
-
-
-def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
-    """Returns the norm of this rank's part of a gradient; 0 if the part is empty."""
-    own = gradient.to_local().flatten()
-    if not own.numel():
-        return torch.zeros((), device=own.device)
-    kind = torch.promote_types(own.dtype, torch.float32)
-    return torch.linalg.vector_norm(own, order, dtype=kind)
-
-
-def _share_of_power(gradient: DTensor, order: float) -> torch.Tensor:
-    """
-    Returns this rank's contribution to the sum over all elements of their magnitude to
-    the power `order`. Elements that several ranks hold count once in the sum over all
-    ranks.
-    """
-    copies = prod(
-        size
-        for placement, size in zip(
-            gradient.placements, gradient.device_mesh.shape, strict=True
-        )
-        if placement.is_replicate()
-    )
-    return _local_norm(gradient, order) ** order / copies
+    return output[: batch.own]
