@@ -63,8 +63,10 @@ class Training(lightning.LightningModule):
         return [optimizer], [rate]
 
 
-def loaders(parts: int) -> tuple[DataLoader[Any], DataLoader[Any]]:
-    train = DataLoader(Sentences(43), BATCH // parts, shuffle=True)
+def loaders(
+    parts: int, shuffle: bool = True
+) -> tuple[DataLoader[Any], DataLoader[Any]]:
+    train = DataLoader(Sentences(43), BATCH // parts, shuffle=shuffle)
     return train, DataLoader(Sentences(13, seed=1), BATCH // parts)
 
 
@@ -94,7 +96,9 @@ def trained_plainly(folder: Path) -> dict[str, Any]:
     return _found(made, module)
 
 
-def trained(folder: Path, options: dict[str, Any], resume: Any = None) -> Any:
+def trained(
+    folder: Path, options: dict[str, Any], shuffle: bool = True, resume: Any = None
+) -> Any:
     under_torchrun()
     from distir.trainers import DistIRStrategy
 
@@ -102,7 +106,7 @@ def trained(folder: Path, options: dict[str, Any], resume: Any = None) -> Any:
     world = torch.distributed.get_world_size()
     made = trainer(folder, devices=world, strategy=DistIRStrategy())
     lightning.seed_everything(3)
-    made.fit(module, *loaders(options.get("d", 1)), ckpt_path=resume)
+    made.fit(module, *loaders(options.get("d", 1), shuffle), ckpt_path=resume)
     return _found(made, module)
 
 
