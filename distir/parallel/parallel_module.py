@@ -27,7 +27,7 @@ from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.guards import FOREIGN, check_conversion, refuse_hooks
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
-from distir.parallel.scripts.source_class import of_class
+from distir.parallel.scripts.source_class import copy_attributes, of_class
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
@@ -82,7 +82,7 @@ class ParallelModule(nn.Module):
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
-        _copy_attributes(source, self)
+        copy_attributes(source, self)
         self._others = fill(self, source, program, seed)
         self._known = {spec.name: spec for spec in program.all_arguments}
         self._is_prepared: bool | None = None
@@ -411,7 +411,7 @@ class ParallelModule(nn.Module):
         held = self._held(program, given, self._named())
         results = program.run({**held, **self._own_part(program, given)})
         outputs = [
-            _of_own(program, i, program.output(i, results.get(i)), batch)
+            batch.rows_of_own(program, i, program.output(i, results.get(i)))
             for i in range(count)
         ]
         sources = [value for value in given.values() if value.requires_grad]
@@ -585,40 +585,3 @@ class ParallelModule(nn.Module):
         if value is None:
             value = named[f"{STATES}.{name}"]
         return local_part(value)
-
-
-def _copy_attributes(source: nn.Module, module: nn.Module) -> None:
-    """
-    Gives a module the attributes of `source`, such as `config`, but for its modules and tensors
-    and for what the module has itself.
-    """
-    for name, value in vars(source).items():
-        if name not in vars(module) and not hasattr(type(module), name):
-            if isinstance(value, torch.Tensor | nn.Module) or name.startswith("_"):
-                continue
-            setattr(module, name, value)
-
-
-def _of_own(
-    program: RankProgram, index: int, output: torch.Tensor, batch: Batch
-) -> torch.Tensor:
-    """
-    Returns the output of the samples that this rank was given, of a batch in which ranks have
-    copies of samples besides. Raises DistIRError, on every rank, for an output of all samples
-    together if some have more copies than others.
-    """
-    if batch.own is None:
-        return output
-    is_of_batch = program.is_of_batch(index)
-    if batch.samples is not None:  # each sample has as many copies
-        if not is_of_batch:
-            return output
-        whole = program.rows_of_all(output)[: batch.samples]
-        return whole[batch.start : batch.start + batch.own]
-    if not is_of_batch:
-        raise DistIRError(
-            f"output {index} of the module is of all samples together, and the samples of "
-            f"this batch cannot be divided evenly among the ranks; leave a last batch out "
-            f"(drop_last=True of a DataLoader), or give each rank as many"
-        )
-    return output[: batch.own]

@@ -87,6 +87,31 @@ class Batch:
             return Example(given, named, None, self.samples)
         return Example(given[:-1], named, given[-1], self.samples)
 
+    def rows_of_own(
+        self, program: RankProgram, index: int, output: torch.Tensor
+    ) -> torch.Tensor:
+        """
+        Returns the part of result number `index`, an `output`, that belongs to the samples
+        that the caller gave; ranks may have computed copies of samples besides. Raises
+        DistIRError, on every rank, for an output of all samples together if some have more
+        copies than others.
+        """
+        if self.own is None:
+            return output
+        is_of_batch = program.is_of_batch(index)
+        if self.samples is not None:  # each sample has as many copies
+            if not is_of_batch:
+                return output
+            whole = program.rows_of_all(output)[: self.samples]
+            return whole[self.start : self.start + self.own]
+        if not is_of_batch:
+            raise DistIRError(
+                f"output {index} of the module is of all samples together, and the samples of "
+                f"this batch cannot be divided evenly among the ranks; leave a last batch out "
+                f"(drop_last=True of a DataLoader), or give each rank as many"
+            )
+        return output[: self.own]
+
 
 class SharedShapes:
     """

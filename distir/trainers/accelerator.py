@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import accelerate
 import torch
@@ -70,7 +70,8 @@ class Accelerator(accelerate.Accelerator):
                 f"and the program of a parallel module does so too; leave it out, and give "
                 f"{instead[self.mixed_precision]} to distir.parallelize"
             )
-        if self.state.dynamo_plugin.backend != DynamoBackend.NO:
+        dynamo: Any = self.state.dynamo_plugin
+        if dynamo.backend != DynamoBackend.NO:
             raise DistIRError(
                 "Accelerator: torch.compile cannot look into the program of a parallel module; "
                 "leave the dynamo backend out, and give compiled=True to distir.parallelize"
@@ -216,9 +217,9 @@ class Accelerator(accelerate.Accelerator):
 
     def check_trigger(self) -> bool:
         """Whether any rank has called `set_trigger` since the last call."""
-        own = 0 if self.flag_tensor is None else self.flag_tensor
-        flag = torch.as_tensor(own, device=self.device)
-        found = bool(super().reduce(flag).item())
+        own: Any = self.flag_tensor
+        flag = torch.as_tensor(0 if own is None else own, device=self.device)
+        found = bool(cast(torch.Tensor, super().reduce(flag)).item())
         self.flag_tensor = torch.tensor(0, device=self.device) if found else flag
         return found
 

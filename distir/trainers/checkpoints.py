@@ -11,11 +11,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint import (
-    FileSystemWriter,
-    state_dict_loader,
-    state_dict_saver,
-)
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,

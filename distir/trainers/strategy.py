@@ -13,13 +13,12 @@ import torch.distributed as dist
 from lightning.fabric.utilities.distributed import (
     _init_dist_connection,  # pyright: ignore[reportPrivateUsage]
 )
-from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_zero_only
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies.launchers.subprocess_script import (
     _SubprocessScriptLauncher,  # pyright: ignore[reportPrivateUsage]
 )
 from lightning.pytorch.strategies.parallel import ParallelStrategy
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch.utils.data import DataLoader
 
 from distir.errors import DistIRError
@@ -88,7 +87,7 @@ class DistIRStrategy(ParallelStrategy):
         count = len(self.parallel_devices)
         environment.set_global_rank(self.node_rank * count + self.local_rank)
         environment.set_world_size(self.num_nodes * count)
-        rank_zero_only.rank = fabric_zero_only.rank = self.global_rank
+        setattr(rank_zero_only, "rank", self.global_rank)  # noqa: B010 (a function)
         if not dist.is_initialized():
             backend = "nccl" if self.root_device.type == "cuda" else "gloo"
             _init_dist_connection(environment, backend)

@@ -137,15 +137,32 @@ def resumed(options: dict[str, Any], other: dict[str, Any], folder: Path) -> Any
     return found
 
 
+def in_16_bits() -> dict[str, float]:
+    """Losses of a batch in f32, under `torch.autocast`, and as Accelerate prepares it."""
+    under_torchrun()
+    from distir.trainers import Accelerator
+
+    module = parallelize(Chain().float(), (), example(), t=2).train()
+    found = {"f32": module(**example()).item()}
+    with torch.autocast("cpu", torch.bfloat16):
+        found["autocast"] = module(**example()).item()
+    Accelerator(mixed_precision="bf16").prepare(module)
+    found["prepared"] = module(**example()).item()
+    return found
+
+
 def refused() -> dict[str, str]:
     """The messages for what Accelerate cannot do with a parallel module."""
     under_torchrun()
     import accelerate
+    from accelerate.state import AcceleratorState
 
     from distir.trainers import Accelerator
 
     found: dict[str, str] = {}
     theirs = accelerate.Accelerator(cpu=True)
+    found["fp16"] = message_of(lambda: Accelerator(mixed_precision="fp16"))
+    AcceleratorState._reset_state()
     module = parallel_chain(dict(t=2))
     found["theirs"] = message_of(lambda: theirs.prepare(module))
     ours = Accelerator()

@@ -19,6 +19,7 @@ PLANS: list[dict[str, Any]] = [
     dict(t=2),
     dict(d=2, zero=3),
     dict(d=2, t=2, zero=1),
+    dict(p=2, k=2),
 ]
 
 
@@ -60,8 +61,15 @@ def test_a_state_is_loaded_under_another_plan(tmp_path: Path) -> None:
         assert again == pytest.approx(first, rel=1e-9)
 
 
+def test_mixed_precision_is_autocast() -> None:
+    for found in run_ranks(2, runs.in_16_bits):
+        assert found["prepared"] == found["autocast"] != found["f32"]
+        assert found["prepared"] == pytest.approx(found["f32"], rel=0.01)
+
+
 def test_messages() -> None:
     for found in run_ranks(2, runs.refused):
+        assert 'dtype="f16" to distir.parallelize' in found["fp16"]
         assert "from distir.trainers import Accelerator" in found["theirs"]
         assert "there is no parallel module" in found["data first"]
         assert "Linear is no parallel module" in found["module"]

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from distir.errors import DistIRError
 
-_REFUSED = {
+_REFUSED: dict[type[torch.optim.Optimizer], tuple[str, str]] = {
     torch.optim.Adafactor: (
         "it divides by norms of rows and columns, in place, which PyTorch's DTensor does not "
         "allow for parts",

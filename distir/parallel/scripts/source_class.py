@@ -7,6 +7,7 @@ from functools import partial
 from types import MethodType
 from typing import Any, Never
 
+import torch
 from torch import nn
 
 from distir.errors import DistIRError
@@ -42,6 +43,18 @@ def of_class(module: nn.Module, source: nn.Module, name: str) -> Any:
             f"{kind.__name__}"
         )
     return getattr(kind, name)
+
+
+def copy_attributes(source: nn.Module, module: nn.Module) -> None:
+    """
+    Gives a module the attributes of `source`, such as `config`, but for its modules and tensors
+    and for what the module has itself.
+    """
+    for name, value in vars(source).items():
+        if name not in vars(module) and not hasattr(type(module), name):
+            if isinstance(value, torch.Tensor | nn.Module) or name.startswith("_"):
+                continue
+            setattr(module, name, value)
 
 
 def _refuse(kind: str, name: str, *args: Any, **kwargs: Any) -> Never:
