@@ -278,17 +278,6 @@ class RankProgram:
         """Returns the shape of this rank's part of an input or label in a call."""
         return self._batches.share(spec, self.batch_axes())[0]
 
-    def rows_of_all(self, own: torch.Tensor) -> torch.Tensor:
-        """
-        Returns the rows of all parts of a batch, in their order, given those of this rank's
-        part, of which all parts have as many. Every rank must call this.
-        """
-        count = dist.get_world_size()
-        every = [torch.empty_like(own) for _ in range(count)]
-        dist.all_gather(every, own.contiguous())
-        places = [self.place_in_batch(rank)[0] for rank in range(count)]
-        return torch.cat([every[places.index(p)] for p in sorted(set(places))])
-
     def is_of_batch(self, index: int) -> bool:
         """Whether a result has a row for each sample of this rank's part of the batch."""
         spec = self.all_results[index]

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.scripts.parts import rows_of_all
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """The shapes of the inputs and labels of a global batch, with their names."""
@@ -102,7 +103,7 @@ class Batch:
         if self.samples is not None:  # each sample has as many copies
             if not is_of_batch:
                 return output
-            whole = program.rows_of_all(output)[: self.samples]
+            whole = rows_of_all(output, *program.place_in_batch())[: self.samples]
             return whole[self.start : self.start + self.own]
         if not is_of_batch:
             raise DistIRError(

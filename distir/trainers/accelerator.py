@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 
 from distir.errors import DistIRError
 from distir.parallel.parallel_module import ParallelModule
-from distir.trainers.batches import Place, loader_of_part, objects_of_all, rows_of_all
+from distir.parallel.scripts.parts import rows_of_all
+from distir.trainers.batches import Place, loader_of_part, objects_of_all
 from distir.trainers.checkpoints import load_states, load_values, save_states
 
 _FOLDER = "distir"
@@ -193,7 +194,9 @@ class Accelerator(accelerate.Accelerator):
     def gather(self, tensor: Any) -> Any:
         """Returns, for each tensor, the rows of all parts of the batch, each part once."""
         place = self._place()
-        return tree_map_only(torch.Tensor, lambda t: rows_of_all(t, place), tensor)
+        return tree_map_only(
+            torch.Tensor, lambda t: rows_of_all(t, place.rank, place.count), tensor
+        )
 
     def gather_for_metrics(
         self, input_data: Any, use_gather_object: bool = False
@@ -230,17 +233,6 @@ class Accelerator(accelerate.Accelerator):
         if isinstance(model, ParallelModule):
             return model.whole_state_dict()
         return super().get_state_dict(model, unwrap)
-
-    def save_model(
-        self,
-        model: nn.Module,
-        save_directory: Any,
-        max_shard_size: int | str = "10GB",
-        safe_serialization: bool = True,
-    ) -> None:
-        """Writes whole tensors; rank 0 writes. Every rank must call this."""
-        super().save_model(model, save_directory, max_shard_size, safe_serialization)
-        self.wait_for_everyone()
 
     def save_state(
         self,

@@ -250,28 +250,6 @@ _NO_BATCHES = (
 )
 
 
-def rows_of_all(own: torch.Tensor, place: Place) -> torch.Tensor:
-    """
-    Returns the rows that all parts of a batch have, in their order, given those of this rank's
-    part; the parts may have different numbers of them. A scalar counts as a row. Every rank
-    must call this.
-    """
-    own = (own[None] if own.ndim == 0 else own).contiguous()
-    world = dist.get_world_size()
-    if world == 1:
-        return own
-    numbers = torch.tensor([place.rank, len(own)], device=own.device)
-    every = [torch.empty_like(numbers) for _ in range(world)]
-    dist.all_gather(every, numbers)
-    places, sizes = zip(*(row.tolist() for row in every), strict=True)
-    padded = own.new_zeros((max(sizes), *own.shape[1:]))
-    padded[: len(own)] = own
-    found = [torch.empty_like(padded) for _ in range(world)]
-    dist.all_gather(found, padded)
-    firsts = [places.index(part) for part in range(place.count)]
-    return torch.cat([found[rank][: sizes[rank]] for rank in firsts])
-
-
 def objects_of_all(own: Any, place: Place) -> list[Any]:
     """Returns the object that each part's ranks have, in the order of the parts."""
     found: list[Any] = [None] * dist.get_world_size()

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+from transformers.trainer_utils import unwrap_peft_model
 from transformers.utils.generic import can_return_loss, find_labels
 
 from distir.errors import DistIRError
@@ -67,11 +69,17 @@ class TrainerMixin:
         _check(type(self).__name__, arguments, kwargs, model)
         self.model = self._parallel = model
         super().__init__(*args, **kwargs)
-        source = model.source
+        # What transformers' trainer asks the class of a model, it has to ask that of the source.
+        source = unwrap_peft_model(model.source)
         named = find_labels(type(source))
         self.label_names = self.args.label_names or named
         self.can_return_loss = can_return_loss(type(source))
         self.model_accepts_loss_kwargs = _counts_items(source)
+        loss = LOSS_MAPPING.get(getattr(source, "loss_type", None))
+        config = getattr(source, "config", None)
+        self._loss_shifts_labels = loss is ForCausalLMLoss and not getattr(
+            config, "is_encoder_decoder", False
+        )
 
     # What transformers' trainer asks
 
@@ -101,7 +109,8 @@ class TrainerMixin:
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
-            parameters = inspect.signature(self._parallel.source.forward).parameters
+            source = unwrap_peft_model(self._parallel.source)
+            parameters = inspect.signature(source.forward).parameters
             self._signature_columns = [
                 *parameters,
                 *{"label", "label_ids", *self.label_names},

@@ -23,8 +23,9 @@ from torch.utils.data import DataLoader
 
 from distir.errors import DistIRError
 from distir.parallel.parallel_module import ParallelModule
+from distir.parallel.scripts.parts import rows_of_all
 from distir.system.output_files import replaced
-from distir.trainers.batches import Place, loader_of_part, rows_of_all
+from distir.trainers.batches import Place, loader_of_part
 from distir.trainers.checkpoints import load_states, load_values, save_states
 
 _META, _PARTS = "trainer.pt", "parts"
@@ -161,7 +162,7 @@ class DistIRStrategy(ParallelStrategy):
         if not isinstance(tensor, torch.Tensor):
             return tensor
         place = self._place()
-        every = rows_of_all(tensor[None], place)
+        every = rows_of_all(tensor[None], place.rank, place.count)
         name = str(getattr(reduce_op, "name", reduce_op)).rpartition(".")[2].lower()
         kinds = {
             "mean": "mean",

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader, IterableDataset
 
 from distir.parallel.parallelize import parallelize
-from support.parallel_shapes import message_of
+from support.parallel_shapes import message_of, part
 from support.trainer_models import (
     BATCH,
     Chain,
     Sentences,
+    apart,
     example,
     parallel_chain,
     under_torchrun,
@@ -131,6 +133,10 @@ def resumed(options: dict[str, Any], other: dict[str, Any], folder: Path) -> Any
         if not found:
             steps(batches[:2], module, optimizer)
             accelerator.save_state(str(folder))
+            accelerator.save_model(module, str(folder / "whole"))
+            accelerator.wait_for_everyone()
+            whole = load_file(folder / "whole" / "model.safetensors")
+            assert apart(values(module), {n: t.numpy() for n, t in whole.items()}) == 0
         else:
             accelerator.load_state(str(folder))
         found.append(steps(batches[2:4], module, optimizer))
@@ -142,12 +148,13 @@ def in_16_bits() -> dict[str, float]:
     under_torchrun()
     from distir.trainers import Accelerator
 
-    module = parallelize(Chain().float(), (), example(), t=2).train()
-    found = {"f32": module(**example()).item()}
+    module = parallelize(Chain().float(), (), example(), d=2).train()
+    own = {n: part(module, x) for n, x in example().items()}
+    found = {"f32": module(**own).item()}
     with torch.autocast("cpu", torch.bfloat16):
-        found["autocast"] = module(**example()).item()
+        found["autocast"] = module(**own).item()
     Accelerator(mixed_precision="bf16").prepare(module)
-    found["prepared"] = module(**example()).item()
+    found["prepared"] = module(**own).item()
     return found
 
 
@@ -160,9 +167,9 @@ def refused() -> dict[str, str]:
     from distir.trainers import Accelerator
 
     found: dict[str, str] = {}
-    theirs = accelerate.Accelerator(cpu=True)
     found["fp16"] = message_of(lambda: Accelerator(mixed_precision="fp16"))
-    AcceleratorState._reset_state()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    theirs = accelerate.Accelerator(cpu=True)
     module = parallel_chain(dict(t=2))
     found["theirs"] = message_of(lambda: theirs.prepare(module))
     ours = Accelerator()

@@ -20,8 +20,6 @@ def attributes_and_refusals(options: Options) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": parallel.main_input_name,
         "parameters": parallel.num_parameters() == source.num_parameters(),
-        "embedding": parallel.get_input_embeddings().weight
-        is parallel.get_parameter("transformer.wte.weight"),
         "absent": hasattr(parallel, "absent"),
         "same": parallel.to("cpu") is parallel and parallel.float() is parallel,
         "source": parallel.source is source,
