@@ -77,8 +77,11 @@ class TrainerMixin:
         self.model_accepts_loss_kwargs = _counts_items(source)
         loss = LOSS_MAPPING.get(getattr(source, "loss_type", None))
         config = getattr(source, "config", None)
-        self._loss_shifts_labels = loss is ForCausalLMLoss and not getattr(
-            config, "is_encoder_decoder", False
+        has_decoder = getattr(config, "is_encoder_decoder", False)
+        self._loss_shifts_labels = loss is ForCausalLMLoss and not has_decoder
+        # Of some models, such as GPT-2, transformers counts a label more than the loss has.
+        self._predicts_next = self._loss_shifts_labels or (
+            _calls_loss_function(source) and source.loss_function is ForCausalLMLoss
         )
 
     # What transformers' trainer asks
@@ -136,14 +139,20 @@ class TrainerMixin:
         if model.training:
             output = {"loss": output}
         loss = output["loss"] if isinstance(output, dict) else output[0]
-        if (
-            model.training
-            and num_items_in_batch is not None
-            and self.current_gradient_accumulation_steps > 1
-        ):
-            own = self._get_num_items_in_batch([inputs], self.args.device)  # pyright: ignore[reportAttributeAccessIssue]
-            loss = loss * (own / num_items_in_batch)
+        several = model.training and self.current_gradient_accumulation_steps > 1
+        differ = self._predicts_next != self._loss_shifts_labels
+        if num_items_in_batch is not None and (several or differ):
+            loss = loss * (self._items(inputs) / num_items_in_batch)
         return (loss, output) if return_outputs else loss
+
+    def _items(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Returns the number of labels over which the loss of a global batch is a mean."""
+        labels = inputs.get("shift_labels")
+        if labels is None:
+            labels = inputs["labels"]
+            if self._predicts_next:
+                labels = labels[..., 1:]
+        return self.accelerator.gather(labels.ne(-100).sum()).sum()
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         return self._parallel.clip_grad_norm_(self.args.max_grad_norm)
@@ -240,6 +249,12 @@ def _counts_items(source: nn.Module) -> bool:
         return bool(source.accepts_loss_kwargs)
     parameters = inspect.signature(source.forward).parameters.values()
     return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+
+
+def _calls_loss_function(source: Any) -> bool:
+    """Whether the forward of a model of transformers takes the loss that its class names."""
+    forward = inspect.unwrap(type(source).forward)
+    return "loss_function" in forward.__code__.co_names
 
 
 def _written(state: Any, path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.ranks import run_ranks
+from support.thoroughness import sampled
 
 pytest.importorskip("accelerate")
 
@@ -38,7 +39,9 @@ def check(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "size"), [(dict(d=2), 2), (dict(d=2, t=2, zero=3), 4)], ids=str
+    ("options", "size"),
+    sampled([(dict(d=2, t=2, zero=3), 4), (dict(d=2), 2), (dict(p=2, k=2), 2)], 3),
+    ids=str,
 )
 def test_a_training(plain: Any, options: Any, size: int, tmp_path: Path) -> None:
     """Two epochs with a last batch of 6 of 8, clipping, a schedule, evaluations, checkpoints."""
@@ -54,7 +57,7 @@ def test_a_training(plain: Any, options: Any, size: int, tmp_path: Path) -> None
         check(rank, plain[Chain])
 
 
-@pytest.mark.parametrize("options", [dict(d=2, zero=3), dict(t=2)], ids=str)
+@pytest.mark.parametrize("options", sampled([dict(d=2, zero=3), dict(t=2)], 2), ids=str)
 def test_a_mean_over_the_labels_of_several_batches(
     plain: Any, options: Any, tmp_path: Path
 ) -> None:
