@@ -75,7 +75,7 @@ class TrainerMixin:
         self.label_names = self.args.label_names or named
         self.can_return_loss = can_return_loss(type(source))
         self.model_accepts_loss_kwargs = _counts_items(source)
-        loss = LOSS_MAPPING.get(getattr(source, "loss_type", None))
+        loss = LOSS_MAPPING.get(str(getattr(source, "loss_type", None)))
         config = getattr(source, "config", None)
         has_decoder = getattr(config, "is_encoder_decoder", False)
         self._loss_shifts_labels = loss is ForCausalLMLoss and not has_decoder
