@@ -18,6 +18,9 @@ FOLDER = Path(distir.__file__).parent
 
 ANSWERS = {
     "planning/grid/evaluate.py": "what cannot be is a row of the result, with its reason",
+    "planning/serving/search.py": "a shape that cannot be distributed is refused with the reason",
+    "exports/runs/improvement.py": "a plan that a system has not is passed over",
+    "exports/systems/system.py": "options that no longer say the plan are written anew",
     "launch/step_times.py": "what runs out of memory is a row of the result",
     "parallel/packages.py": "what is wrong on rank 0 is sent to all ranks, which raise it",
 }
@@ -125,6 +128,7 @@ def test_folders_can_be_taken_in_at_a_glance() -> None:
 ROWS = {
     "passes": "one file per pass, named like it",
     "dialects/train_ops": "one file per family of ops",
+    "sharding/rules": "one file per family of ops",
 }
 """Folders of more than 20 files, with the reason."""
 

@@ -97,21 +97,12 @@ class Batch:
         DistIRError, on every rank, for an output of all samples together if some have more
         copies than others.
         """
-        if self.own is None:
+        if self.own is None or self.samples is None:
+            return own_rows(program, index, output, self.own)
+        if not program.is_of_batch(index):  # each sample has as many copies
             return output
-        is_of_batch = program.is_of_batch(index)
-        if self.samples is not None:  # each sample has as many copies
-            if not is_of_batch:
-                return output
-            whole = rows_of_all(output, *program.place_in_batch())[: self.samples]
-            return whole[self.start : self.start + self.own]
-        if not is_of_batch:
-            raise DistIRError(
-                f"output {index} of the module is of all samples together, and the samples of "
-                f"this batch cannot be divided evenly among the ranks; leave a last batch out "
-                f"(drop_last=True of a DataLoader), or give each rank as many"
-            )
-        return output[: self.own]
+        whole = rows_of_all(output, *program.place_in_batch())[: self.samples]
+        return whole[self.start : self.start + self.own]
 
 
 class SharedShapes:
@@ -393,3 +384,22 @@ def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(2, flat.shape, generator=generator).double() * 2 - 1
     return torch.stack([flat @ signs, flat.norm()])
+
+
+def own_rows(
+    program: RankProgram, index: int, output: torch.Tensor, samples: int | None
+) -> torch.Tensor:
+    """
+    Returns the output of this rank's own `samples`, of a batch in which ranks have copies of
+    their last ones (None: none has). Raises DistIRError, on every rank, for an output of all
+    samples together.
+    """
+    if samples is None:
+        return output
+    if not program.is_of_batch(index):
+        raise DistIRError(
+            f"output {index} of the module is of all samples together, and the samples of "
+            f"this batch cannot be divided evenly among the ranks; leave a last batch out "
+            f"(drop_last=True of a DataLoader), or give each rank as many"
+        )
+    return output[:samples]

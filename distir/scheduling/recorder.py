@@ -35,6 +35,7 @@ from distir.dialects.schedule import (
     KnobOp,
     MatchOp,
     MergeOp,
+    OpaqueModulesOp,
     ParametersOp,
     PlaceOp,
     RecomputeOp,
@@ -328,6 +329,35 @@ class Modules:
         `distir lower` says why.
         """
         self._recording.add(CudaGraphOp.create(operands=[self._handle]))
+        return self
+
+    def opaque(
+        self,
+        rule: str,
+        *,
+        weights: Mapping[str, str] | None = None,
+        keep: str = "",
+        flops: str | int | None = None,
+        memory: str | int | None = None,
+    ) -> Modules:
+        """
+        Requests that these modules are not traced: they run as they are on each
+        device's parts, with their own autograd. The arguments are those of
+        `distir.opaque`: `s["h.*.moe"].opaque("b s d -> b s d", keep="d")`. This is for
+        `distir.parallelize`, which imports the model itself.
+        """
+        given = {"keep": keep, "flops": flops, "memory": memory}
+        attributes: dict[str, Attribute] = {
+            name: text_attribute(str(value))
+            for name, value in {"rule": rule, **given}.items()
+            if value is not None and value != ""
+        }
+        if weights:
+            own = {name: text_attribute(dims) for name, dims in weights.items()}
+            attributes["weights"] = DictionaryAttr(own)
+        self._recording.add(
+            OpaqueModulesOp.create(operands=[self._handle], attributes=attributes)
+        )
         return self
 
     def recompute(
