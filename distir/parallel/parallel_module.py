@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,14 @@ from distir.parallel.filling import fill
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
 from distir.parallel.rank_program import RankProgram
-from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, own_rows
+from distir.parallel.scripts.clipping import clip
+from distir.parallel.scripts.guards import refuse_hooks
+from distir.parallel.scripts.like_its_source import LikeItsSource
+from distir.parallel.scripts.optimizers import owned, refuse_optimizers
+from distir.parallel.scripts.source_class import copy_attributes
+from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
-from distir.parallel.training.gradient_norms import clip_norm
 from distir.parallel.training.micro_batch_losses import (
     MicroBatchLosses,
     of_each_part,
@@ -36,7 +40,7 @@ from distir.parallel.training.whole_batch import mean_of_parts, whole_batch
 from distir.parallel.weights import batch_counters, whole_state
 
 
-class ParallelModule(nn.Module):
+class ParallelModule(LikeItsSource):
     """
     A module that runs on several processes. `distir.parallelize` makes it on each of
     them.
@@ -96,8 +100,12 @@ class ParallelModule(nn.Module):
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
-        _copy_attributes(source, self)
+        copy_attributes(source, self)
         self._stored = StoredValues(program, fill(self, source, program, seed))
+        refuse_hooks(self)
+        refuse_optimizers()
+        for parameter in self.parameters():
+            owned(parameter, is_pipeline=program.is_pipeline)
         self.train(source.training)
 
     # What training scripts use
@@ -173,7 +181,8 @@ class ParallelModule(nn.Module):
         """
         Writes the module with the values of now as `save_pretrained` of the source module
         does, with its `options`: rank 0 writes, and the other ranks wait. Every rank must call
-        this. Raises DistIRError if the source module has no such method.
+        this. `state_dict=` are values that were brought together before. Raises DistIRError if
+        the source module has no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
@@ -181,7 +190,9 @@ class ParallelModule(nn.Module):
                 f"{type(source).__name__} has no save_pretrained; save whole_state_dict() of "
                 f"rank 0 with torch.save"
             )
-        state = self.whole_state_dict()
+        state = options.pop("state_dict", None)
+        if state is None:
+            state = self.whole_state_dict()
         if dist.get_rank() == 0:
             cast(Any, source).save_pretrained(folder, state_dict=state, **options)
         if dist.get_world_size() > 1:
@@ -214,17 +225,23 @@ class ParallelModule(nn.Module):
         """
         return mean_of_parts(self._program, value)
 
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+    def clip_grad_norm_(
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        parameters: Iterable[torch.Tensor] | None = None,
+    ) -> torch.Tensor:
         """
-        Scales all gradients so that their norm, over the parameters of all stages, is
-        at most `max_norm`. Returns the norm before scaling. `norm_type` is the order of
-        the norm; `inf` stands for the largest magnitude. Every rank must call this.
+        Scales all gradients, or those of some `parameters`, so that their norm, over the
+        parameters of all stages, is at most `max_norm`. Returns the norm before scaling.
+        `norm_type` is the order of the norm; `inf` stands for the largest magnitude. Every
+        rank must call this.
         """
         # The same type on all ranks, even if their stages have other parameters.
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
-        start = torch.zeros((), dtype=kind, device=self._program.device)
-        return clip_norm(self.parameters(), max_norm, norm_type, start)
+        given = self.parameters() if parameters is None else parameters
+        return clip(given, max_norm, norm_type, kind, self._program.device)
 
     # Running
 
@@ -450,14 +467,17 @@ class ParallelModule(nn.Module):
             return self._validation_loss(autocast, args, kwargs)
         base = self._evaluation(autocast)
         batch = self._shared(base, args, kwargs, averages=False)
+        count = len(base.all_results)
+        has_loss = not all(base.is_of_batch(i) for i in range(count))
+        if batch.own is not None and has_loss and not self._program.labels:
+            batch = self._shared(base, args, kwargs)  # a mean over samples
         example = partial(self._example, base, batch, args, kwargs)
         program = self._evaluation(autocast, False, batch.shapes, example)
         given = batch.given
         held = self._stored.held(program, given, self._named())
         results = program.run({**held, **self._own_part(program, given)})
-        count = len(program.all_results)
         outputs = [
-            own_rows(program, i, program.output(i, results.get(i)), batch.own)
+            batch.rows_of_own(program, i, program.output(i, results.get(i)))
             for i in range(count)
         ]
         sources = [value for value in given.values() if value.requires_grad]
@@ -578,15 +598,3 @@ class ParallelModule(nn.Module):
             for spec in program.arguments.values()
             if spec.name in given
         }
-
-
-def _copy_attributes(source: nn.Module, module: nn.Module) -> None:
-    """
-    Gives a module the attributes of `source`, such as `config`, but for its modules and tensors
-    and for what the module has itself.
-    """
-    for name, value in vars(source).items():
-        if name not in vars(module) and not hasattr(type(module), name):
-            if isinstance(value, torch.Tensor | nn.Module) or name.startswith("_"):
-                continue
-            setattr(module, name, value)

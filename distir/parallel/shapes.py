@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.scripts.parts import rows_of_all
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """The shapes of the inputs and labels of a global batch, with their names."""
@@ -45,13 +46,15 @@ class Batch:
       because they cannot be divided evenly among the ranks (None: it has each once). The mean
       over copies is that over the samples;
     - `own`: the number of this rank's samples that the caller gave; None if on all ranks it is
-      the number that the program takes.
+      the number that the program takes;
+    - `start`: the place of the first of them among the samples of all ranks.
     """
 
     given: dict[str, torch.Tensor]
     shapes: Shapes | None = None
     samples: int | None = None
     own: int | None = None
+    start: int = 0
 
     def example(
         self,
@@ -85,6 +88,22 @@ class Batch:
             return Example(given, named, None, self.samples)
         return Example(given[:-1], named, given[-1], self.samples)
 
+    def rows_of_own(
+        self, program: RankProgram, index: int, output: torch.Tensor
+    ) -> torch.Tensor:
+        """
+        Returns the part of result number `index`, an `output`, that belongs to the samples
+        that the caller gave; ranks may have computed copies of samples besides. Raises
+        DistIRError, on every rank, for an output of all samples together if some have more
+        copies than others.
+        """
+        if self.own is None or self.samples is None:
+            return own_rows(program, index, output, self.own)
+        if not program.is_of_batch(index):  # each sample has as many copies
+            return output
+        whole = rows_of_all(output, *program.place_in_batch())[: self.samples]
+        return whole[self.start : self.start + self.own]
+
 
 class SharedShapes:
     """
@@ -97,6 +116,7 @@ class SharedShapes:
         self._micro_batches = micro_batches
         self._max_programs = max_programs
         self._seen: set[Shapes] = set()
+        self._compared: set[bool] = set()
         self._group: Any = None
         if dist.get_world_size() > 1 and dist.get_backend() != "gloo":
             # Shapes are numbers of the hosts, which must not wait for the devices.
@@ -119,7 +139,11 @@ class SharedShapes:
         """
         specs = [spec for spec in program.all_arguments if spec.name in given]
         expected = [program.part_shape(spec) for spec in specs]
-        rows = self._exchanged([given[spec.name] for spec in specs], specs)
+        tensors = [given[spec.name] for spec in specs]
+        rows = self._exchanged(tensors, specs)
+        if averages not in self._compared:
+            self._compared.add(averages)
+            self._check_samples(program, tensors, specs)
         if all(row == expected for row in rows):
             return Batch(dict(given))
         split = [program.is_split_with_batch(spec) for spec in specs]
@@ -128,7 +152,8 @@ class SharedShapes:
             split = [bool(spec.shape) and spec.shape[0] == sizes[0] for spec in specs]
         samples = self._samples(program, specs, split, rows)
         parts = len(samples)
-        own = samples[program.place_in_batch()[0]]
+        place = program.place_in_batch()[0]
+        own, start = samples[place], sum(samples[:place])
         whole = sum(samples)
         copied = None
         if len(set(samples)) == 1 and own % self._micro_batches == 0:
@@ -153,12 +178,45 @@ class SharedShapes:
         kept = own if any(count != size for count in samples) else None
         # A batch with copies has a program of its own, with which its loss is checked.
         if copied is None and shapes == tuple((s.name, tuple(s.shape)) for s in specs):
-            return Batch(found, own=kept)
+            return Batch(found, own=kept, start=start)
         if shapes not in self._seen:
             if parts > 1 and not is_announced and set(samples) == {size}:
                 self._check_parts(program, specs, split, shapes)
             self._note(shapes)
-        return Batch(found, shapes, copied, kept)
+        return Batch(found, shapes, copied, kept, start)
+
+    def _check_samples(
+        self,
+        program: RankProgram,
+        tensors: Sequence[torch.Tensor],
+        specs: Sequence[Any],
+    ) -> None:
+        """
+        Raises DistIRError, on every rank, if ranks that share a part of the batch were given
+        other samples of it: they would train on a mixture of both. It compares two numbers of
+        each tensor, so that rounding makes no difference.
+        """
+        count = dist.get_world_size()
+        places = [program.place_in_batch(rank)[0] for rank in range(count)]
+        if len(set(places)) == count:
+            return
+        own = torch.stack([_fingerprint(tensor) for tensor in tensors])
+        every = [torch.empty_like(own) for _ in range(count)]
+        dist.all_gather(every, own, group=self._group)
+        for rank, place in enumerate(places):
+            first = places.index(place)
+            for spec, found, expected in zip(
+                specs, every[rank], every[first], strict=True
+            ):
+                if abs(found[0] - expected[0]) > 1e-3 * max(found[1], expected[1]):
+                    raise DistIRError(
+                        f"{spec.role} {spec.name!r} has other values on rank {rank} than on "
+                        f"rank {first}, and both are given part {place} of the batch; give "
+                        f"them the same samples in the same order, as a sampler of the module "
+                        f"(sampler) and the classes of distir.trainers do; loaders that "
+                        f"Accelerate, transformers.Trainer or Lightning prepare divide samples "
+                        f"over all ranks"
+                    )
 
     def _check_parts(
         self,
@@ -313,6 +371,19 @@ def _grown(tensor: torch.Tensor, size: int) -> torch.Tensor:
     if not tensor.shape[0]:
         return tensor.new_zeros((size, *tensor.shape[1:]))
     return torch.cat([tensor, tensor[-1:].expand(missing, *tensor.shape[1:])])
+
+
+def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
+    """
+    Returns two numbers of a tensor: its sum with random signs, which other values change by
+    about the second one, its norm.
+    """
+    own = tensor.detach()
+    flat = (torch.view_as_real(own) if own.is_complex() else own).cpu().double()
+    flat = flat.flatten().nan_to_num()
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(2, flat.shape, generator=generator).double() * 2 - 1
+    return torch.stack([flat @ signs, flat.norm()])
 
 
 def own_rows(

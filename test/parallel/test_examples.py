@@ -20,13 +20,17 @@ from safetensors.torch import load_file
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_gpt2.py"
 
 
-def losses(*command: str, steps: int = 3) -> list[float]:
-    """Returns the losses that a script prints: of every 20th step, and of the last."""
+def losses(*command: str, steps: int = 3, folder: Path | None = None) -> list[float]:
+    """
+    Returns the losses that a script prints, which runs in a folder: in general of every 20th
+    step, and of the last.
+    """
     done = subprocess.run(
         [sys.executable, *command, "--steps", str(steps)],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=folder,
     )
     assert done.returncode == 0, done.stderr
     return [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
@@ -65,6 +69,19 @@ def test_adapters(tmp_path: Path) -> None:
     assert len(alone) == 8 and alone.keys() == parallel.keys()
     for name, adapter in alone.items():
         torch.testing.assert_close(parallel[name], adapter, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["trainer", "accelerate", "lightning"])
+def test_trainers_of_other_libraries(name: str, tmp_path: Path) -> None:
+    """They print the losses that the library alone has, and are short."""
+    script = SCRIPT.with_name(f"train_with_{name}.py")
+    assert len(script.read_text().splitlines()) < 60
+    run = ["-m", "torch.distributed.run", "--nproc-per-node", "4", str(script)]
+    plain = losses(str(script), "--plain", steps=4, folder=tmp_path)
+    assert len(plain) == 4
+    found = losses(*run, steps=4, folder=tmp_path)
+    assert found == pytest.approx(plain, abs=2e-4)
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ def test_batches_that_cannot_be_taken() -> None:
         assert "max_programs" in found["programs"]
         assert "loss of Sum is no mean over samples" in found["sum"]
         assert "drop_last=True" in found["sum"]
+        assert "loss of Sum is no mean over samples" in found["sum in evaluation"]
         assert "is of all samples together" in found["together"]
         assert "batch normalisation" in found["statistics"]
 

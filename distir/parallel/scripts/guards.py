@@ -1,0 +1,76 @@
+"""What a parallel module refuses, because it would have no effect, or a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Never
+
+import torch
+from torch import nn
+
+from distir.errors import DistIRError
+
+_HOOKS = (
+    "register_forward_hook",
+    "register_forward_pre_hook",
+    "register_full_backward_hook",
+    "register_full_backward_pre_hook",
+)
+
+
+def refuse_hooks(module: nn.Module) -> None:
+    """
+    Lets the parts of a parallel module refuse hooks and calls: they hold parameters, and the
+    program computes without calling them. Hooks of the module itself run.
+    """
+    for part in module.modules():
+        if part is not module:
+            for name in _HOOKS:
+                setattr(part, name, _no_hook)
+            part.forward = _no_call  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _no_hook(*args: Any, **kwargs: Any) -> Never:
+    raise DistIRError(
+        "a part of a parallel module holds parameters and is not called, so that a hook on it "
+        "would never run; register the hook on the parallel module itself, or on a parameter "
+        "(register_hook), or return the value that it is to see from the module's forward"
+    )
+
+
+def _no_call(*args: Any, **kwargs: Any) -> Never:
+    raise DistIRError(
+        "a part of a parallel module holds parameters and cannot be called; call the parallel "
+        "module, or parallelize that part alone"
+    )
+
+
+def check_conversion(
+    module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """
+    Raises DistIRError if `convert`, as `to`, `half` or `cuda` of a module apply it to each
+    tensor, would change the type or the device of a tensor of a parallel module.
+    """
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        probe = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        found = convert(probe)
+        for what, before, now in (
+            ("type", probe.dtype, found.dtype),
+            ("device", probe.device, found.device),
+        ):
+            if before != now:
+                raise DistIRError(
+                    f"{name!r} of a parallel module has {what} {before}, for which its programs "
+                    f"are compiled, and cannot be converted to {now}; convert the module before "
+                    f"parallelize, or choose the type that it computes in with dtype=..."
+                )
+
+
+FOREIGN = (
+    "a parallel module communicates by itself, and {who} would average its gradients a second "
+    "time; use the module as it is, or, in scripts of Accelerate or of transformers.Trainer, "
+    "import the class from distir.trainers: `from distir.trainers import Accelerator` or "
+    "`from distir.trainers import Trainer`"
+)
+"""The message for a wrapper that does not know parallel modules."""

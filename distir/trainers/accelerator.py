@@ -1,0 +1,315 @@
+"""Accelerate's `Accelerator` for parallel modules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import accelerate
+import torch
+import torch.distributed as dist
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
+from accelerate.utils import DistributedType, DynamoBackend
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.data import DataLoader
+
+from distir.errors import DistIRError
+from distir.parallel.parallel_module import ParallelModule
+from distir.parallel.scripts.parts import rows_of_all
+from distir.trainers.batches import Place, loader_of_part, objects_of_all
+from distir.trainers.checkpoints import load_states, load_values, save_states
+
+_FOLDER = "distir"
+"""The folder, in that of a saved state, of values and states of optimizers."""
+
+
+class Accelerator(accelerate.Accelerator):
+    """
+    `accelerate.Accelerator` for parallel modules, with the same arguments and methods.
+
+    A parallel module communicates by itself, so that `prepare` leaves it as it is. A prepared
+    loader gives each rank its part of the batch: ranks that differ in d get different samples,
+    those that differ in t or p the same ones, and the batch size is that of a part. The losses
+    are those of one process with a batch that is `data_ranks` times as large, the last batch
+    included. `gather`, `gather_for_metrics` and `reduce` count each part once,
+    `clip_grad_norm_` takes the norm over all ranks, and `save_state` writes a checkpoint in
+    parts, which `load_state` reads under any plan.
+
+    Raises DistIRError for other ways to distribute (FSDP, DeepSpeed, `ParallelismConfig`), for
+    fp16 and fp8, and for `torch.compile`: `parallelize` has its own.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        is_gloo = dist.is_initialized() and "nccl" not in dist.get_backend_config()
+        if not torch.cuda.is_available() or is_gloo:
+            options.setdefault("cpu", True)
+        super().__init__(*args, **options)
+        self._parallel: list[ParallelModule] = []
+        self._check()
+
+    def _check(self) -> None:
+        others = (
+            DistributedType.FSDP,
+            DistributedType.DEEPSPEED,
+            DistributedType.MEGATRON_LM,
+            DistributedType.XLA,
+        )
+        if self.distributed_type in others or self.parallelism_config is not None:
+            kind = self.distributed_type.value
+            if self.parallelism_config is not None:
+                kind = "a ParallelismConfig"
+            raise DistIRError(
+                f"Accelerator: {kind} distributes a module, which distir.parallelize has done "
+                f"already; leave it out, and give d=, t=, zero= and the like to parallelize"
+            )
+        if self.mixed_precision in ("fp16", "fp8"):
+            instead = {"fp16": 'dtype="f16"', "fp8": 'float8="tensor"'}
+            raise DistIRError(
+                f"Accelerator: mixed_precision={self.mixed_precision!r} scales numbers by itself, "
+                f"and the program of a parallel module does so too; leave it out, and give "
+                f"{instead[self.mixed_precision]} to distir.parallelize"
+            )
+        dynamo: Any = self.state.dynamo_plugin
+        if dynamo.backend != DynamoBackend.NO:
+            raise DistIRError(
+                "Accelerator: torch.compile cannot look into the program of a parallel module; "
+                "leave the dynamo backend out, and give compiled=True to distir.parallelize"
+            )
+        world = dist.get_world_size() if dist.is_initialized() else 1
+        if self.num_processes != world:
+            raise DistIRError(
+                f"Accelerator: there are {world} processes, of which Accelerate sees "
+                f"{self.num_processes}; start them with torchrun, and on CPUs say so "
+                f"(cpu=True; use_cpu=True of TrainingArguments)"
+            )
+
+    # Preparing
+
+    def prepare(self, *args: Any, device_placement: Any = None) -> Any:
+        """Prepares modules before the others, whatever their order; see the class."""
+        for given in args:
+            if isinstance(given, nn.Module):
+                self.prepare_model(given)
+        return super().prepare(*args, device_placement=device_placement)
+
+    def prepare_model(
+        self,
+        model: nn.Module,
+        device_placement: bool | None = None,
+        evaluation_mode: bool = False,
+    ) -> nn.Module:
+        """Returns the parallel module `model`; its calls use autocast if asked for."""
+        if not isinstance(model, ParallelModule):
+            raise DistIRError(
+                f"Accelerator: {type(model).__name__} is no parallel module; prepare what "
+                f"distir.parallelize returns. Leave out a module that is not trained; an encoder "
+                f"in front of a parallel module is left out too, and its gradients are summed "
+                f"over the ranks that have different samples"
+            )
+        if not any(model is known for known in self._parallel):
+            self._parallel.append(model)
+            model._is_accelerate_prepared = False  # pyright: ignore[reportPrivateUsage]
+        elif any(model is known for known in self._models):
+            return model
+        made = super().prepare_model(model, False, evaluation_mode=True)
+        model._is_accelerate_prepared = True  # pyright: ignore[reportPrivateUsage]
+        return made
+
+    def prepare_data_loader(
+        self,
+        data_loader: DataLoader[Any],
+        device_placement: bool | None = None,
+        slice_fn_for_dispatch: Any = None,
+    ) -> DataLoader[Any]:
+        """Returns a loader of this rank's parts of the batches."""
+        if getattr(data_loader, "_is_accelerate_prepared", False):
+            return super().prepare_data_loader(data_loader)
+        for name in ("split_batches", "dispatch_batches"):
+            if getattr(self, name):
+                raise DistIRError(
+                    f"Accelerator: {name}=True divides batches over all processes, and those that "
+                    f"differ in t or p need the same samples; leave it out: the batch size of a "
+                    f"prepared loader is that of one part"
+                )
+        if device_placement is None:
+            device_placement = self.device_placement
+        return self._one_process(
+            loader_of_part(data_loader, self._place(), "Accelerator"), device_placement
+        )
+
+    def _one_process(self, loader: DataLoader[Any], on_device: bool) -> DataLoader[Any]:
+        """Prepares a loader whose batches are divided already."""
+        from accelerate.data_loader import prepare_data_loader
+
+        prepared = prepare_data_loader(
+            loader,
+            self.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=on_device,
+            dispatch_batches=False,
+            use_seedable_sampler=self.use_seedable_sampler,
+            data_seed=self.dataloader_config.data_seed,
+            non_blocking=self.non_blocking,
+            use_stateful_dataloader=self.use_stateful_dataloader,
+        )
+        batches = loader.batch_sampler or loader.dataset
+        prepared._drop_last = getattr(batches, "drop_last", False)  # pyright: ignore[reportAttributeAccessIssue]
+        self._dataloaders.append(prepared)
+        return prepared
+
+    def prepare_scheduler(self, scheduler: Any) -> Any:
+        """
+        Returns a scheduler that makes a step for each part of the batch, as Accelerate's does
+        for each process.
+        """
+        if getattr(scheduler, "_is_accelerate_prepared", False):
+            return super().prepare_scheduler(scheduler)
+        made = _Scheduler(
+            scheduler,
+            next(
+                (o for o in self._optimizers if o.optimizer is scheduler.optimizer),
+                self._optimizers,
+            ),
+            step_with_optimizer=self.step_scheduler_with_optimizer,
+        )
+        made.parts = self._place().count
+        self._schedulers.append(made)
+        return made
+
+    def _place(self) -> Place:
+        return Place.of(self._parallel, "Accelerator")
+
+    # Training
+
+    def clip_grad_norm_(
+        self, parameters: Any, max_norm: float, norm_type: float = 2
+    ) -> torch.Tensor:
+        """Clips the gradients of parameters of which each rank has a part."""
+        given = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+        return self._parallel[0].clip_grad_norm_(max_norm, norm_type, given)
+
+    def gather(self, tensor: Any) -> Any:
+        """Returns, for each tensor, the rows of all parts of the batch, each part once."""
+        place = self._place()
+        return tree_map_only(
+            torch.Tensor, lambda t: rows_of_all(t, place.rank, place.count), tensor
+        )
+
+    def gather_for_metrics(
+        self, input_data: Any, use_gather_object: bool = False
+    ) -> Any:
+        """Returns the rows, or the objects, of all parts of the batch."""
+        leaves = tree_leaves(input_data)
+        if not use_gather_object and all(isinstance(x, torch.Tensor) for x in leaves):
+            return super().gather_for_metrics(input_data)
+        found: list[Any] = []
+        for own in objects_of_all(input_data, self._place()):
+            found += own if isinstance(own, list | tuple) else [own]
+        return found
+
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        """Returns the sum, or the mean, over the parts of the batch."""
+        copies = self.num_processes // self._place().count if self._parallel else 1
+        found = super().reduce(tensor, reduction, scale)
+        if reduction != "sum" or copies == 1:
+            return found
+        return tree_map_only(torch.Tensor, lambda t: _quotient(t, copies), found)
+
+    def check_trigger(self) -> bool:
+        """Whether any rank has called `set_trigger` since the last call."""
+        own: Any = self.flag_tensor
+        flag = torch.as_tensor(0 if own is None else own, device=self.device)
+        found = bool(cast(torch.Tensor, super().reduce(flag)).item())
+        self.flag_tensor = torch.tensor(0, device=self.device) if found else flag
+        return found
+
+    # Saving
+
+    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
+        """Returns whole tensors on rank 0. Every rank must call this."""
+        if isinstance(model, ParallelModule):
+            return model.whole_state_dict()
+        return super().get_state_dict(model, unwrap)
+
+    def save_state(
+        self,
+        output_dir: Any = None,
+        safe_serialization: bool = True,
+        **save_model_func_kwargs: Any,
+    ) -> Any:
+        """Writes the state of the training, values and optimizers in parts."""
+        with _Apart(self) as (models, optimizers):
+            folder = super().save_state(
+                output_dir, safe_serialization, **save_model_func_kwargs
+            )
+            save_states(Path(folder, _FOLDER), models, optimizers)
+        return folder
+
+    def load_state(
+        self,
+        input_dir: Any = None,
+        load_kwargs: Any = None,
+        **load_model_func_kwargs: Any,
+    ) -> None:
+        """Reads what `save_state` wrote, also under another plan."""
+        if input_dir is None:
+            raise DistIRError(
+                "Accelerator: load_state needs the folder that save_state returned; give it"
+            )
+        with _Apart(self) as (models, optimizers):
+            folder = Path(input_dir, _FOLDER)
+            load_values(folder, models, "Accelerator")
+            load_states(folder, models, optimizers, "Accelerator")
+            super().load_state(input_dir, load_kwargs, **load_model_func_kwargs)
+
+
+class _Apart:
+    """
+    A context in which an accelerator knows no modules and optimizers, which it would write
+    whole: `with` gives them.
+    """
+
+    def __init__(self, accelerator: Accelerator):
+        self._accelerator = accelerator
+        self._kept = accelerator._models, accelerator._optimizers  # pyright: ignore[reportPrivateUsage]
+
+    def __enter__(self) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+        self._accelerator._models, self._accelerator._optimizers = [], []  # pyright: ignore[reportPrivateUsage]
+        models, optimizers = self._kept
+        return list(models), list(map(plain_optimizer, optimizers))
+
+    def __exit__(self, *error: object) -> None:
+        self._accelerator._models, self._accelerator._optimizers = self._kept  # pyright: ignore[reportPrivateUsage]
+
+
+class _Scheduler(AcceleratedScheduler):
+    """A prepared scheduler that makes `parts` steps for each of the optimizer's."""
+
+    parts = 1
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        if not self.step_with_optimizer:
+            self.scheduler.step(*args, **kwargs)
+            return
+        if not self.gradient_state.sync_gradients:
+            if self.gradient_state.adjust_scheduler:
+                self.scheduler._step_count += 1
+            return
+        for _ in range(self.parts):
+            last = getattr(self.scheduler, "total_steps", None)
+            if last is None or self.scheduler._step_count <= last:
+                self.scheduler.step(*args, **kwargs)
+
+
+def plain_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """Returns PyTorch's own optimizer, of which `optimizer` may be a prepared one."""
+    while isinstance(optimizer, AcceleratedOptimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def _quotient(total: torch.Tensor, copies: int) -> torch.Tensor:
+    return total / copies if total.is_floating_point() else total // copies

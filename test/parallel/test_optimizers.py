@@ -1,0 +1,46 @@
+"""
+The optimizers of `torch.optim` update parameters of which each rank has a part as they update
+whole ones, or are refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.optimizer_runs import LR, REFUSED, STEPS, WORKING, differences, refusals
+from support.ranks import run_ranks
+
+PLANS: list[dict[str, Any]] = [dict(t=2), dict(d=2, zero=3)]
+
+
+def test_all_optimizers_are_known() -> None:
+    """Each optimizer of PyTorch either works or is refused."""
+    names = {
+        name
+        for name, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    }
+    assert names - {"Optimizer"} == WORKING.keys() | REFUSED.keys()
+
+
+@pytest.mark.parametrize("options", PLANS, ids=str)
+def test_optimizers_of_parts(options: dict[str, Any]) -> None:
+    for rank in run_ranks(2, differences, options):
+        assert len(rank) == sum(map(len, WORKING.values()))
+        for name, difference in rank.items():
+            # Muon makes matrices orthogonal in bf16, whose sums are rounded in another order.
+            limit = 0.05 * LR * STEPS if name.startswith("Muon") else 1e-10
+            assert difference < limit, name
+
+
+@pytest.mark.parametrize("options", [dict(t=2), dict(p=2, k=2)], ids=str)
+def test_optimizers_that_are_refused(options: dict[str, Any]) -> None:
+    """Before anything has changed; the message names the optimizer and another one."""
+    for rank in run_ranks(2, refusals, options):
+        assert rank
+        for name, (message, changed) in rank.items():
+            assert f"torch.optim.{name.split()[0]} " in message
+            assert "; take " in message
+            assert changed == 0

@@ -1,0 +1,124 @@
+"""Every optimizer of `torch.optim` on a small parallel module, beside PyTorch's own result."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from distir.parallel.parallelize import parallelize
+from support.parallel_scripts import Options, own_part, whole
+from support.parallel_shapes import message_of
+
+LR, STEPS = 0.01, 3
+
+WORKING: dict[str, list[dict[str, Any]]] = {
+    "Adadelta": [{}, dict(foreach=True)],
+    "Adagrad": [{}, dict(foreach=True)],
+    "Adam": [{}, dict(foreach=True), dict(fused=True), dict(amsgrad=True)],
+    "AdamW": [{}, dict(foreach=True), dict(fused=True)],
+    "Adamax": [{}, dict(foreach=True)],
+    "ASGD": [{}, dict(foreach=True)],
+    "LBFGS": [{}],
+    "Muon": [{}],
+    "NAdam": [{}, dict(foreach=True)],
+    "RAdam": [{}, dict(foreach=True)],
+    "RMSprop": [{}, dict(foreach=True), dict(centered=True, momentum=0.9)],
+    "SGD": [{}, dict(foreach=True), dict(momentum=0.9, nesterov=True)],
+}
+"""The optimizers that work, with the settings that are tried."""
+
+REFUSED: dict[str, list[dict[str, Any]]] = {
+    "Adafactor": [{}],
+    "Adagrad": [dict(fused=True)],
+    "Rprop": [{}, dict(foreach=True)],
+    "SGD": [dict(fused=True)],
+    "SparseAdam": [{}],
+}
+"""Those that do not."""
+
+
+class Layers(nn.Module):
+    """Layers of matrices, biases and scales, in f64; returns its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(8, 16)
+        self.second = nn.Linear(16, 8)
+        self.scale = nn.Parameter(torch.ones(8))
+        self.double()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        made = self.scale * self.second(torch.tanh(self.first(x)))
+        return (made - y).square().mean()
+
+
+def _batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(2, 8, 8, dtype=torch.float64, generator=generator)
+    return x, y
+
+
+def _trained(name: str, given: dict[str, Any], module: nn.Module, batch: Any) -> None:
+    """Makes steps; Muon takes matrices alone."""
+    parameters = [p for p in module.parameters() if name != "Muon" or p.ndim == 2]
+    optimizer = getattr(torch.optim, name)(parameters, lr=LR, **given)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = module(*batch)
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS):
+        optimizer.step(closure)
+
+
+def differences(options: Options) -> dict[str, float]:
+    """
+    The largest difference of a parameter from PyTorch's after some steps, for each optimizer
+    and its settings.
+    """
+    batch = _batch()
+    made = parallelize(Layers(), batch, **options).train()
+    own = [own_part(made, each) for each in batch]
+    found: dict[str, float] = {}
+    for name, settings in WORKING.items():
+        for given in settings:
+            parallel, plain = copy.deepcopy(made), Layers()
+            _trained(name, given, parallel, own)
+            _trained(name, given, plain, batch)
+            found[f"{name} {given}"] = max(
+                float((whole(p) - plain.get_parameter(n)).detach().abs().max())
+                for n, p in parallel.named_parameters()
+            )
+    return found
+
+
+def refusals(options: Options) -> dict[str, tuple[str, float]]:
+    """The message for each optimizer that is refused, and the change of a parameter."""
+    batch = _batch()
+    parallel = parallelize(Layers(), batch, **options).train()
+    own = [own_part(parallel, each) for each in batch]
+    before = {n: whole(p).clone() for n, p in parallel.named_parameters()}
+    cases = dict(REFUSED)
+    if options.get("p", 1) > 1:
+        cases = {"LBFGS": [{}]}
+    found: dict[str, tuple[str, float]] = {}
+    for name, settings in cases.items():
+        for given in settings:
+            message = message_of(
+                lambda name=name, given=given: _trained(name, given, parallel, own)
+            )
+            changed = max(
+                float((whole(p) - before[n]).abs().max())
+                for n, p in parallel.named_parameters()
+            )
+            found[f"{name} {given}"] = message, changed
+    theirs = Layers()
+    for name in ("Adafactor", "Rprop"):  # of other modules they are not refused
+        _trained(name, {}, theirs, batch)
+    return found
