@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from distir.errors import DistIRError
 from distir.facade.programs import distribute as distribute_program
+from distir.facade.search import search as search_program
 from distir.jax.importing import TracedFunction, trace
 from distir.jax.plan import ShardingPlan, inexpressible
 from distir.passes.outline_repeats import OutlineRepeatsPass
+from distir.planning.plans.plan import GridPlan
+from distir.planning.plans.saved_plan import SavedPlan
 from distir.tools.files import apply_passes
 
 
@@ -89,4 +93,80 @@ def _expressible(
     return ShardingPlan(traced, program)
 
 
-def search() -> None: ...
+def search(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    cluster: str,
+    devices: int,
+    zero: Sequence[int] = (0, 1, 3),
+    jobs: int = 1,
+    shard: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    batch_argnums: int | Sequence[int] | None = None,
+) -> ShardingPlan:
+    """
+    Finds the fastest way to split a function of JAX over exactly `devices` devices of a
+    cluster that fits into their memory, and returns the shardings.
+
+    It tries all data-parallel and tensor-parallel degrees and the ZeRO stages `zero`,
+    which shardings can say: 0, 1 and 3. `jobs` is the number of processes. The other
+    options are those of `distribute`. Raises DistIRError, also if nothing fits.
+    """
+    if unknown := sorted({*zero} - {0, 1, 3}):
+        raise DistIRError(
+            f"distir.jax.search: zero has {unknown[0]}; shardings of arguments and results "
+            f"can say 0, 1 and 3"
+        )
+    traced = import_function(
+        function, args, donate_argnums=donate_argnums, batch_argnums=batch_argnums
+    )
+    target: dict[str, Any] = {"cluster": cluster, "devices": devices}
+    degrees = [(d, devices // d, 1) for d in range(1, devices + 1) if devices % d == 0]
+    is_step = bool(traced.updated)
+    found = search_program(
+        traced.program,
+        **target,
+        world_size=devices,
+        degrees=degrees,
+        zero=tuple(zero) if is_step else (0,),
+        overlap="off",
+        jobs=jobs,
+        shard=list(shard),
+        whole=list(whole),
+    )
+    return _fastest(traced, found, target, shard, whole)
+
+
+def _fastest(
+    traced: TracedFunction,
+    found: SavedPlan,
+    target: dict[str, Any],
+    shard: Sequence[str],
+    whole: Sequence[str],
+) -> ShardingPlan:
+    """
+    Returns the fastest plan of a search as JAX can say it. A plan of which JAX cannot
+    say the layouts may become slower, or not fit any more, so that the next ones are
+    considered.
+    """
+    ranked = found.results.ranked
+    best: ShardingPlan | None = None
+    for result in ranked:
+        if best is not None and result.step_time_s >= best.time_s:
+            break
+        own = result.plan
+        assert isinstance(own, GridPlan)
+        options = {**target, "d": own.d, "t": own.t, "zero": own.zero}
+        plan = _expressible(traced, options, list(shard), list(whole))
+        if plan.memory_bytes > result.memory_bytes:
+            continue
+        if best is None or plan.time_s < best.time_s:
+            best = plan
+    if best is None:
+        raise DistIRError(
+            f"distir.jax.search: {len(ranked)} ways to split the function fit into memory, "
+            f"but none does with layouts that JAX has; use more devices"
+        )
+    return best
