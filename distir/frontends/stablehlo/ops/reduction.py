@@ -116,18 +116,21 @@ def _extreme_with_position(call: Call, dims: Sequence[int]) -> Sequence[Tensor]:
     """Converts what `jnp.argmax` and `jnp.argmin` are: a reduction of pairs."""
     operand, places = call.operands[:2]
     names = {call.converter.name_of(op) for op in call.body()}
+    # The elements are the first arguments of the body, their positions the second ones.
+    elements = call.op.regions[0].block.args[0]
     comparisons = {
         call.converter.word(op, "comparison_direction")
         for op in call.body()
         if call.converter.name_of(op) == "stablehlo.compare"
-    }
+        and op.operands[0] is elements
+    } & {"LT", "LE", "GT", "GE"}
     known = {"stablehlo.compare", "stablehlo.select", "stablehlo.or", "stablehlo.and"}
     if len(dims) != 1 or names - known or not _counts_up(places, dims[0]):
         raise UnsupportedError(
             "it reduces several tensors at once, which is known of argmax and argmin"
         )
     highest = bool(comparisons & {"GT", "GE"})
-    if highest == bool(comparisons & {"LT", "LE"} - {"LT"}):
+    if len(comparisons) != 1:
         raise UnsupportedError("it compares in a way that is no argmax and no argmin")
     dim, build = dims[0], call.build
     value = build.whole(operand)
