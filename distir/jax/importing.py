@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.facade.model_program import ModelProgram
-from distir.frontends.stablehlo.importer import Signature, import_stablehlo
-from distir.jax.pytrees import Leaves, argument_prefixes, updates
-from distir.jax.roles import argument_attributes, argument_roles, result_attributes
-from distir.program import entry_function, set_argument_attributes
-from distir.program.arguments import set_result_attributes
+from distir.frontends.stablehlo.importer import import_stablehlo
+from distir.frontends.stablehlo.roles import Leaves, describe
+from distir.jax.pytrees import argument_prefixes, leaves_of, updates
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +55,13 @@ def trace(
     )
     prefixes = argument_prefixes(function, len(args))
     name = getattr(function, "__name__", type(function).__name__)
-    arguments = Leaves.of(tuple(args), prefixes)
-    results = Leaves.of(structs, "result")
+    arguments = leaves_of(tuple(args), prefixes)
+    results = leaves_of(structs, "result")
     updated = updates(args, structs, donated)
     text = lowered.compiler_ir().operation.get_asm(
         print_generic_op_form=True, enable_debug_info=True
     )
-    made = import_stablehlo(text, Signature(), name)
+    made = import_stablehlo(text, name)
     inputs = _batch_leaves(args, updated, batch_argnums)
     describe(made.module, arguments, results, updated, inputs)
     return TracedFunction(
@@ -109,24 +106,3 @@ def _batch_leaves(
             found |= set(range(start, start + count)) - replaced
         start += count
     return found
-
-
-def describe(
-    module: ModuleOp,
-    arguments: Leaves,
-    results: Leaves,
-    updated: dict[int, int],
-    inputs: set[int],
-) -> None:
-    """Writes roles and names as attributes of the entry function."""
-    function = entry_function(module)
-    roles = argument_roles(function, arguments, updated, inputs)
-    own = argument_attributes(arguments, roles)
-    known = function.arg_attrs
-    others = [] if known is None else [dict(d.data) for d in known.data[len(own) :]]
-    set_argument_attributes(function, [*own, *others])
-    set_result_attributes(function, result_attributes(results, updated, arguments))
-    for value, name in zip(function.body.block.args, arguments.names, strict=False):
-        from distir.program import name_hint
-
-        value.name_hint = name_hint(name)

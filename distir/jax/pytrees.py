@@ -7,59 +7,35 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-Leaf = tuple[tuple[int, ...], str]
+from distir.frontends.stablehlo.roles import Kind, Leaves, unique_names
 
 
-@dataclass(frozen=True)
-class Leaves:
+def leaves_of(tree: Any, prefixes: Sequence[str] | str) -> Leaves:
     """
-    The leaves of a pytree in JAX's order: dotted names, shapes with element types, and
-    the paths.
+    Returns the leaves of a tree in JAX's order, with dotted names. `prefixes` is what
+    the names begin with; several are for the children of a tuple.
     """
-
-    names: Sequence[str]
-    kinds: Sequence[Leaf]
-
-    @staticmethod
-    def of(tree: Any, prefixes: Sequence[str] | str) -> Leaves:
-        """
-        Returns the leaves of a tree. `prefixes` is what its names begin with; several
-        are for the children of a tuple.
-        """
-        names: list[str] = []
-        kinds: list[Leaf] = []
-        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-            if isinstance(prefixes, str):
-                first, rest = prefixes, path
-            else:
-                first, rest = prefixes[path[0].idx], path[1:]
-            dotted = jax.tree_util.keystr(rest, simple=True, separator=".")
-            names.append(f"{first}.{dotted}" if dotted else first)
-            kinds.append(leaf_kind(leaf))
-        return Leaves(_unique(names), kinds)
+    names: list[str] = []
+    kinds: list[Kind] = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if isinstance(prefixes, str):
+            first, rest = prefixes, path
+        else:
+            first, rest = prefixes[path[0].idx], path[1:]
+        dotted = jax.tree_util.keystr(rest, simple=True, separator=".")
+        names.append(f"{first}.{dotted}" if dotted else first)
+        kinds.append(leaf_kind(leaf))
+    return Leaves(unique_names(names), kinds)
 
 
-def leaf_kind(leaf: Any) -> Leaf:
+def leaf_kind(leaf: Any) -> Kind:
     """Returns the shape and the name of the element type of an array or its type."""
     aval = jax.api_util.shaped_abstractify(leaf)
     return tuple(aval.shape), str(aval.dtype)
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """Returns the names, with a number behind those that were there before."""
-    found: dict[str, None] = {}
-    for name in names:
-        own, number = name, 1
-        while own in found:
-            number += 1
-            own = f"{name}_{number}"
-        found[own] = None
-    return list(found)
 
 
 def argument_prefixes(function: Callable[..., Any], count: int) -> list[str]:

@@ -100,7 +100,9 @@ def _tokens(vocab: int) -> tuple[Any, Any]:
 
 def _gpt_parameters(scan: bool) -> Any:
     def layer(*count: int) -> Any:
-        square = {n: normal(i, *count, 64, 64) for i, n in enumerate(("wq", "wk", "wv", "wo"))}
+        square = {
+            n: normal(i, *count, 64, 64) for i, n in enumerate(("wq", "wk", "wv", "wo"))
+        }
         norms = {n: normal(9, *count, 64) for n in ("g1", "b1", "g2", "b2")}
         return {
             **square, **norms, "w1": normal(6, *count, 64, 256), "w2": normal(7, *count, 256, 64)

@@ -74,9 +74,7 @@ BINARY = [
 @pytest.mark.parametrize("function", BINARY, ids=lambda f: f.__name__)
 def test_binary(function: Callable[..., Any], rng: np.random.Generator) -> None:
     shape = sizes(rng, 3)
-    same_as_jit(
-        lambda x, y: function(x, y), floats(rng, *shape), floats(rng, *shape)
-    )
+    same_as_jit(lambda x, y: function(x, y), floats(rng, *shape), floats(rng, *shape))
 
 
 def test_integers_and_truth(rng: np.random.Generator) -> None:
@@ -224,7 +222,11 @@ def test_pooling(rng: np.random.Generator) -> None:
 
     x = floats(rng, 2, 8, 8, 3)
     same_as_jit(
-        lambda x: (nn.avg_pool(x, (2, 2), (2, 2)), nn.max_pool(x, (3, 3), (2, 2), "SAME")), x
+        lambda x: (
+            nn.avg_pool(x, (2, 2), (2, 2)),
+            nn.max_pool(x, (3, 3), (2, 2), "SAME"),
+        ),
+        x,
     )
 
 

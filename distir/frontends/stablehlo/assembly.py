@@ -146,9 +146,7 @@ def _types(
     found = parser.parse_optional_function_type()
     if isinstance(found, FunctionType):
         return found.inputs.data, found.outputs.data
-    types = parser.parse_comma_separated_list(
-        parser.Delimiter.NONE, parser.parse_type
-    )
+    types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
     if parser.parse_optional_punctuation("->") is not None:
         if parser.parse_optional_punctuation("(") is None:
             return types, [parser.parse_type()]

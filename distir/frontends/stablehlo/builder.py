@@ -88,9 +88,7 @@ class TensorBuilder:
         shape = tensor.shape
         if count(tensor.base) == count(shape):
             return self.reshape(value, shape)
-        return self.op(
-            "Expand", [value, self.integers(*shape)], shape, tensor.element
-        )
+        return self.op("Expand", [value, self.integers(*shape)], shape, tensor.element)
 
     def with_rank(self, tensor: Tensor) -> SSAValue:
         """
@@ -105,9 +103,7 @@ class TensorBuilder:
         old = Tensor.of(value)
         if old.shape == tuple(shape):
             return value
-        return self.op(
-            "Reshape", [value, self.integers(*shape)], shape, old.element
-        )
+        return self.op("Reshape", [value, self.integers(*shape)], shape, old.element)
 
     def transpose(self, value: SSAValue, order: Sequence[int]) -> SSAValue:
         """Returns a value with its dimensions in another order."""
@@ -138,8 +134,7 @@ class TensorBuilder:
         for dim in dims:
             shape[dim] = max(0, -((starts[dim] - limits[dim]) // steps[dim]))
         bounds = [
-            self.integers(*[values[dim] for dim in dims])
-            for values in (starts, limits)
+            self.integers(*[values[dim] for dim in dims]) for values in (starts, limits)
         ]
         axes, by = self.integers(*dims), None
         if any(steps[dim] != 1 for dim in dims):

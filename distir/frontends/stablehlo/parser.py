@@ -34,7 +34,11 @@ _REFERENCE = re.compile(r"loc\((#loc\d*|unknown)\)")
 _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _NAME = re.compile(r'"((?:[^"\\]|\\.)*)"(?!:)')
 _ALIASES_IN = re.compile(r"#loc\d*")
-_SHORT_FORMS = {"return": "func.return", "call": "func.call", "module": "builtin.module"}
+_SHORT_FORMS = {
+    "return": "func.return",
+    "call": "func.call",
+    "module": "builtin.module",
+}
 
 
 class Locations:

@@ -14,7 +14,10 @@ from distir.frontends.stablehlo.tensors import Tensor
 def _dot_general(call: Call) -> Tensor:
     found = call.numbers("dot_dimension_numbers")
     pairs = [
-        (found.get(f"lhs_{kind}_dimensions", []), found.get(f"rhs_{kind}_dimensions", []))
+        (
+            found.get(f"lhs_{kind}_dimensions", []),
+            found.get(f"rhs_{kind}_dimensions", []),
+        )
         for kind in ("batching", "contracting")
     ]
     return product(call, *pairs[0], *pairs[1])

@@ -59,7 +59,12 @@ CHLO: Mapping[str, str] = {
 LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 """Operators on truth values."""
 
-BITWISE = {"and": "BitwiseAnd", "or": "BitwiseOr", "xor": "BitwiseXor", "not": "BitwiseNot"}
+BITWISE = {
+    "and": "BitwiseAnd",
+    "or": "BitwiseOr",
+    "xor": "BitwiseXor",
+    "not": "BitwiseNot",
+}
 """Operators on the bits of integers."""
 
 COMPARISONS = {
@@ -212,7 +217,9 @@ def _convert(call: Call) -> Tensor:
     return Tensor.of(call.build.cast(call.build.base(operand), element), operand.shape)
 
 
-@converts("stablehlo.reduce_precision", "stablehlo.optimization_barrier", "stablehlo.copy")
+@converts(
+    "stablehlo.reduce_precision", "stablehlo.optimization_barrier", "stablehlo.copy"
+)
 def _same(call: Call) -> Sequence[Tensor]:
     if call.attribute("mantissa_bits") is not None:
         raise UnsupportedError("it rounds to a format that is no element type")
@@ -248,7 +255,9 @@ def _cbrt(call: Call) -> Tensor:
     sign = combined(call, "Sign", call.operands, element)
     size = combined(call, "Abs", call.operands, element)
     third = Tensor.known(np.array(1 / 3), (), element)
-    return combined(call, "Mul", [sign, combined(call, "Pow", [size, third], element)], element)
+    return combined(
+        call, "Mul", [sign, combined(call, "Pow", [size, third], element)], element
+    )
 
 
 def one_of(call: Call) -> Tensor:

@@ -107,10 +107,7 @@ def _scatter_look_up(call: Call) -> LookUp:
         batch,
         found.get("scatter_indices_batching_dims", []),
         found.get("index_vector_dim", [0])[0],
-        [
-            1 if dim in (*inserted, *batch) else next(sizes)
-            for dim in range(len(table))
-        ],
+        [1 if dim in (*inserted, *batch) else next(sizes) for dim in range(len(table))],
     )
 
 
@@ -143,9 +140,7 @@ def _indices(call: Call, found: LookUp, with_inside: bool) -> Indices:
         if with_inside:
             same = build.op("Equal", [value, moved], places, i1)
             inside = (
-                same
-                if inside is None
-                else build.op("And", [inside, same], places, i1)
+                same if inside is None else build.op("And", [inside, same], places, i1)
             )
     return Indices(values, inside)
 
@@ -189,13 +184,13 @@ def _along_order(found: LookUp, axis: int) -> tuple[list[int], list[int]]:
     """
     partner = dict(zip(found.table_batch, found.index_batch, strict=True))
     place = {dim: i for i, dim in enumerate(found.places)}
-    order = [place[partner[dim]] if dim != axis else -1 for dim in range(len(found.table))]
+    order = [
+        place[partner[dim]] if dim != axis else -1 for dim in range(len(found.table))
+    ]
     return order, [i for i in range(len(place)) if i not in order]
 
 
-def _aligned_places(
-    call: Call, found: LookUp, value: SSAValue, axis: int
-) -> SSAValue:
+def _aligned_places(call: Call, found: LookUp, value: SSAValue, axis: int) -> SSAValue:
     """
     Returns a value of shape `places` with the dimensions of the table; along `axis`
     are the places that belong to no dimension of the table.
@@ -216,9 +211,7 @@ def _gather_along(call: Call, found: LookUp, table: SSAValue) -> Tensor:
     [index] = _indices(call, found, False).values
     index = _aligned_places(call, found, index, axis)
     shape = Tensor.of(index).shape
-    value = build.op(
-        "GatherElements", [table, index], shape, call.element(), axis=axis
-    )
+    value = build.op("GatherElements", [table, index], shape, call.element(), axis=axis)
     return Tensor.of(_places_again(call, found, value, axis))
 
 
@@ -248,9 +241,7 @@ def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
             "it takes parts of several elements at places that are computed"
         )
     batch = list(found.table_batch)
-    others = [
-        dim for dim in range(len(found.table)) if dim not in (*indexed, *batch)
-    ]
+    others = [dim for dim in range(len(found.table)) if dim not in (*indexed, *batch)]
     # Rows keep indexed dimensions that are not collapsed, with the size 1.
     kept = [dim for dim in range(len(found.table)) if dim not in found.collapsed]
     kept = [dim for dim in kept if dim not in batch]
@@ -391,10 +382,12 @@ def _rows_inside(
         return rows
     build, own = call.build, Tensor.of(rows)
     places = [dim for dim in range(len(own.shape)) if dim not in found.window]
-    shape = [
-        size if dim in places else 1 for dim, size in enumerate(own.shape)
+    shape = [size if dim in places else 1 for dim, size in enumerate(own.shape)]
+    inputs = [
+        build.reshape(inside, shape),
+        rows,
+        build.constant(np.array(0), own.element),
     ]
-    inputs = [build.reshape(inside, shape), rows, build.constant(np.array(0), own.element)]
     return build.op("Where", inputs, own.shape, own.element)
 
 

@@ -70,9 +70,7 @@ def _is_neutral(operator: str, start: Tensor) -> bool:
     return int(number) == (info.min if lowest else info.max)
 
 
-def reduced(
-    call: Call, operand: Tensor, operator: str, dims: Sequence[int]
-) -> Tensor:
+def reduced(call: Call, operand: Tensor, operator: str, dims: Sequence[int]) -> Tensor:
     """Returns a reduction of a tensor over dimensions, which go."""
     shape = tuple(s for dim, s in enumerate(operand.shape) if dim not in dims)
     element = operand.element
@@ -134,7 +132,9 @@ def _extreme_with_position(call: Call, dims: Sequence[int]) -> Sequence[Tensor]:
         raise UnsupportedError("it compares in a way that is no argmax and no argmin")
     dim, build = dims[0], call.build
     value = build.whole(operand)
-    extreme = reduced(call, Tensor.of(value), "ReduceMax" if highest else "ReduceMin", dims)
+    extreme = reduced(
+        call, Tensor.of(value), "ReduceMax" if highest else "ReduceMin", dims
+    )
     name = "ArgMax" if highest else "ArgMin"
     shape = call.shape(1)
     place = build.op(name, [value], shape, i64, axis=dim, keepdims=0)
@@ -144,9 +144,7 @@ def _extreme_with_position(call: Call, dims: Sequence[int]) -> Sequence[Tensor]:
 def _counts_up(places: Tensor, dim: int) -> bool:
     """Whether a tensor holds the positions along a dimension, as `iota` does."""
     size = places.shape[dim]
-    expected: Shape = tuple(
-        size if d == dim else 1 for d in range(len(places.shape))
-    )
+    expected: Shape = tuple(size if d == dim else 1 for d in range(len(places.shape)))
     if places.array is not None:
         aligned = places.array.reshape(places.aligned)
         return aligned.shape == expected and bool(

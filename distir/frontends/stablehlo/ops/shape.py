@@ -229,9 +229,7 @@ def padded(
     if not any(pads):
         return value
     rank = len(own.shape)
-    shape = [
-        size + pads[dim] + pads[rank + dim] for dim, size in enumerate(own.shape)
-    ]
+    shape = [size + pads[dim] + pads[rank + dim] for dim, size in enumerate(own.shape)]
     if own.element == i1:
         raise UnsupportedError("it pads truth values")
     fill = build.reshape(build.base(filling), ())

@@ -1,22 +1,77 @@
-"""Roles of arguments and results of a function of JAX, as attributes of a program."""
+"""Roles of arguments and results of a function, as attributes of a program."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
 
 from distir.dialects.dist_attributes import NAME, OF, ROLE, UPDATES
-from distir.jax.pytrees import Leaves
-from distir.program import LOSS, return_op
+from distir.program import (
+    LOSS,
+    entry_function,
+    name_hint,
+    return_op,
+    set_argument_attributes,
+    set_result_attributes,
+)
 
 Attributes = dict[str, Attribute]
 
+Kind = tuple[tuple[int, ...], str]
+"""The shape of an array, and the name of its element type."""
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """The arrays that a function takes or returns: their names and kinds, in order."""
+
+    names: Sequence[str]
+    kinds: Sequence[Kind]
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Returns the names, with a number behind those that were there before."""
+    found: dict[str, None] = {}
+    for name in names:
+        own, number = name, 1
+        while own in found:
+            number += 1
+            own = f"{name}_{number}"
+        found[own] = None
+    return list(found)
+
+
+def describe(
+    module: ModuleOp,
+    arguments: Leaves,
+    results: Leaves,
+    updated: Mapping[int, int],
+    inputs: Collection[int],
+) -> None:
+    """
+    Writes roles and names as attributes of the entry function. `updated` says which
+    result replaces which argument, and `inputs` are the arguments of the batch.
+    Arguments behind these keep their attributes.
+    """
+    function = entry_function(module)
+    roles = argument_roles(function, arguments, updated, inputs)
+    own = argument_attributes(arguments, roles)
+    known = function.arg_attrs
+    others = [] if known is None else [dict(d.data) for d in known.data[len(own) :]]
+    set_argument_attributes(function, [*own, *others])
+    set_result_attributes(function, result_attributes(results, updated, arguments))
+    named = function.body.block.args[: len(own)]
+    for value, name in zip(named, arguments.names, strict=True):
+        value.name_hint = name_hint(name)
+
 
 def _is_float(kind: str) -> bool:
-    return "float" in kind
+    return "float" in kind or kind in ("bf16", "f16", "f32", "f64")
 
 
 def argument_roles(
@@ -35,9 +90,7 @@ def argument_roles(
     """
     replaced = set(updated.values())
     used = _used_by_others(function, set(updated))
-    sizes = Counter(
-        arguments.kinds[i][0][0] for i in inputs if arguments.kinds[i][0]
-    )
+    sizes = Counter(arguments.kinds[i][0][0] for i in inputs if arguments.kinds[i][0])
     batch = sizes.most_common(1)[0][0] if sizes else None
     roles: list[str] = []
     for index, (shape, kind) in enumerate(arguments.kinds):
