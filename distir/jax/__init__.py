@@ -3,11 +3,11 @@ Shardings for JAX: which dimension of each argument of a function is to be split
 which axis of a mesh, found without the devices.
 
 `search` and `distribute` take a function of JAX and its arguments, values or
-`jax.ShapeDtypeStruct`s, and return a `ShardingPlan`: its simulated time and memory, and
+`jax.ShapeDtypeStruct`s, and return a `JaxPlan`: its simulated time and memory, and
 shardings for `jax.jit`. JAX and XLA then partition the function.
 """
 
 from distir.jax.functions import distribute, import_function, search
-from distir.jax.plan import ShardingPlan
+from distir.jax.plan import JaxPlan
 
-__all__ = ["ShardingPlan", "distribute", "import_function", "search"]
+__all__ = ["JaxPlan", "distribute", "import_function", "search"]

@@ -9,7 +9,7 @@ from distir.errors import DistIRError
 from distir.facade.programs import distribute as distribute_program
 from distir.facade.search import search as search_program
 from distir.jax.importing import TracedFunction, trace
-from distir.jax.plan import ShardingPlan, inexpressible
+from distir.jax.plan import JaxPlan, inexpressible
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.planning.plans.plan import GridPlan
 from distir.planning.plans.saved_plan import SavedPlan
@@ -53,7 +53,7 @@ def distribute(
     whole: Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
     batch_argnums: int | Sequence[int] | None = None,
-) -> ShardingPlan:
+) -> JaxPlan:
     """
     Distributes a function of JAX over `d` x `t` devices of a cluster, and returns the
     shardings. `zero` is the ZeRO stage of a training step. `shard`, such as
@@ -74,7 +74,7 @@ def _expressible(
     options: dict[str, Any],
     shard: list[str],
     whole: list[str],
-) -> ShardingPlan:
+) -> JaxPlan:
     """
     Returns the plan of degrees. Arguments whose layout JAX cannot say are split in one
     piece for each device instead, which the program then has to live with.
@@ -90,7 +90,7 @@ def _expressible(
         program = distribute_program(
             traced.program, shard=shard, whole=whole, **options
         )
-    return ShardingPlan(traced, program)
+    return JaxPlan(traced, program)
 
 
 def search(
@@ -105,7 +105,7 @@ def search(
     whole: Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
     batch_argnums: int | Sequence[int] | None = None,
-) -> ShardingPlan:
+) -> JaxPlan:
     """
     Finds the fastest way to split a function of JAX over exactly `devices` devices of a
     cluster that fits into their memory, and returns the shardings.
@@ -145,14 +145,14 @@ def _fastest(
     target: dict[str, Any],
     shard: Sequence[str],
     whole: Sequence[str],
-) -> ShardingPlan:
+) -> JaxPlan:
     """
     Returns the fastest plan of a search as JAX can say it. A plan of which JAX cannot
     say the layouts may become slower, or not fit any more, so that the next ones are
     considered.
     """
     ranked = found.results.ranked
-    best: ShardingPlan | None = None
+    best: JaxPlan | None = None
     for result in ranked:
         if best is not None and result.step_time_s >= best.time_s:
             break

@@ -23,7 +23,7 @@ from distir.sharding.mesh import Mesh, meshes
 
 
 @dataclass(frozen=True, eq=False)
-class ShardingPlan:
+class JaxPlan:
     """
     How a function of JAX is distributed: `program` is the distributed program, made
     from the `traced` function.
@@ -133,7 +133,7 @@ class ShardingPlan:
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.layout_mesh.axes)
-        return f"<ShardingPlan {axes}>"
+        return f"<JaxPlan {axes}>"
 
 
 def _spec(layout: Layout | None) -> PartitionSpec:

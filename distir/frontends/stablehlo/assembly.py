@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from xdsl.dialects.builtin import (
@@ -11,8 +12,8 @@ from xdsl.dialects.builtin import (
     FunctionType,
     IntegerAttr,
     StringAttr,
-    SymbolRefAttr,
     TensorType,
+    UnregisteredOp,
     i1,
     i64,
 )
@@ -321,8 +322,6 @@ def _argument(parser: Parser) -> Parser.Argument:
 
 def _one_op_region(name: str, kind: type[Operation], scalar: Attribute) -> Region:
     """Returns the region of a reduction that one op says."""
-    from distir.frontends.stablehlo.parser import hlo_op
-
     block = Block(arg_types=[scalar, scalar])
     op = hlo_op(name).create(operands=list(block.args), result_types=[scalar])
     block.add_ops([op, hlo_op("stablehlo.return").create(operands=op.results)])
@@ -455,8 +454,23 @@ def _sharding_constraint(name: str, kind: type[Operation], parser: Parser) -> Op
     )
 
 
-def symbol_text(attr: Attribute | None) -> str:
-    """Returns the text of a name, as a string or as a symbol."""
-    if isinstance(attr, SymbolRefAttr):
-        return attr.root_reference.data
-    return attr.data if isinstance(attr, StringAttr) else ""
+@cache
+def hlo_op(name: str) -> type[Operation]:
+    """Returns a class of ops called `name` that also reads the pretty form."""
+    base = UnregisteredOp.with_name(name)
+
+    class HloOp(base):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
+        @classmethod
+        def dialect_name(cls) -> str:
+            return name.partition(".")[0]
+
+        @classmethod
+        def parse(cls, parser: Parser) -> Any:
+            return parse_pretty(name, cls, parser)
+
+    return HloOp
+
+
+def op_name(op: Operation) -> str:
+    """Returns the name of an op, also of one whose dialect is not registered."""
+    return op.op_name.data if isinstance(op, UnregisteredOp) else op.name

@@ -14,7 +14,7 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import tensor_of
-from distir.frontends.stablehlo.tensors import Array, Shape, Tensor, count
+from distir.frontends.stablehlo.tensors import Array, LazyTensor, Shape, count
 
 CONSTANT_ELEMENTS = 1024
 """The most elements that a constant inside the program has; others are arguments."""
@@ -71,7 +71,7 @@ class TensorBuilder:
         """Returns a constant of one 64-bit integer."""
         return self.constant(np.array(value, np.int64), i64)
 
-    def base(self, tensor: Tensor) -> SSAValue:
+    def base(self, tensor: LazyTensor) -> SSAValue:
         """Returns a value that broadcasts to the tensor."""
         if tensor.rest is not None:
             return self.stacked(tensor)
@@ -80,7 +80,7 @@ class TensorBuilder:
         assert tensor.array is not None
         return self.constant(tensor.array, tensor.element)
 
-    def whole(self, tensor: Tensor) -> SSAValue:
+    def whole(self, tensor: LazyTensor) -> SSAValue:
         """Returns a value that has the tensor's shape."""
         value = self.base(tensor)
         if tensor.is_whole:
@@ -90,7 +90,7 @@ class TensorBuilder:
             return self.reshape(value, shape)
         return self.op("Expand", [value, self.integers(*shape)], shape, tensor.element)
 
-    def with_rank(self, tensor: Tensor) -> SSAValue:
+    def with_rank(self, tensor: LazyTensor) -> SSAValue:
         """
         Returns a value that broadcasts to the tensor and has as many dimensions.
         """
@@ -100,14 +100,14 @@ class TensorBuilder:
         """Returns a value in another shape. A reshape of a reshape is one."""
         while isinstance(value.owner, OnnxOp) and value.owner.name == "onnx.Reshape":
             value = value.owner.operands[0]
-        old = Tensor.of(value)
+        old = LazyTensor.of(value)
         if old.shape == tuple(shape):
             return value
         return self.op("Reshape", [value, self.integers(*shape)], shape, old.element)
 
     def transpose(self, value: SSAValue, order: Sequence[int]) -> SSAValue:
         """Returns a value with its dimensions in another order."""
-        old = Tensor.of(value)
+        old = LazyTensor.of(value)
         if list(order) == list(range(len(old.shape))):
             return value
         shape = [old.shape[dim] for dim in order]
@@ -121,7 +121,7 @@ class TensorBuilder:
         strides: Sequence[int] | None = None,
     ) -> SSAValue:
         """Returns the part of a value between bounds, one for each dimension."""
-        old = Tensor.of(value)
+        old = LazyTensor.of(value)
         steps = list(strides or [1] * len(old.shape))
         dims = [
             dim
@@ -145,7 +145,7 @@ class TensorBuilder:
         """Returns values behind one another along a dimension."""
         if len(values) == 1:
             return values[0]
-        kinds = [Tensor.of(value) for value in values]
+        kinds = [LazyTensor.of(value) for value in values]
         shape = list(kinds[0].shape)
         shape[dim] = sum(kind.shape[dim] for kind in kinds)
         return self.op("Concat", values, shape, kinds[0].element, axis=dim)
@@ -154,13 +154,13 @@ class TensorBuilder:
         """Returns a value with another element type."""
         from distir.dialects.onnx_ops.values import onnx_element_type
 
-        old = Tensor.of(value)
+        old = LazyTensor.of(value)
         if old.element == element:
             return value
         to = onnx_element_type(element)
         return self.op("Cast", [value], old.shape, element, to=to)
 
-    def stacked(self, tensor: Tensor) -> SSAValue:
+    def stacked(self, tensor: LazyTensor) -> SSAValue:
         """Returns the value of a tensor that was written row by row."""
         assert tensor.rest is not None
         parts: list[SSAValue] = []
@@ -178,7 +178,7 @@ class TensorBuilder:
             parts.append(self.whole(part))
         return self.concatenated(parts, 0)
 
-    def row(self, tensor: Tensor, index: int, size: int = 1) -> Tensor:
+    def row(self, tensor: LazyTensor, index: int, size: int = 1) -> LazyTensor:
         """
         Returns the rows `index` to `index + size` along dimension 0 of a tensor.
         """
@@ -187,13 +187,13 @@ class TensorBuilder:
             own = tensor.rows[index]
             return own if own is not None else self.row(tensor.rest, index)
         if tensor.aligned[:1] == (1,) and tensor.rest is None:
-            return Tensor(shape, tensor.element, tensor.value, tensor.array)
+            return LazyTensor(shape, tensor.element, tensor.value, tensor.array)
         if tensor.array is not None:
-            return Tensor.known(
+            return LazyTensor.known(
                 tensor.array[index : index + size], shape, tensor.element
             )
         value = self.base(tensor)
-        own = Tensor.of(value).shape
+        own = LazyTensor.of(value).shape
         starts = [index, *[0] * (len(own) - 1)]
         found = self.slice(value, starts, [index + size, *own[1:]])
-        return Tensor.of(found, shape)
+        return LazyTensor.of(found, shape)

@@ -20,14 +20,20 @@ from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.tensors import tensor_of
 from distir.errors import DistIRError, did_you_mean
 from distir.frontends.stablehlo import attributes
+from distir.frontends.stablehlo.assembly import op_name
 from distir.frontends.stablehlo.builder import CONSTANT_ELEMENTS, TensorBuilder
+from distir.frontends.stablehlo.loops import convert_loop
 from distir.frontends.stablehlo.names import scope_of_name
 from distir.frontends.stablehlo.ops import load_all
-from distir.frontends.stablehlo.parser import line_of, name_of, op_name
-from distir.frontends.stablehlo.registry import CONVERSIONS, Call, UnsupportedError
-from distir.frontends.stablehlo.tensors import Array, Tensor
+from distir.frontends.stablehlo.parser import line_of, name_of
+from distir.frontends.stablehlo.registry import (
+    CONVERSIONS,
+    HloCall,
+    UnsupportedError,
+    Values,
+)
+from distir.frontends.stablehlo.tensors import Array, LazyTensor
 
-Values = dict[SSAValue, Tensor]
 Signature = tuple[Any, ...]
 
 
@@ -69,25 +75,27 @@ class Converter:
         """Returns the last word of an attribute of an op."""
         return attributes.last_word(attributes.attribute(op, name))
 
-    def constant(self, array: Array, element: Attribute) -> Tensor:
+    def constant(self, array: Array, element: Attribute) -> LazyTensor:
         """
         Returns the tensor of a constant. A large array whose elements differ becomes an
         argument of the entry function.
         """
-        tensor = Tensor.known(array, array.shape, element)
+        tensor = LazyTensor.known(array, array.shape, element)
         assert tensor.array is not None
         if tensor.array.size <= CONSTANT_ELEMENTS or self._inside_function:
             return tensor
         for value, known in self.constants:
             if known is array:
-                return Tensor.of(value)
+                return LazyTensor.of(value)
         value = self.entry.insert_arg(
             tensor_of(element, array.shape), len(self.entry.args)
         )
         self.constants.append((value, array))
-        return Tensor.of(value)
+        return LazyTensor.of(value)
 
-    def inline(self, function: FuncOp, operands: Sequence[Tensor]) -> list[Tensor]:
+    def inline(
+        self, function: FuncOp, operands: Sequence[LazyTensor]
+    ) -> list[LazyTensor]:
         """Converts the body of a function for operands, and returns its results."""
         if self._depth > 200:
             raise DistIRError(
@@ -100,8 +108,8 @@ class Converter:
         return found
 
     def block(
-        self, block: Block, operands: Sequence[Tensor], outer: Values | None = None
-    ) -> list[Tensor]:
+        self, block: Block, operands: Sequence[LazyTensor], outer: Values | None = None
+    ) -> list[LazyTensor]:
         """
         Converts the ops of a block, and returns what it returns. `outer` are the values
         around it that the block may use.
@@ -127,15 +135,13 @@ class Converter:
             if name == "func.call":
                 results = self.inline(self.callee(op), operands)
             elif name == "stablehlo.while":
-                from distir.frontends.stablehlo.loops import convert_loop
-
                 results = convert_loop(self, op, operands, values)
             else:
                 conversion = CONVERSIONS.get(name)
                 if conversion is None:
                     raise UnsupportedError("it is not known")
-                found = conversion(Call(self, op, operands))
-                results = [found] if isinstance(found, Tensor) else list(found)
+                found = conversion(HloCall(self, op, operands))
+                results = [found] if isinstance(found, LazyTensor) else list(found)
         except UnsupportedError as error:
             raise DistIRError(self.refusal(op, str(error))) from error
         for value, result in zip(op.results, results, strict=True):
@@ -158,7 +164,9 @@ class Converter:
         """Returns the function that a call calls."""
         return self.function(attributes.text(attributes.attribute(op, "callee")))
 
-    def call(self, function: FuncOp, operands: Sequence[Tensor]) -> list[Tensor]:
+    def call(
+        self, function: FuncOp, operands: Sequence[LazyTensor]
+    ) -> list[LazyTensor]:
         """
         Calls a function, which is converted once for all operands of the same form.
         """
@@ -176,11 +184,11 @@ class Converter:
             self.build.block.add_op(call)
         results = iter(call.results)
         return [
-            Tensor.of(next(results), form.shape) if form.array is None else form
+            LazyTensor.of(next(results), form.shape) if form.array is None else form
             for form in made.results
         ]
 
-    def outlined(self, function: FuncOp, operands: Sequence[Tensor]) -> Outlined:
+    def outlined(self, function: FuncOp, operands: Sequence[LazyTensor]) -> Outlined:
         """Converts a function for operands of such forms as a function."""
         outer, block = self.build, Block()
         inside, self._inside_function = self._inside_function, True
@@ -190,7 +198,7 @@ class Converter:
         for i in passed:
             type_ = tensor_of(operands[i].element, operands[i].base)
             value = block.insert_arg(type_, len(block.args))
-            inner[i] = Tensor.of(value, operands[i].shape)
+            inner[i] = LazyTensor.of(value, operands[i].shape)
         results = self.inline(function, inner)
         returned = [
             result if result.array is not None else self.written(result)
@@ -205,9 +213,9 @@ class Converter:
         self.functions.append(made)
         return Outlined(name, passed, types, returned)
 
-    def written(self, tensor: Tensor) -> Tensor:
+    def written(self, tensor: LazyTensor) -> LazyTensor:
         """Returns a tensor that is held by one value."""
-        return Tensor.of(self.build.base(tensor), tensor.shape)
+        return LazyTensor.of(self.build.base(tensor), tensor.shape)
 
     def free_name(self, name: str) -> str:
         """Returns a name that no function of the new program has yet."""
@@ -230,7 +238,7 @@ class Outlined:
         name: str,
         passed: Sequence[int],
         types: Sequence[Attribute],
-        results: Sequence[Tensor],
+        results: Sequence[LazyTensor],
     ):
         self.name = name
         self.passed = passed
@@ -238,7 +246,7 @@ class Outlined:
         self.results = results
 
 
-def _form(tensor: Tensor) -> Signature:
+def _form(tensor: LazyTensor) -> Signature:
     """What the conversion of a function may ask of an operand."""
     array = tensor.array
     known = None if array is None else (array.shape, np.asarray(array).tobytes())

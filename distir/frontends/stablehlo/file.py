@@ -20,8 +20,9 @@ from xdsl.ir import Attribute
 from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.stablehlo import attributes
+from distir.frontends.stablehlo.assembly import op_name
 from distir.frontends.stablehlo.importer import convert_module
-from distir.frontends.stablehlo.parser import name_of, op_name, parse_stablehlo
+from distir.frontends.stablehlo.parser import name_of, parse_stablehlo
 from distir.frontends.stablehlo.roles import Leaves, describe, unique_names
 
 SUFFIX = ".mlir"

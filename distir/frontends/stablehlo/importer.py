@@ -15,7 +15,7 @@ from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.stablehlo.converter import Converter
 from distir.frontends.stablehlo.parser import parse_stablehlo
-from distir.frontends.stablehlo.tensors import Tensor
+from distir.frontends.stablehlo.tensors import LazyTensor
 from distir.program import ENTRY, set_argument_attributes
 from distir.transforms.canonicalization import canonicalize
 
@@ -36,7 +36,7 @@ def convert_module(module: ModuleOp, source: str) -> ImportedModel:
     block = converter.entry
     for argument in function.body.block.args:
         block.insert_arg(argument.type, len(block.args))
-    operands = [Tensor.of(value) for value in block.args]
+    operands = [LazyTensor.of(value) for value in block.args]
     results = [
         converter.build.whole(result) for result in converter.inline(function, operands)
     ]

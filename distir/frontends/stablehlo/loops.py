@@ -9,31 +9,47 @@ share; rows that one loop writes and another reads never form a tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import AnyFloat
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
-from distir.frontends.stablehlo.parser import op_name
-from distir.frontends.stablehlo.registry import UnsupportedError
-from distir.frontends.stablehlo.tensors import Tensor
-
-if TYPE_CHECKING:
-    from distir.frontends.stablehlo.converter import Converter, Values
+from distir.frontends.stablehlo.assembly import op_name
+from distir.frontends.stablehlo.registry import (
+    ModuleConversion,
+    UnsupportedError,
+    Values,
+)
+from distir.frontends.stablehlo.tensors import LazyTensor
 
 MAX_ROUNDS = 4096
 """The most rounds of a loop: each becomes part of the program."""
 
 PLUMBING = frozenset(
     f"stablehlo.{name}"
-    for name in ["add", "broadcast_in_dim", "compare", "constant", "convert", "dynamic_slice", "dynamic_update_slice", "reshape", "return", "select", "slice", "subtract"]
+    for name in [
+        "add",
+        "broadcast_in_dim",
+        "compare",
+        "constant",
+        "convert",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "reshape",
+        "return",
+        "select",
+        "slice",
+        "subtract",
+    ]
 ) | {"func.return", "func.call"}
 """Ops of functions that only pick or replace a row."""
 
 
 def convert_loop(
-    converter: Converter, op: Operation, operands: Sequence[Tensor], outer: Values
-) -> list[Tensor]:
+    converter: ModuleConversion,
+    op: Operation,
+    operands: Sequence[LazyTensor],
+    outer: Values,
+) -> list[LazyTensor]:
     """
     Converts a loop, round by round, and returns its results. `outer` are the values
     that its regions may use. Raises UnsupportedError if the number of rounds is not
@@ -63,19 +79,19 @@ def convert_loop(
     raise UnsupportedError(f"it has more than {MAX_ROUNDS} rounds")
 
 
-def _written(converter: Converter, tensor: Tensor) -> Tensor:
+def _written(converter: ModuleConversion, tensor: LazyTensor) -> LazyTensor:
     """
     Returns a tensor that is written out, so that all rounds get it in one form.
     Counters, which are integers, stay known.
     """
     if not tensor.shape and not isinstance(tensor.element, AnyFloat):
         return tensor
-    return Tensor.of(converter.build.whole(tensor))
+    return LazyTensor.of(converter.build.whole(tensor))
 
 
 def _round(
-    converter: Converter, body: Block, state: Sequence[Tensor], outer: Values
-) -> list[Tensor]:
+    converter: ModuleConversion, body: Block, state: Sequence[LazyTensor], outer: Values
+) -> list[LazyTensor]:
     """Converts one round. What is more than the choice of rows becomes a call."""
     values = dict(outer)
     values.update(zip(body.args, state, strict=True))
@@ -93,7 +109,7 @@ def _round(
     return [values[value] for value in last.operands]
 
 
-def _is_plumbing(converter: Converter, call: Operation) -> bool:
+def _is_plumbing(converter: ModuleConversion, call: Operation) -> bool:
     """Whether a function only picks or replaces rows."""
     return all(
         op_name(op) in PLUMBING
@@ -102,7 +118,7 @@ def _is_plumbing(converter: Converter, call: Operation) -> bool:
     )
 
 
-def _carried(converter: Converter, body: Block) -> set[int]:
+def _carried(converter: ModuleConversion, body: Block) -> set[int]:
     """
     Returns the positions of what each round replaces as a whole: neither what stays the
     same, nor a tensor of which it replaces a row.
@@ -117,7 +133,7 @@ def _carried(converter: Converter, body: Block) -> set[int]:
     return found
 
 
-def _replaces_row(converter: Converter, value: SSAValue) -> bool:
+def _replaces_row(converter: ModuleConversion, value: SSAValue) -> bool:
     """Whether a value is a tensor with a part replaced."""
     if not isinstance(value, OpResult):
         return False

@@ -6,7 +6,27 @@ import re
 
 _WRAPPER = re.compile(r"^(\w+)\((.*)\)$")
 _TRANSFORMS = frozenset(
-    ["jit", "pjit", "jvp", "vmap", "transpose", "remat", "checkpoint", "rematted_computation", "closed_call", "custom_jvp", "custom_vjp", "custom_vjp_call", "custom_jvp_call", "shard_map", "while", "cond", "body", "scan", "branch"]
+    [
+        "jit",
+        "pjit",
+        "jvp",
+        "vmap",
+        "transpose",
+        "remat",
+        "checkpoint",
+        "rematted_computation",
+        "closed_call",
+        "custom_jvp",
+        "custom_vjp",
+        "custom_vjp_call",
+        "custom_jvp_call",
+        "shard_map",
+        "while",
+        "cond",
+        "body",
+        "scan",
+        "branch",
+    ]
 )
 """Words of JAX's own in the path of an op: what was done with the code around it."""
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
-from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import (
@@ -15,14 +13,12 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     NameLoc,
     StringAttr,
-    UnregisteredOp,
 )
 from xdsl.dialects.func import Func
 from xdsl.ir import Operation
-from xdsl.parser import Parser
 
 from distir.errors import DistIRError
-from distir.frontends.stablehlo.assembly import parse_pretty
+from distir.frontends.stablehlo.assembly import hlo_op
 from distir.text.number_parser import NumberParser
 from distir.text.parser import ProgramParser
 
@@ -95,28 +91,6 @@ def line_of(location: LocationAttr | None) -> str:
     if isinstance(location, FileLineColLoc) and location.line.data:
         return f"{location.filename.data}:{location.line.data}"
     return ""
-
-
-@cache
-def hlo_op(name: str) -> type[Operation]:
-    """Returns a class of ops called `name` that also reads the pretty form."""
-    base = UnregisteredOp.with_name(name)
-
-    class HloOp(base):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
-        @classmethod
-        def dialect_name(cls) -> str:
-            return name.partition(".")[0]
-
-        @classmethod
-        def parse(cls, parser: Parser) -> Any:
-            return parse_pretty(name, cls, parser)
-
-    return HloOp
-
-
-def op_name(op: Operation) -> str:
-    """Returns the name of an op, also of one whose dialect is not registered."""
-    return op.op_name.data if isinstance(op, UnregisteredOp) else op.name
 
 
 class StablehloParser(ProgramParser):

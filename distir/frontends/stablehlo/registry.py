@@ -4,17 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Operation
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.frontends.stablehlo import attributes
 from distir.frontends.stablehlo.builder import TensorBuilder
-from distir.frontends.stablehlo.tensors import Shape, Tensor
+from distir.frontends.stablehlo.tensors import Array, LazyTensor, Shape
 
-if TYPE_CHECKING:
-    from distir.frontends.stablehlo.converter import Converter
+Values = dict[SSAValue, LazyTensor]
+"""The tensors that values of StableHLO are."""
+
+
+class ModuleConversion(Protocol):
+    """The conversion of a module, as the conversions of its ops see it."""
+
+    build: TensorBuilder
+
+    def name_of(self, op: Operation) -> str:
+        """Returns the name of a StableHLO op."""
+        ...
+
+    def word(self, op: Operation, name: str) -> str:
+        """Returns the last word of an attribute of an op."""
+        ...
+
+    def constant(self, array: Array, element: Attribute) -> LazyTensor:
+        """Returns the tensor of a constant."""
+        ...
+
+    def callee(self, op: Operation) -> FuncOp:
+        """Returns the function that a call calls."""
+        ...
+
+    def call(
+        self, function: FuncOp, operands: Sequence[LazyTensor]
+    ) -> list[LazyTensor]:
+        """Calls a function, which is converted once for operands of one form."""
+        ...
+
+    def block(
+        self, block: Block, operands: Sequence[LazyTensor], outer: Values | None = None
+    ) -> list[LazyTensor]:
+        """Converts the ops of a block, and returns what it returns."""
+        ...
+
+    def op(self, op: Operation, values: Values) -> None:
+        """Converts one op, and adds its results to `values`."""
+        ...
 
 
 class UnsupportedError(Exception):
@@ -22,12 +61,12 @@ class UnsupportedError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class HloCall:
     """An op that is to be converted: the op, its operands, and where ops are added."""
 
-    converter: Converter
+    converter: ModuleConversion
     op: Operation
-    operands: Sequence[Tensor]
+    operands: Sequence[LazyTensor]
 
     @property
     def build(self) -> TensorBuilder:
@@ -71,7 +110,7 @@ class Call:
         return list(self.op.regions[index].block.ops)[:-1]
 
 
-Conversion = Callable[[Call], Tensor | Sequence[Tensor]]
+Conversion = Callable[[HloCall], LazyTensor | Sequence[LazyTensor]]
 
 CONVERSIONS: dict[str, Conversion] = {}
 """How each op is converted, by its name."""

@@ -2,7 +2,7 @@
 The values of a StableHLO program while it is converted.
 
 StableHLO writes out what ONNX leaves to broadcasting, and a scan writes its results
-into one tensor, row by row. A `Tensor` keeps both unwritten until an op needs them.
+into one tensor, row by row. A `LazyTensor` keeps both unwritten until an op needs them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class LazyTensor:
     """
     A value of a StableHLO program, of `shape` and element type `element`.
 
@@ -41,11 +41,11 @@ class Tensor:
     element: Attribute
     value: SSAValue | None = None
     array: Array | None = None
-    rows: tuple[Tensor | None, ...] = ()
-    rest: Tensor | None = None
+    rows: tuple[LazyTensor | None, ...] = ()
+    rest: LazyTensor | None = None
 
     @staticmethod
-    def known(array: Array, shape: Shape, element: Attribute) -> Tensor:
+    def known(array: Array, shape: Shape, element: Attribute) -> LazyTensor:
         """
         Returns the tensor of an array that broadcasts to `shape`. An array whose
         elements are all equal is kept as one element.
@@ -55,15 +55,15 @@ class Tensor:
             array = array.reshape(-1)[0]
         elif array.size == 1:
             array = array.reshape(())
-        return Tensor(shape, element, array=np.asarray(array))
+        return LazyTensor(shape, element, array=np.asarray(array))
 
     @staticmethod
-    def of(value: SSAValue, shape: Shape | None = None) -> Tensor:
+    def of(value: SSAValue, shape: Shape | None = None) -> LazyTensor:
         """Returns the tensor of a value, which broadcasts to `shape`."""
         type_ = value.type
         assert isinstance(type_, TensorType)
         own = type_.get_shape()
-        return Tensor(own if shape is None else shape, type_.element_type, value)
+        return LazyTensor(own if shape is None else shape, type_.element_type, value)
 
     @property
     def base(self) -> Shape:

@@ -6,12 +6,12 @@ from string import ascii_letters
 
 from xdsl.ir import SSAValue
 
-from distir.frontends.stablehlo.registry import Call, converts
-from distir.frontends.stablehlo.tensors import Tensor
+from distir.frontends.stablehlo.registry import HloCall, converts
+from distir.frontends.stablehlo.tensors import LazyTensor
 
 
 @converts("stablehlo.dot_general")
-def _dot_general(call: Call) -> Tensor:
+def _dot_general(call: HloCall) -> LazyTensor:
     found = call.numbers("dot_dimension_numbers")
     pairs = [
         (
@@ -24,25 +24,25 @@ def _dot_general(call: Call) -> Tensor:
 
 
 @converts("stablehlo.dot")
-def _dot(call: Call) -> Tensor:
+def _dot(call: HloCall) -> LazyTensor:
     rank = len(call.operands[0].shape)
     return product(call, [], [], [rank - 1], [0])
 
 
 def product(
-    call: Call,
+    call: HloCall,
     left_batch: list[int],
     right_batch: list[int],
     left_inner: list[int],
     right_inner: list[int],
-) -> Tensor:
+) -> LazyTensor:
     """
     Returns the sums of products over the inner dimensions: batch dimensions first, then
     the others of both sides. Plain products are a MatMul, others an Einsum.
     """
     build, element = call.build, call.element()
     left, right = (operand_of(call, i) for i in (0, 1))
-    ranks = [len(Tensor.of(value).shape) for value in (left, right)]
+    ranks = [len(LazyTensor.of(value).shape) for value in (left, right)]
     batch = list(range(len(left_batch)))
     plain = (
         left_batch == right_batch == batch
@@ -53,7 +53,7 @@ def product(
         and ranks[0] >= 2
     )
     if plain:
-        return Tensor.of(build.op("MatMul", [left, right], call.shape(), element))
+        return LazyTensor.of(build.op("MatMul", [left, right], call.shape(), element))
     letters = iter(ascii_letters)
     names = [[""] * rank for rank in ranks]
     for pair in ((left_batch, right_batch), (left_inner, right_inner)):
@@ -66,12 +66,12 @@ def product(
                 side[i] = next(letters)
                 result.append(side[i])
     equation = f"{''.join(names[0])},{''.join(names[1])}->{''.join(result)}"
-    return Tensor.of(
+    return LazyTensor.of(
         build.op("Einsum", [left, right], call.shape(), element, equation=equation)
     )
 
 
-def operand_of(call: Call, index: int) -> SSAValue:
+def operand_of(call: HloCall, index: int) -> SSAValue:
     """Returns an operand in the element type of the result, written out."""
     value = call.build.whole(call.operands[index])
     return call.build.cast(value, call.element())

@@ -10,14 +10,14 @@ import numpy as np
 from distir.frontends.stablehlo import attributes
 from distir.frontends.stablehlo.ops.contraction import operand_of
 from distir.frontends.stablehlo.ops.shape import padded, reversed_along, spread
-from distir.frontends.stablehlo.registry import Call, UnsupportedError, converts
-from distir.frontends.stablehlo.tensors import Tensor
+from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
+from distir.frontends.stablehlo.tensors import LazyTensor
 
 _SIDE = re.compile(r"\[([^\]]*)\]")
 
 
 @converts("stablehlo.convolution")
-def _convolution(call: Call) -> Tensor:
+def _convolution(call: HloCall) -> LazyTensor:
     """
     Converts a convolution to a Conv of [batch, features, ...] by [outputs, inputs,
     ...]. A gradient is a convolution too: that of the input has holes between the rows
@@ -32,7 +32,7 @@ def _convolution(call: Call) -> Tensor:
     places = [str(dim) for dim in range(rank)]
     lhs = build.transpose(operand_of(call, 0), _order(left, ["b", "f", *places]))
     rhs = build.transpose(operand_of(call, 1), _order(right, ["o", "i", *places]))
-    zero = Tensor.known(np.array(0), (), element)
+    zero = LazyTensor.known(np.array(0), (), element)
     for dim, step in enumerate(call.integers("lhs_dilation")):
         if step > 1:
             lhs = spread(call, lhs, zero, dim + 2, step - 1)
@@ -56,7 +56,7 @@ def _convolution(call: Call) -> Tensor:
         group=call.integer("feature_group_count", 1),
     )
     names = ["b", "f", *places]
-    return Tensor.of(build.transpose(value, [names.index(name) for name in out]))
+    return LazyTensor.of(build.transpose(value, [names.index(name) for name in out]))
 
 
 def _order(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
@@ -65,7 +65,7 @@ def _order(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
 
 
 @converts("stablehlo.reduce_window")
-def _reduce_window(call: Call) -> Sequence[Tensor]:
+def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
     """Converts pooling over [batch, ..., features], windows along all but two."""
     window = call.integers("window_dimensions")
     rank = len(window)
@@ -82,7 +82,7 @@ def _reduce_window(call: Call) -> Sequence[Tensor]:
     build, element = call.build, call.element()
     order = [*still, *moved]
     value = build.transpose(build.whole(call.operands[0]), order)
-    sizes = Tensor.of(value).shape
+    sizes = LazyTensor.of(value).shape
     places = sizes[len(still) :]
     merged = (int(np.prod(sizes[: len(still) - 1])), sizes[len(still) - 1], *places)
     value = build.reshape(value, merged)
@@ -106,7 +106,7 @@ def _reduce_window(call: Call) -> Sequence[Tensor]:
     value = build.transpose(
         build.reshape(value, out), [order.index(dim) for dim in range(rank)]
     )
-    return [Tensor.of(value)]
+    return [LazyTensor.of(value)]
 
 
 _POOLING = ("stablehlo.add", "stablehlo.maximum")

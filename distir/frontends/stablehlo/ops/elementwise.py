@@ -12,8 +12,8 @@ from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.frontends.stablehlo import attributes
-from distir.frontends.stablehlo.registry import Call, UnsupportedError, converts
-from distir.frontends.stablehlo.tensors import Array, Tensor
+from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
+from distir.frontends.stablehlo.tensors import Array, LazyTensor
 
 FOLDED = 64
 """The most elements of a result that is computed from constants while converting."""
@@ -102,15 +102,21 @@ COMPARED = {
 
 
 def combined(
-    call: Call, name: str, operands: Sequence[Tensor], element: Attribute, **attrs: Any
-) -> Tensor:
+    call: HloCall,
+    name: str,
+    operands: Sequence[LazyTensor],
+    element: Attribute,
+    **attrs: Any,
+) -> LazyTensor:
     """Returns an elementwise ONNX op of tensors, none of which is written out."""
     values = [call.build.base(operand) for operand in operands]
     shape = np.broadcast_shapes(*[operand.base for operand in operands])
-    return Tensor.of(call.build.op(name, values, shape, element, **attrs), call.shape())
+    return LazyTensor.of(
+        call.build.op(name, values, shape, element, **attrs), call.shape()
+    )
 
 
-def folded(call: Call, compute: Callable[..., Any] | None) -> Tensor | None:
+def folded(call: HloCall, compute: Callable[..., Any] | None) -> LazyTensor | None:
     """Returns the result if all operands are known and it is small, or None."""
     arrays = [operand.array for operand in call.operands]
     if compute is None or any(array is None for array in arrays):
@@ -119,7 +125,7 @@ def folded(call: Call, compute: Callable[..., Any] | None) -> Tensor | None:
     if np.prod(np.broadcast_shapes(*[a.shape for a in known])) > FOLDED:
         return None
     with np.errstate(all="ignore"):
-        return Tensor.known(compute(*known), call.shape(), call.element())
+        return LazyTensor.known(compute(*known), call.shape(), call.element())
 
 
 def is_integer(element: Attribute) -> bool:
@@ -127,7 +133,7 @@ def is_integer(element: Attribute) -> bool:
     return isinstance(element, IntegerType) and element != i1
 
 
-def _elementwise(call: Call, *, name: str, operator: str) -> Tensor:
+def _elementwise(call: HloCall, *, name: str, operator: str) -> LazyTensor:
     found = folded(call, FOLDS.get(name))
     if found is not None:
         return found
@@ -137,7 +143,7 @@ def _elementwise(call: Call, *, name: str, operator: str) -> Tensor:
     return combined(call, operator, call.operands, call.element())
 
 
-def _neutral(name: str, operands: Sequence[Tensor]) -> Tensor | None:
+def _neutral(name: str, operands: Sequence[LazyTensor]) -> LazyTensor | None:
     """
     Returns the operand that the op leaves as it is, such as x in x + 0, or None.
 
@@ -164,7 +170,7 @@ for _name, _operator in CHLO.items():
 
 
 @converts("stablehlo.and", "stablehlo.or", "stablehlo.xor", "stablehlo.not")
-def _logical(call: Call) -> Tensor:
+def _logical(call: HloCall) -> LazyTensor:
     name = call.converter.name_of(call.op).removeprefix("stablehlo.")
     truth = call.element() == i1
     compute = FOLDS[name]
@@ -178,13 +184,13 @@ def _logical(call: Call) -> Tensor:
 
 
 @converts("stablehlo.constant")
-def _constant(call: Call) -> Tensor:
+def _constant(call: HloCall) -> LazyTensor:
     array = attributes.array(call.attribute("value"))
     return call.converter.constant(array, call.element())
 
 
 @converts("stablehlo.compare")
-def _compare(call: Call) -> Tensor:
+def _compare(call: HloCall) -> LazyTensor:
     direction = call.word("comparison_direction")
     found = folded(call, COMPARED[direction])
     if found is not None:
@@ -196,7 +202,7 @@ def _compare(call: Call) -> Tensor:
 
 
 @converts("stablehlo.select")
-def _select(call: Call) -> Tensor:
+def _select(call: HloCall) -> LazyTensor:
     found = folded(call, np.where)
     if found is not None:
         return found
@@ -207,66 +213,68 @@ def _select(call: Call) -> Tensor:
 
 
 @converts("stablehlo.convert")
-def _convert(call: Call) -> Tensor:
+def _convert(call: HloCall) -> LazyTensor:
     [operand], element = call.operands, call.element()
     if operand.element == element:
         return operand
     if operand.array is not None:
         array = operand.array.astype(numpy_dtype(element))
-        return Tensor.known(array, operand.shape, element)
-    return Tensor.of(call.build.cast(call.build.base(operand), element), operand.shape)
+        return LazyTensor.known(array, operand.shape, element)
+    return LazyTensor.of(
+        call.build.cast(call.build.base(operand), element), operand.shape
+    )
 
 
 @converts(
     "stablehlo.reduce_precision", "stablehlo.optimization_barrier", "stablehlo.copy"
 )
-def _same(call: Call) -> Sequence[Tensor]:
+def _same(call: HloCall) -> Sequence[LazyTensor]:
     if call.attribute("mantissa_bits") is not None:
         raise UnsupportedError("it rounds to a format that is no element type")
     return call.operands
 
 
 @converts("stablehlo.rsqrt")
-def _rsqrt(call: Call) -> Tensor:
+def _rsqrt(call: HloCall) -> LazyTensor:
     root = combined(call, "Sqrt", call.operands, call.element())
     return combined(call, "Reciprocal", [root], call.element())
 
 
 @converts("stablehlo.exponential_minus_one")
-def _expm1(call: Call) -> Tensor:
+def _expm1(call: HloCall) -> LazyTensor:
     power = combined(call, "Exp", call.operands, call.element())
     return combined(call, "Sub", [power, one_of(call)], call.element())
 
 
 @converts("stablehlo.log_plus_one")
-def _log1p(call: Call) -> Tensor:
+def _log1p(call: HloCall) -> LazyTensor:
     more = combined(call, "Add", [*call.operands, one_of(call)], call.element())
     return combined(call, "Log", [more], call.element())
 
 
 @converts("chlo.square")
-def _square(call: Call) -> Tensor:
+def _square(call: HloCall) -> LazyTensor:
     return combined(call, "Mul", [*call.operands, *call.operands], call.element())
 
 
 @converts("stablehlo.cbrt")
-def _cbrt(call: Call) -> Tensor:
+def _cbrt(call: HloCall) -> LazyTensor:
     element = call.element()
     sign = combined(call, "Sign", call.operands, element)
     size = combined(call, "Abs", call.operands, element)
-    third = Tensor.known(np.array(1 / 3), (), element)
+    third = LazyTensor.known(np.array(1 / 3), (), element)
     return combined(
         call, "Mul", [sign, combined(call, "Pow", [size, third], element)], element
     )
 
 
-def one_of(call: Call) -> Tensor:
+def one_of(call: HloCall) -> LazyTensor:
     """Returns the number 1 in the type of the op's result."""
-    return Tensor.known(np.array(1), (), call.element())
+    return LazyTensor.known(np.array(1), (), call.element())
 
 
 @converts("stablehlo.is_finite")
-def _is_finite(call: Call) -> Tensor:
+def _is_finite(call: HloCall) -> LazyTensor:
     [operand] = call.operands
     infinite = combined(call, "IsInf", [operand], i1)
     missing = combined(call, "IsNaN", [operand], i1)
@@ -274,12 +282,12 @@ def _is_finite(call: Call) -> Tensor:
 
 
 @converts("stablehlo.remainder")
-def _remainder(call: Call) -> Tensor:
+def _remainder(call: HloCall) -> LazyTensor:
     return combined(call, "Mod", call.operands, call.element(), fmod=1)
 
 
 @converts("stablehlo.clamp")
-def _clamp(call: Call) -> Tensor:
+def _clamp(call: HloCall) -> LazyTensor:
     low, operand, high = call.operands
     more = combined(call, "Max", [operand, low], call.element())
     return combined(call, "Min", [more, high], call.element())
@@ -290,7 +298,7 @@ def _clamp(call: Call) -> Tensor:
     "stablehlo.shift_right_logical",
     "stablehlo.shift_right_arithmetic",
 )
-def _shift(call: Call) -> Tensor:
+def _shift(call: HloCall) -> LazyTensor:
     name, element = call.converter.name_of(call.op), call.element()
     assert isinstance(element, IntegerType)
     if element.signedness.data != Signedness.UNSIGNED:
@@ -309,17 +317,17 @@ def _shift(call: Call) -> Tensor:
 
 
 @converts("stablehlo.iota")
-def _iota(call: Call) -> Tensor:
+def _iota(call: HloCall) -> LazyTensor:
     dim, shape = call.integer("iota_dimension"), call.shape()
     element, size = call.element(), call.shape()[call.integer("iota_dimension")]
     place = (size, *[1] * (len(shape) - dim - 1))
     if size <= FOLDED:
         array = np.arange(size).reshape(place)
-        return Tensor.known(array, shape, element)
-    return Tensor.of(call.build.reshape(_range(call, size, element), place), shape)
+        return LazyTensor.known(array, shape, element)
+    return LazyTensor.of(call.build.reshape(_range(call, size, element), place), shape)
 
 
-def _range(call: Call, size: int, element: Attribute) -> SSAValue:
+def _range(call: HloCall, size: int, element: Attribute) -> SSAValue:
     from xdsl.dialects.builtin import i64
 
     build = call.build

@@ -9,12 +9,12 @@ from xdsl.dialects.builtin import i1, i64
 from xdsl.ir import SSAValue
 
 from distir.frontends.stablehlo.ops.shape import sliced
-from distir.frontends.stablehlo.registry import Call, converts
-from distir.frontends.stablehlo.tensors import Tensor
+from distir.frontends.stablehlo.registry import HloCall, converts
+from distir.frontends.stablehlo.tensors import LazyTensor
 
 
 @converts("stablehlo.dynamic_slice")
-def _dynamic_slice(call: Call) -> Tensor:
+def _dynamic_slice(call: HloCall) -> LazyTensor:
     operand, *starts = call.operands
     sizes = call.integers("slice_sizes")
     known = known_starts(starts, operand.shape, sizes)
@@ -35,12 +35,12 @@ def _dynamic_slice(call: Call) -> Tensor:
             value = call.build.op(
                 "Gather", [value, places], shape, operand.element, axis=dim
             )
-            found = Tensor.of(value)
+            found = LazyTensor.of(value)
     return found
 
 
 def known_starts(
-    starts: Sequence[Tensor], shape: Sequence[int], sizes: Sequence[int]
+    starts: Sequence[LazyTensor], shape: Sequence[int], sizes: Sequence[int]
 ) -> list[int | None]:
     """
     Returns where a slice begins in each dimension, moved as StableHLO does so that it
@@ -53,7 +53,7 @@ def known_starts(
     return found
 
 
-def positions(call: Call, start: Tensor, size: int, whole: int) -> SSAValue:
+def positions(call: HloCall, start: LazyTensor, size: int, whole: int) -> SSAValue:
     """Returns the positions from `start` on, [size], moved so that they fit."""
     build = call.build
     first = clamped(call, build.cast(build.base(start), i64), whole - size)
@@ -63,14 +63,14 @@ def positions(call: Call, start: Tensor, size: int, whole: int) -> SSAValue:
     return build.op("Add", [steps, first], (size,), i64)
 
 
-def _count(call: Call, size: int) -> SSAValue:
+def _count(call: HloCall, size: int) -> SSAValue:
     ends = [call.build.integer(value) for value in (0, size, 1)]
     return call.build.op("Range", ends, (size,), i64)
 
 
-def clamped(call: Call, value: SSAValue, highest: int) -> SSAValue:
+def clamped(call: HloCall, value: SSAValue, highest: int) -> SSAValue:
     """Returns integers moved into 0 to `highest`."""
-    own = Tensor.of(value)
+    own = LazyTensor.of(value)
     bounds = [
         call.build.constant(np.array(bound), own.element) for bound in (0, highest)
     ]
@@ -79,7 +79,7 @@ def clamped(call: Call, value: SSAValue, highest: int) -> SSAValue:
 
 
 @converts("stablehlo.dynamic_update_slice")
-def _dynamic_update_slice(call: Call) -> Tensor:
+def _dynamic_update_slice(call: HloCall) -> LazyTensor:
     operand, update, *starts = call.operands
     known = known_starts(starts, operand.shape, update.shape)
     if update.shape == operand.shape:
@@ -93,26 +93,28 @@ def _dynamic_update_slice(call: Call) -> Tensor:
     value, part = build.whole(operand), build.whole(update)
     cut = [dim for dim, size in enumerate(update.shape) if size != operand.shape[dim]]
     if len(cut) == 1 and known[cut[0]] is not None:
-        return Tensor.of(_replaced(call, value, part, cut[0], known[cut[0]] or 0))
+        return LazyTensor.of(_replaced(call, value, part, cut[0], known[cut[0]] or 0))
     return _replaced_where(call, operand, update, starts)
 
 
-def _row_replaced(operand: Tensor, update: Tensor, index: int) -> Tensor | None:
+def _row_replaced(
+    operand: LazyTensor, update: LazyTensor, index: int
+) -> LazyTensor | None:
     """Returns the tensor with one row replaced, unwritten, or None for other parts."""
     if update.shape != (1, *operand.shape[1:]):
         return None
     rows = list(operand.rows) or [None] * operand.shape[0]
     rows[index] = update
     rest = operand if operand.rest is None else operand.rest
-    return Tensor(operand.shape, operand.element, rows=tuple(rows), rest=rest)
+    return LazyTensor(operand.shape, operand.element, rows=tuple(rows), rest=rest)
 
 
 def _replaced(
-    call: Call, value: SSAValue, part: SSAValue, dim: int, start: int
+    call: HloCall, value: SSAValue, part: SSAValue, dim: int, start: int
 ) -> SSAValue:
     """Returns a value with a part along one dimension replaced."""
-    build, own = call.build, Tensor.of(value)
-    end = start + Tensor.of(part).shape[dim]
+    build, own = call.build, LazyTensor.of(value)
+    end = start + LazyTensor.of(part).shape[dim]
     pieces: list[SSAValue] = []
     for low, high in ((0, start), (end, own.shape[dim])):
         starts, limits = [0] * len(own.shape), list(own.shape)
@@ -124,8 +126,8 @@ def _replaced(
 
 
 def _replaced_where(
-    call: Call, operand: Tensor, update: Tensor, starts: Sequence[Tensor]
-) -> Tensor:
+    call: HloCall, operand: LazyTensor, update: LazyTensor, starts: Sequence[LazyTensor]
+) -> LazyTensor:
     """
     Returns a tensor with a part replaced whose place is not known: along each dimension
     the elements of the part are looked up, and taken where they belong.
@@ -140,7 +142,7 @@ def _replaced_where(
         start = build.cast(build.base(starts[dim]), i64)
         start = clamped(call, start, whole - size)
         offset = build.op("Sub", [_count(call, whole), start], (whole,), i64)
-        shape = list(Tensor.of(value).shape)
+        shape = list(LazyTensor.of(value).shape)
         shape[dim] = whole
         own = clamped(call, offset, size - 1)
         value = build.op("Gather", [value, own], shape, update.element, axis=dim)
@@ -149,9 +151,9 @@ def _replaced_where(
         if inside is None:
             inside = same
         else:
-            both = np.broadcast_shapes(Tensor.of(inside).shape, place)
+            both = np.broadcast_shapes(LazyTensor.of(inside).shape, place)
             inside = build.op("And", [inside, same], both, i1)
     if inside is None:
         return update
     inputs = [inside, value, build.whole(operand)]
-    return Tensor.of(build.op("Where", inputs, operand.shape, operand.element))
+    return LazyTensor.of(build.op("Where", inputs, operand.shape, operand.element))

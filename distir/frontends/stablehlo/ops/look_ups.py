@@ -12,8 +12,8 @@ from xdsl.ir import SSAValue
 from distir.dialects.tensors import tensor_of
 from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
 from distir.frontends.stablehlo.ops.indexing import clamped
-from distir.frontends.stablehlo.registry import Call, UnsupportedError, converts
-from distir.frontends.stablehlo.tensors import Shape, Tensor
+from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
+from distir.frontends.stablehlo.tensors import LazyTensor, Shape
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class LookUp:
         )
 
 
-def _gather_look_up(call: Call) -> LookUp:
+def _gather_look_up(call: HloCall) -> LookUp:
     found = call.numbers("dimension_numbers")
     table, indices = (operand.shape for operand in call.operands)
     return LookUp(
@@ -90,7 +90,7 @@ def _gather_look_up(call: Call) -> LookUp:
     )
 
 
-def _scatter_look_up(call: Call) -> LookUp:
+def _scatter_look_up(call: HloCall) -> LookUp:
     found = call.numbers("scatter_dimension_numbers")
     table, indices, rows = (operand.shape for operand in call.operands)
     window = found.get("update_window_dims", [])
@@ -122,7 +122,7 @@ class Indices:
     inside: SSAValue | None
 
 
-def _indices(call: Call, found: LookUp, with_inside: bool) -> Indices:
+def _indices(call: HloCall, found: LookUp, with_inside: bool) -> Indices:
     """Returns the numbers of the indices, each [...places], moved into range."""
     build, operand = call.build, call.operands[1]
     places = [found.indices[dim] for dim in found.places]
@@ -146,7 +146,7 @@ def _indices(call: Call, found: LookUp, with_inside: bool) -> Indices:
 
 
 @converts("stablehlo.gather")
-def _gather(call: Call) -> Tensor:
+def _gather(call: HloCall) -> LazyTensor:
     found, build = _gather_look_up(call), call.build
     table = build.whole(call.operands[0])
     if found.along_all:
@@ -157,9 +157,9 @@ def _gather(call: Call) -> Tensor:
         places = [found.indices[dim] for dim in found.places]
         shape = [*found.table[:axis], *places, *found.table[axis + 1 :]]
         value = build.op("Gather", [table, index], shape, call.element(), axis=axis)
-        return Tensor.of(build.transpose(value, _row_order(found, axis)))
+        return LazyTensor.of(build.transpose(value, _row_order(found, axis)))
     value = _gather_tuples(call, found, table)
-    return Tensor.of(value)
+    return LazyTensor.of(value)
 
 
 def _row_order(found: LookUp, axis: int) -> list[int]:
@@ -190,7 +190,9 @@ def _along_order(found: LookUp, axis: int) -> tuple[list[int], list[int]]:
     return order, [i for i in range(len(place)) if i not in order]
 
 
-def _aligned_places(call: Call, found: LookUp, value: SSAValue, axis: int) -> SSAValue:
+def _aligned_places(
+    call: HloCall, found: LookUp, value: SSAValue, axis: int
+) -> SSAValue:
     """
     Returns a value of shape `places` with the dimensions of the table; along `axis`
     are the places that belong to no dimension of the table.
@@ -198,24 +200,24 @@ def _aligned_places(call: Call, found: LookUp, value: SSAValue, axis: int) -> SS
     order, free = _along_order(found, axis)
     moved = [*[d for d in order[:axis]], *free, *[d for d in order[axis + 1 :]]]
     value = call.build.transpose(value, moved)
-    sizes = Tensor.of(value).shape
+    sizes = LazyTensor.of(value).shape
     after = axis + len(free)
     merged = int(np.prod(sizes[axis:after], dtype=np.int64))
     return call.build.reshape(value, (*sizes[:axis], merged, *sizes[after:]))
 
 
-def _gather_along(call: Call, found: LookUp, table: SSAValue) -> Tensor:
+def _gather_along(call: HloCall, found: LookUp, table: SSAValue) -> LazyTensor:
     """Converts what `jnp.take_along_axis` is."""
     axis, build = found.axis, call.build
     assert axis is not None
     [index] = _indices(call, found, False).values
     index = _aligned_places(call, found, index, axis)
-    shape = Tensor.of(index).shape
+    shape = LazyTensor.of(index).shape
     value = build.op("GatherElements", [table, index], shape, call.element(), axis=axis)
-    return Tensor.of(_places_again(call, found, value, axis))
+    return LazyTensor.of(_places_again(call, found, value, axis))
 
 
-def _places_again(call: Call, found: LookUp, value: SSAValue, axis: int) -> SSAValue:
+def _places_again(call: HloCall, found: LookUp, value: SSAValue, axis: int) -> SSAValue:
     """Returns a value with the table's dimensions in the shape of the places."""
     order, free = _along_order(found, axis)
     sizes = [found.indices[dim] for dim in found.places]
@@ -263,7 +265,7 @@ def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
     return [*batch, *indexed, *others], order
 
 
-def _tuples(call: Call, found: LookUp, indices: Indices) -> SSAValue:
+def _tuples(call: HloCall, found: LookUp, indices: Indices) -> SSAValue:
     """Returns indices as tuples: [...batch, ...own places, numbers]."""
     build = call.build
     place = {dim: i for i, dim in enumerate(found.places)}
@@ -272,19 +274,19 @@ def _tuples(call: Call, found: LookUp, indices: Indices) -> SSAValue:
     parts: list[SSAValue] = []
     for value in indices.values:
         value = build.cast(build.transpose(value, order), i64)
-        parts.append(build.reshape(value, (*Tensor.of(value).shape, 1)))
+        parts.append(build.reshape(value, (*LazyTensor.of(value).shape, 1)))
     return build.concatenated(parts, len(order))
 
 
-def _gather_tuples(call: Call, found: LookUp, table: SSAValue) -> SSAValue:
+def _gather_tuples(call: HloCall, found: LookUp, table: SSAValue) -> SSAValue:
     """Converts a look-up by tuples of indices."""
     build = call.build
     table_order, order = _tuple_form(found)
     tuples = _tuples(call, found, _indices(call, found, False))
     table = build.transpose(table, table_order)
     batch = len(found.table_batch)
-    places = Tensor.of(tuples).shape[:-1]
-    rest = Tensor.of(table).shape[batch + len(found.indexed) :]
+    places = LazyTensor.of(tuples).shape[:-1]
+    rest = LazyTensor.of(table).shape[batch + len(found.indexed) :]
     value = build.op(
         "GatherND", [table, tuples], (*places, *rest), call.element(), batch_dims=batch
     )
@@ -293,7 +295,7 @@ def _gather_tuples(call: Call, found: LookUp, table: SSAValue) -> SSAValue:
 
 
 @converts("stablehlo.scatter")
-def _scatter(call: Call) -> Sequence[Tensor]:
+def _scatter(call: HloCall) -> Sequence[LazyTensor]:
     if len(call.operands) != 3:
         raise UnsupportedError("it scatters into several tensors at once")
     body = [call.converter.name_of(op) for op in call.body()]
@@ -308,7 +310,7 @@ def _scatter(call: Call) -> Sequence[Tensor]:
     )
 
 
-def _scatter_sum(call: Call, found: LookUp) -> Tensor:
+def _scatter_sum(call: HloCall, found: LookUp) -> LazyTensor:
     """Converts what the gradient of a look-up is: rows are added at their places."""
     build, element = call.build, call.element()
     start, rows = call.operands[0], build.whole(call.operands[2])
@@ -339,16 +341,16 @@ def _scatter_sum(call: Call, found: LookUp) -> Tensor:
     return _added(call, start, build.add(op).results[0])
 
 
-def _added(call: Call, start: Tensor, value: SSAValue) -> Tensor:
+def _added(call: HloCall, start: LazyTensor, value: SSAValue) -> LazyTensor:
     """Returns a value added to where a scatter starts from, unless that is zero."""
     if start.scalar is not None and not start.scalar:
-        return Tensor.of(value)
+        return LazyTensor.of(value)
     inputs = [call.build.base(start), value]
-    return Tensor.of(call.build.op("Add", inputs, call.shape(), call.element()))
+    return LazyTensor.of(call.build.op("Add", inputs, call.shape(), call.element()))
 
 
 def _scatter_tuples(
-    call: Call, found: LookUp, rows: SSAValue, indices: Indices
+    call: HloCall, found: LookUp, rows: SSAValue, indices: Indices
 ) -> SSAValue:
     """Converts sums at places that tuples of indices name."""
     build = call.build
@@ -365,7 +367,7 @@ def _scatter_tuples(
 
 
 def _rows_in_tuple_order(
-    call: Call, found: LookUp, rows: SSAValue, order: Sequence[int]
+    call: HloCall, found: LookUp, rows: SSAValue, order: Sequence[int]
 ) -> SSAValue:
     """Returns rows as [...batch, ...own places, ...others]."""
     sizes = [size for size, dim in zip(found.rows, order, strict=True) if dim >= 0]
@@ -375,12 +377,12 @@ def _rows_in_tuple_order(
 
 
 def _rows_inside(
-    call: Call, found: LookUp, rows: SSAValue, inside: SSAValue | None
+    call: HloCall, found: LookUp, rows: SSAValue, inside: SSAValue | None
 ) -> SSAValue:
     """Returns rows with zeros for those whose index is out of range."""
     if inside is None:
         return rows
-    build, own = call.build, Tensor.of(rows)
+    build, own = call.build, LazyTensor.of(rows)
     places = [dim for dim in range(len(own.shape)) if dim not in found.window]
     shape = [size if dim in places else 1 for dim, size in enumerate(own.shape)]
     inputs = [
@@ -391,7 +393,7 @@ def _rows_inside(
     return build.op("Where", inputs, own.shape, own.element)
 
 
-def _scatter_set(call: Call, found: LookUp) -> Tensor:
+def _scatter_set(call: HloCall, found: LookUp) -> LazyTensor:
     """Converts what `x.at[i].set(y)` is: rows replace those at their places."""
     build, element = call.build, call.element()
     indices = _indices(call, found, True)
@@ -401,7 +403,7 @@ def _scatter_set(call: Call, found: LookUp) -> Tensor:
     if found.table_batch:
         raise UnsupportedError("it replaces elements in several tables")
     # Rows out of range are those of one more index, which is then cut off.
-    shape = list(Tensor.of(table).shape)
+    shape = list(LazyTensor.of(table).shape)
     pads = [0] * 2 * len(shape)
     pads[len(shape)] = 1
     zero = build.constant(np.array(0), element)
@@ -410,13 +412,13 @@ def _scatter_set(call: Call, found: LookUp) -> Tensor:
     place = build.cast(indices.values[0], i64)
     assert indices.inside is not None
     last = build.integer(shape[0])
-    sizes = Tensor.of(place).shape
+    sizes = LazyTensor.of(place).shape
     place = build.op("Where", [indices.inside, place, last], sizes, i64)
     tuples = _tuples(call, found, Indices([place, *indices.values[1:]], None))
     value = build.op(
-        "ScatterND", [table, tuples, rows], Tensor.of(table).shape, element
+        "ScatterND", [table, tuples, rows], LazyTensor.of(table).shape, element
     )
     value = build.slice(value, [0] * len(shape), shape)
-    return Tensor.of(
+    return LazyTensor.of(
         build.transpose(value, [table_order.index(d) for d in range(len(shape))])
     )

@@ -9,52 +9,48 @@ from xdsl.dialects.builtin import AnyFloat, i1, i32, i64
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_ops.values import numpy_dtype
-from distir.frontends.stablehlo.registry import Call, UnsupportedError, converts
-from distir.frontends.stablehlo.tensors import Shape, Tensor, count
+from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
+from distir.frontends.stablehlo.tensors import LazyTensor, Shape, count
 
 REDUCTIONS = {
-    "stablehlo.add": "ReduceSum",
-    "stablehlo.multiply": "ReduceProd",
-    "stablehlo.maximum": "ReduceMax",
-    "stablehlo.minimum": "ReduceMin",
-    "stablehlo.and": "ReduceMin",
-    "stablehlo.or": "ReduceMax",
+    "stablehlo.add": ("ReduceSum", "Add"),
+    "stablehlo.multiply": ("ReduceProd", "Mul"),
+    "stablehlo.maximum": ("ReduceMax", "Max"),
+    "stablehlo.minimum": ("ReduceMin", "Min"),
+    "stablehlo.and": ("ReduceMin", "Min"),
+    "stablehlo.or": ("ReduceMax", "Max"),
 }
-"""The ONNX operator of a reduction, by the op that combines two elements."""
-
-COMBINATIONS = {
-    "ReduceSum": "Add",
-    "ReduceProd": "Mul",
-    "ReduceMax": "Max",
-    "ReduceMin": "Min",
-}
+"""
+The ONNX operators of a reduction, and of a combination of two of its results, by the op
+that combines two elements.
+"""
 
 
 @converts("stablehlo.reduce")
-def _reduce(call: Call) -> Sequence[Tensor]:
+def _reduce(call: HloCall) -> Sequence[LazyTensor]:
     dims, body = call.integers("dimensions"), call.body()
     half = len(call.operands) // 2
     if half == 2:
         return _extreme_with_position(call, dims)
     if half != 1 or len(body) != 1:
         raise UnsupportedError("it reduces with more than one op")
-    operator = REDUCTIONS.get(call.converter.name_of(body[0]))
-    if operator is None:
+    known = REDUCTIONS.get(call.converter.name_of(body[0]))
+    if known is None:
         raise UnsupportedError(
             f"it reduces with {call.converter.name_of(body[0])}; sums, products, "
             f"minima, maxima, `and` and `or` are known"
         )
+    operator, combine = known
     operand, start = call.operands
     value = reduced(call, operand, operator, dims)
     if not _is_neutral(operator, start):
-        combine = COMBINATIONS[operator]
         inputs = [call.build.base(value), call.build.base(start)]
         both = call.build.op(combine, inputs, value.base, value.element)
-        value = Tensor.of(both, value.shape)
+        value = LazyTensor.of(both, value.shape)
     return [value]
 
 
-def _is_neutral(operator: str, start: Tensor) -> bool:
+def _is_neutral(operator: str, start: LazyTensor) -> bool:
     """Whether a reduction that starts from `start` is that of its operand alone."""
     number = start.scalar
     if number is None:
@@ -70,7 +66,9 @@ def _is_neutral(operator: str, start: Tensor) -> bool:
     return int(number) == (info.min if lowest else info.max)
 
 
-def reduced(call: Call, operand: Tensor, operator: str, dims: Sequence[int]) -> Tensor:
+def reduced(
+    call: HloCall, operand: LazyTensor, operator: str, dims: Sequence[int]
+) -> LazyTensor:
     """Returns a reduction of a tensor over dimensions, which go."""
     shape = tuple(s for dim, s in enumerate(operand.shape) if dim not in dims)
     element = operand.element
@@ -90,14 +88,14 @@ def reduced(call: Call, operand: Tensor, operator: str, dims: Sequence[int]) -> 
         times = call.build.constant(np.array(copies), element)
         name = "Mul" if operator == "ReduceSum" else "Pow"
         value = call.build.op(name, [value, times], base, element)
-    return Tensor.of(value, shape)
+    return LazyTensor.of(value, shape)
 
 
 def reduction(
-    call: Call, value: SSAValue, operator: str, dims: Sequence[int]
+    call: HloCall, value: SSAValue, operator: str, dims: Sequence[int]
 ) -> SSAValue:
     """Returns a reduction over dimensions, which stay with the size 1."""
-    own = Tensor.of(value)
+    own = LazyTensor.of(value)
     shape = [1 if dim in dims else size for dim, size in enumerate(own.shape)]
     build, element = call.build, own.element
     narrow = element if element == i1 else None
@@ -110,7 +108,7 @@ def reduction(
     return value if narrow is None else build.cast(value, narrow)
 
 
-def _extreme_with_position(call: Call, dims: Sequence[int]) -> Sequence[Tensor]:
+def _extreme_with_position(call: HloCall, dims: Sequence[int]) -> Sequence[LazyTensor]:
     """Converts what `jnp.argmax` and `jnp.argmin` are: a reduction of pairs."""
     operand, places = call.operands[:2]
     names = {call.converter.name_of(op) for op in call.body()}
@@ -133,15 +131,15 @@ def _extreme_with_position(call: Call, dims: Sequence[int]) -> Sequence[Tensor]:
     dim, build = dims[0], call.build
     value = build.whole(operand)
     extreme = reduced(
-        call, Tensor.of(value), "ReduceMax" if highest else "ReduceMin", dims
+        call, LazyTensor.of(value), "ReduceMax" if highest else "ReduceMin", dims
     )
     name = "ArgMax" if highest else "ArgMin"
     shape = call.shape(1)
     place = build.op(name, [value], shape, i64, axis=dim, keepdims=0)
-    return [extreme, Tensor.of(build.cast(place, call.element(1)))]
+    return [extreme, LazyTensor.of(build.cast(place, call.element(1)))]
 
 
-def _counts_up(places: Tensor, dim: int) -> bool:
+def _counts_up(places: LazyTensor, dim: int) -> bool:
     """Whether a tensor holds the positions along a dimension, as `iota` does."""
     size = places.shape[dim]
     expected: Shape = tuple(size if d == dim else 1 for d in range(len(places.shape)))

@@ -8,27 +8,29 @@ import numpy as np
 from xdsl.dialects.builtin import i1
 from xdsl.ir import SSAValue
 
-from distir.frontends.stablehlo.registry import Call, UnsupportedError, converts
-from distir.frontends.stablehlo.tensors import Shape, Tensor, count
+from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
+from distir.frontends.stablehlo.tensors import LazyTensor, Shape, count
 
 
 @converts("stablehlo.broadcast_in_dim")
-def _broadcast(call: Call) -> Tensor:
+def _broadcast(call: HloCall) -> LazyTensor:
     [operand] = call.operands
     dims, shape = call.integers("broadcast_dimensions"), call.shape()
     return broadcast(call, operand, dims, shape)
 
 
-def broadcast(call: Call, operand: Tensor, dims: Sequence[int], shape: Shape) -> Tensor:
+def broadcast(
+    call: HloCall, operand: LazyTensor, dims: Sequence[int], shape: Shape
+) -> LazyTensor:
     """
     Returns a tensor whose dimension i becomes the dimension `dims[i]` of `shape`. Only
     a change of places is written; broadcasting is left to the users.
     """
     if count(operand.base) == 1 and operand.rest is None:
         if operand.array is not None:
-            return Tensor(shape, operand.element, array=operand.array.reshape(()))
+            return LazyTensor(shape, operand.element, array=operand.array.reshape(()))
         value = call.build.reshape(call.build.base(operand), ())
-        return Tensor.of(value, shape)
+        return LazyTensor.of(value, shape)
     order = sorted(range(len(dims)), key=lambda i: dims[i])
     if order != list(range(len(dims))):
         operand = transposed(call, operand, order)
@@ -40,15 +42,17 @@ def broadcast(call: Call, operand: Tensor, dims: Sequence[int], shape: Shape) ->
     return reshaped(call, operand, tuple(sizes[first:]), shape)
 
 
-def reshaped(call: Call, operand: Tensor, base: Shape, shape: Shape) -> Tensor:
+def reshaped(
+    call: HloCall, operand: LazyTensor, base: Shape, shape: Shape
+) -> LazyTensor:
     """Returns a tensor of `shape` that is held in the shape `base`."""
     if operand.array is not None:
-        return Tensor(shape, operand.element, array=operand.array.reshape(base))
-    return Tensor.of(call.build.reshape(call.build.base(operand), base), shape)
+        return LazyTensor(shape, operand.element, array=operand.array.reshape(base))
+    return LazyTensor.of(call.build.reshape(call.build.base(operand), base), shape)
 
 
 @converts("stablehlo.reshape")
-def _reshape(call: Call) -> Tensor:
+def _reshape(call: HloCall) -> LazyTensor:
     [operand], shape = call.operands, call.shape()
     if shape == operand.shape:
         return operand
@@ -58,10 +62,10 @@ def _reshape(call: Call) -> Tensor:
         base = _held(operand, shape)
         if base is not None:
             return reshaped(call, operand, base, shape)
-    return Tensor.of(call.build.reshape(call.build.whole(operand), shape))
+    return LazyTensor.of(call.build.reshape(call.build.whole(operand), shape))
 
 
-def _held(operand: Tensor, shape: Shape) -> Shape | None:
+def _held(operand: LazyTensor, shape: Shape) -> Shape | None:
     """
     Returns the shape of what holds the operand after it is reshaped to `shape`, or None
     if it has to be written out: only dimensions of size 1 may come and go between
@@ -81,29 +85,29 @@ def _held(operand: Tensor, shape: Shape) -> Shape | None:
 
 
 @converts("stablehlo.transpose")
-def _transpose(call: Call) -> Tensor:
+def _transpose(call: HloCall) -> LazyTensor:
     return transposed(call, call.operands[0], call.integers("permutation"))
 
 
-def transposed(call: Call, operand: Tensor, order: Sequence[int]) -> Tensor:
+def transposed(call: HloCall, operand: LazyTensor, order: Sequence[int]) -> LazyTensor:
     """Returns a tensor with its dimensions in another order."""
     shape = tuple(operand.shape[dim] for dim in order)
     if operand.array is not None:
         array = operand.array.reshape(operand.aligned).transpose(order)
-        return Tensor.known(array, shape, operand.element)
+        return LazyTensor.known(array, shape, operand.element)
     if not operand.base:
-        return Tensor(shape, operand.element, operand.value)
+        return LazyTensor(shape, operand.element, operand.value)
     aligned = operand.aligned
     moved = [dim for dim in order if aligned[dim] != 1]
     if moved == sorted(moved):  # only dimensions of size 1 change their places
         base = tuple(aligned[dim] for dim in order)
         return reshaped(call, operand, base, shape)
     value = call.build.transpose(call.build.with_rank(operand), order)
-    return Tensor.of(value, shape)
+    return LazyTensor.of(value, shape)
 
 
 @converts("stablehlo.slice")
-def _slice(call: Call) -> Tensor:
+def _slice(call: HloCall) -> LazyTensor:
     [operand] = call.operands
     bounds = [
         call.integers(name) for name in ("start_indices", "limit_indices", "strides")
@@ -112,12 +116,12 @@ def _slice(call: Call) -> Tensor:
 
 
 def sliced(
-    call: Call,
-    operand: Tensor,
+    call: HloCall,
+    operand: LazyTensor,
     starts: Sequence[int],
     limits: Sequence[int],
     strides: Sequence[int],
-) -> Tensor:
+) -> LazyTensor:
     """Returns the part of a tensor between bounds, one for each dimension."""
     shape = tuple(
         max(0, -((start - limit) // stride))
@@ -135,15 +139,15 @@ def sliced(
     if operand.array is not None:
         parts = tuple(map(slice, starts, limits, strides))
         array = operand.array.reshape(aligned)[parts]
-        return Tensor.known(array, shape, operand.element)
+        return LazyTensor.known(array, shape, operand.element)
     if not operand.base:
-        return Tensor(shape, operand.element, operand.value)
+        return LazyTensor(shape, operand.element, operand.value)
     value = call.build.with_rank(operand)
-    return Tensor.of(call.build.slice(value, starts, limits, strides), shape)
+    return LazyTensor.of(call.build.slice(value, starts, limits, strides), shape)
 
 
 @converts("stablehlo.concatenate")
-def _concatenate(call: Call) -> Tensor:
+def _concatenate(call: HloCall) -> LazyTensor:
     dim = call.integer("dimension")
     operands = [operand for operand in call.operands if operand.shape[dim]]
     if len(operands) == 1:
@@ -155,21 +159,23 @@ def _concatenate(call: Call) -> Tensor:
             for array, operand in zip(arrays, operands, strict=True)
             if array is not None
         ]
-        return Tensor.known(np.concatenate(whole, dim), call.shape(), call.element())
+        return LazyTensor.known(
+            np.concatenate(whole, dim), call.shape(), call.element()
+        )
     values = [call.build.whole(operand) for operand in operands]
-    return Tensor.of(call.build.concatenated(values, dim))
+    return LazyTensor.of(call.build.concatenated(values, dim))
 
 
 @converts("stablehlo.reverse")
-def _reverse(call: Call) -> Tensor:
+def _reverse(call: HloCall) -> LazyTensor:
     [operand], dims = call.operands, call.integers("dimensions")
     value = reversed_along(call, call.build.with_rank(operand), dims)
-    return Tensor.of(value, call.shape())
+    return LazyTensor.of(value, call.shape())
 
 
-def reversed_along(call: Call, value: SSAValue, dims: Sequence[int]) -> SSAValue:
+def reversed_along(call: HloCall, value: SSAValue, dims: Sequence[int]) -> SSAValue:
     """Returns a value in reverse order along dimensions."""
-    own = Tensor.of(value)
+    own = LazyTensor.of(value)
     dims = [dim for dim in dims if own.shape[dim] > 1]
     if not dims:
         return value
@@ -181,7 +187,7 @@ def reversed_along(call: Call, value: SSAValue, dims: Sequence[int]) -> SSAValue
 
 
 @converts("stablehlo.pad")
-def _pad(call: Call) -> Tensor:
+def _pad(call: HloCall) -> LazyTensor:
     operand, filling = call.operands
     low, high, inside = (
         call.integers(name)
@@ -191,14 +197,14 @@ def _pad(call: Call) -> Tensor:
     for dim, between in enumerate(inside):
         if between:
             value = spread(call, value, filling, dim, between)
-    return Tensor.of(padded(call, value, filling, low, high))
+    return LazyTensor.of(padded(call, value, filling, low, high))
 
 
 def spread(
-    call: Call, value: SSAValue, filling: Tensor, dim: int, between: int
+    call: HloCall, value: SSAValue, filling: LazyTensor, dim: int, between: int
 ) -> SSAValue:
     """Returns a value with `between` fillings between its elements along `dim`."""
-    own = Tensor.of(value)
+    own = LazyTensor.of(value)
     size = own.shape[dim]
     split = (*own.shape[: dim + 1], 1, *own.shape[dim + 1 :])
     value = call.build.reshape(value, split)
@@ -213,18 +219,18 @@ def spread(
 
 
 def padded(
-    call: Call,
+    call: HloCall,
     value: SSAValue,
-    filling: Tensor,
+    filling: LazyTensor,
     low: Sequence[int],
     high: Sequence[int],
 ) -> SSAValue:
     """Returns a value with fillings around it; negative numbers cut it off."""
-    build, own = call.build, Tensor.of(value)
+    build, own = call.build, LazyTensor.of(value)
     starts = [max(0, -n) for n in low]
     limits = [size - max(0, -n) for size, n in zip(own.shape, high, strict=True)]
-    value, own = build.slice(value, starts, limits), Tensor.of(value)
-    own = Tensor.of(value)
+    value, own = build.slice(value, starts, limits), LazyTensor.of(value)
+    own = LazyTensor.of(value)
     pads = [max(0, n) for n in (*low, *high)]
     if not any(pads):
         return value

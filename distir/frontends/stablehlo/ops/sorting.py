@@ -9,22 +9,22 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import operator
 from distir.dialects.tensors import tensor_of
-from distir.frontends.stablehlo.registry import Call, UnsupportedError, converts
-from distir.frontends.stablehlo.tensors import Tensor
+from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
+from distir.frontends.stablehlo.tensors import LazyTensor
 
 
 @converts("chlo.top_k")
-def _top_k(call: Call) -> Sequence[Tensor]:
+def _top_k(call: HloCall) -> Sequence[LazyTensor]:
     rank = len(call.shape())
     values, places = _ordered(call, call.operands[0], call.shape(), rank - 1, True)
     return [
-        Tensor.of(values),
-        Tensor.of(call.build.cast(places, call.element(1))),
+        LazyTensor.of(values),
+        LazyTensor.of(call.build.cast(places, call.element(1))),
     ]
 
 
 def _ordered(
-    call: Call, operand: Tensor, shape: Sequence[int], dim: int, highest: bool
+    call: HloCall, operand: LazyTensor, shape: Sequence[int], dim: int, highest: bool
 ) -> tuple[SSAValue, SSAValue]:
     """Returns the first elements in order along a dimension, and their positions."""
     op = operator("TopK").build_op(
@@ -37,7 +37,7 @@ def _ordered(
 
 
 @converts("stablehlo.sort")
-def _sort(call: Call) -> Sequence[Tensor]:
+def _sort(call: HloCall) -> Sequence[LazyTensor]:
     """
     Converts a sort by the first operand; the others follow it. Equal elements keep
     their order.
@@ -53,11 +53,11 @@ def _sort(call: Call) -> Sequence[Tensor]:
         raise UnsupportedError("it sorts by more than one number")
     first, *others = call.operands
     values, places = _ordered(call, first, shape, dim, directions == {"GT"})
-    found = [Tensor.of(values)]
+    found = [LazyTensor.of(values)]
     for other in others:
         inputs = [build.whole(other), places]
         found.append(
-            Tensor.of(
+            LazyTensor.of(
                 build.op("GatherElements", inputs, shape, other.element, axis=dim)
             )
         )
