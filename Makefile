@@ -12,10 +12,13 @@ LATEST_VENV ?= .venv-latest
 # JAX has an environment without PyTorch: distir.jax works there.
 JAX_VENV ?= .venv-jax
 JAX_INSTALLED = $(JAX_VENV)/installed
+# The training systems whose own readers `make test-systems` runs on what `distir export` writes.
+SYSTEMS_VENV ?= .venv-systems
+SYSTEMS ?= deepspeed==0.19.8 megatron-core==0.16.1 torchtitan==0.3.0 accelerate==1.15.0 nanotron==0.4
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-latest test-jax fuzz golden zoo onnx-files bench gpu docs lint format install clean
+.PHONY: demo test test-all test-latest test-systems test-jax fuzz golden zoo onnx-files bench gpu docs lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -35,6 +38,14 @@ test-latest: ## The tests of everything that calls PyTorch, with the newest vers
 
 test-jax: $(JAX_INSTALLED) ## The tests of distir.jax, on 8 devices that XLA makes of the CPU.
 	XLA_FLAGS=--xla_force_host_platform_device_count=8 $(JAX_VENV)/bin/pytest test/jax
+
+test-systems: ## The files of training systems, read by these systems themselves.
+	$(PYTHON) -m venv $(SYSTEMS_VENV)
+	$(SYSTEMS_VENV)/bin/python -m pip install --quiet "$(TORCH)"
+	$(SYSTEMS_VENV)/bin/python -m pip install --quiet --editable . pytest setuptools wheel pyyaml psutil packaging \
+		"transformers<5" tyro hjson msgpack py-cpuinfo pydantic einops tqdm dacite datasets tensorboard spmd_types==0.2.3
+	DS_BUILD_OPS=0 $(SYSTEMS_VENV)/bin/python -m pip install --quiet --no-build-isolation --no-deps $(SYSTEMS)
+	PYTHONPATH=test $(SYSTEMS_VENV)/bin/python -m pytest -rs test/exports/systems/test_real_systems.py
 
 fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,files; CASE=files:17 shows one again.
 	PYTHONPATH=test $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES)) \
@@ -86,4 +97,4 @@ $(DOCS): $(INSTALLED)
 	@touch $(DOCS)
 
 clean:
-	rm -rf $(VENV) $(LATEST_VENV) $(JAX_VENV) build .lit .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LATEST_VENV) $(SYSTEMS_VENV) $(JAX_VENV) build .lit .pytest_cache .ruff_cache .hypothesis

@@ -8,7 +8,8 @@ source). For each file: the mean absolute relative error and Spearman's rank cor
 the rows that profiles may be fitted to and of the third that is held out, next to the
 baseline, one constant efficiency for the whole file. As steps of a file differ by orders of
 magnitude, their order says little; `of peak` is the rank correlation of what they reach of the
-devices' peak.
+devices' peak. Rows of published runs to which no profile was fitted count together as well: the
+mean and the median error, and the rank correlation of rates within each kind of hardware.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from measured import (
     mlp,
     mpt,
     multi_node,
+    published,
 )
 from measured.rows import Row
 
@@ -47,8 +49,15 @@ LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "mlp_single_gpu*": mlp.load,
     "mpt_fsdp*": mpt.load,
     "multi_node*": multi_node.load,
+    "fms_fsdp*": published.load,
+    "nanotron_*": published.load,
+    "nemo_*": published.load,
     "nccl_allreduce*": collectives.load,
 }
+
+
+FAR = 0.15
+"""The relative error from which on `docs/benchmarks.md` gives a row's cause."""
 
 
 @dataclass
@@ -143,6 +152,32 @@ def report(name: str, scored: Sequence[Scored]) -> dict[str, Any]:
     return figures
 
 
+def unseen(scored: Sequence[Scored]) -> dict[str, float]:
+    """Prints the figures of all rows that nothing was fitted to, and returns them."""
+    good = [s for s in scored if s.row.hardware and not s.failure]
+    if not good:
+        return {}
+    errors = [abs(s.error) for s in good]
+    figures: dict[str, float] = {
+        "rows": len(good),
+        "mean": statistics.fmean(errors),
+        "median": statistics.median(errors),
+    }
+    for hardware in dict.fromkeys(s.row.hardware for s in good):
+        own = [s for s in good if s.row.hardware == hardware]
+        if len(own) > 2:
+            figures[f"of peak on {hardware}"] = rank_correlation(
+                [s.row.ideal / s.predicted for s in own],
+                [s.row.ideal / s.row.measured for s in own],
+            )
+    text = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
+    print(f"nothing was fitted to: {text}")
+    for s in good:
+        if abs(s.error) > FAR:
+            print(f"  {s.error:+7.1%} {s.row.name}")
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of the files")
@@ -158,6 +193,7 @@ def main() -> None:
         f"{'of peak':>8} {'baseline':>9} {'spearman':>9}"
     )
     figures: dict[str, Any] = {}
+    every: list[Scored] = []
     for path in sorted(arguments.data.glob("*.json")):
         loader = next((f for p, f in LOADERS.items() if fnmatch(path.stem, p)), None)
         if loader is None or arguments.only not in path.stem:
@@ -169,6 +205,7 @@ def main() -> None:
         if arguments.sample is not None:
             rows = spread(rows)[: arguments.sample]
         scored = evaluate(rows, arguments.processes)
+        every += scored
         figures[path.stem] = report(path.stem, scored)
         if arguments.rows:
             for s in scored:
@@ -176,6 +213,8 @@ def main() -> None:
                     f"  {s.error:+7.1%} {s.predicted:11.5g} s, measured "
                     f"{s.row.measured:11.5g} s  {s.row.name}"
                 )
+    if found := unseen(every):
+        figures["nothing fitted"] = found
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 

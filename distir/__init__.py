@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from distir.facade.run import lower as lower
     from distir.facade.run import run as run
     from distir.facade.search import search as search
+    from distir.facade.serve_plan import serve_plan as serve_plan
     from distir.facade.show import show as show
     from distir.facade.simulate import simulate as simulate
+    from distir.frontends.torch.modules.opaque import local_map as local_map
+    from distir.frontends.torch.modules.opaque import opaque as opaque
     from distir.parallel.parallel_module import ParallelModule as ParallelModule
     from distir.parallel.parallelize import parallelize as parallelize
     from distir.planning.plans.saved_plan import SavedPlan
@@ -48,10 +51,13 @@ _NAMES = {
     "export": "distir.facade.files:export",
     "import_model": "distir.facade.programs:import_model",
     "schedule": "distir.facade.programs:schedule",
+    "serve_plan": "distir.facade.serve_plan:serve_plan",
     "show": "distir.facade.show:show",
     "lower": "distir.facade.run:lower",
     "run": "distir.facade.run:run",
     "simulate": "distir.facade.simulate:simulate",
+    "local_map": "distir.frontends.torch.modules.opaque:local_map",
+    "opaque": "distir.frontends.torch.modules.opaque:opaque",
     "parallelize": "distir.parallel.parallelize:parallelize",
     "search": "distir.facade.search:search",
 }

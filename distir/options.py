@@ -68,12 +68,13 @@ def option(
     separator: str = "",
     flag: str = "",
     kind: str = "",
+    several: bool = False,
 ) -> Any:
     """
     Returns a dataclass field that declares an option. The parameters other than
     `default` are the fields of `Option`.
     """
-    declared = Option(help, metavar, choices, separator, flag, kind)
+    declared = Option(help, metavar, choices, separator, flag, kind, several)
     return field(default=default, metadata={_DECLARED: declared})
 
 

@@ -18,6 +18,9 @@ FOLDER = Path(distir.__file__).parent
 
 ANSWERS = {
     "planning/grid/evaluate.py": "what cannot be is a row of the result, with its reason",
+    "planning/serving/search.py": "a shape that cannot be distributed is refused with the reason",
+    "exports/runs/improvement.py": "a plan that a system has not is passed over",
+    "exports/systems/system.py": "options that no longer say the plan are written anew",
     "launch/step_times.py": "what runs out of memory is a row of the result",
     "parallel/packages.py": "what is wrong on rank 0 is sent to all ranks, which raise it",
 }
@@ -125,8 +128,23 @@ def test_folders_can_be_taken_in_at_a_glance() -> None:
 ROWS = {
     "passes": "one file per pass, named like it",
     "dialects/train_ops": "one file per family of ops",
+    "sharding/rules": "one file per family of ops",
 }
 """Folders of more than 20 files, with the reason."""
+
+
+def test_files_can_be_read_in_one_go() -> None:
+    """A file has at most 600 lines, but for dialects, which are one file each."""
+    long = {
+        path.relative_to(FOLDER).as_posix()
+        for path in FOLDER.rglob("*.py")
+        if len(path.read_text().splitlines()) > 600
+    }
+    assert long == LONG_FILES
+
+
+LONG_FILES = {"dialects/device.py", "dialects/schedule.py", "dialects/torch.py"}
+"""Dialects of more than 600 lines: who looks for an op finds it in the file of its dialect."""
 
 
 def test_a_swallowed_error_is_seen() -> None:

@@ -13,6 +13,7 @@ from distir.dialects import dist
 from distir.dialects.collective_ops.base import CollectiveOp, is_per_rank
 from distir.dialects.onnx import RANDOM
 from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.train_ops.opaque import OpaqueBase
 
 
 def direct_constant(value: SSAValue) -> npt.NDArray[Any] | None:
@@ -59,8 +60,11 @@ def _kind_keeps_value(kind: type[Operation]) -> bool:
 def draws_random_numbers(op: Operation) -> bool:
     """
     Whether an op's results differ from run to run. A Dropout counts unless it is known
-    not to be in training mode.
+    not to be in training mode; an opaque module counts unless its random numbers follow
+    from a counter.
     """
+    if isinstance(op, OpaqueBase):
+        return op.draws is not None and op.counter is None
     if not isinstance(op, OnnxOp) or op.SCHEMA.name not in RANDOM:
         return False
     if op.SCHEMA.name != "Dropout":

@@ -328,6 +328,8 @@ class LinkOp(IRDLOperation):
       inner level share, such as the network adapters of a node. If absent, devices
       share nothing.
     - `in_fabric_reduction`: whether the switch can add values while it forwards them.
+    - `kind`: what the link is, such as `nvlink`, `infiniband` or `ethernet`, by which
+      profiles give its performance; by default the link's name.
     """
 
     name = "device.link"
@@ -338,6 +340,7 @@ class LinkOp(IRDLOperation):
     latency = prop_def(FloatAttr)
     block_bandwidth = opt_prop_def(FloatAttr)
     in_fabric_reduction = opt_prop_def(BoolAttr)
+    kind = opt_prop_def(StringAttr)
 
     traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
     assembly_format = "$sym_name `spans` $spans attr-dict"
@@ -352,6 +355,7 @@ class LinkOp(IRDLOperation):
         latency: float,
         in_fabric_reduction: bool = False,
         block_bandwidth: float | None = None,
+        kind: str | None = None,
     ):
         properties: dict[str, Attribute] = {
             "sym_name": StringAttr(name),
@@ -363,7 +367,14 @@ class LinkOp(IRDLOperation):
             properties["block_bandwidth"] = FloatAttr(block_bandwidth, 64)
         if in_fabric_reduction:
             properties["in_fabric_reduction"] = BoolAttr.from_bool(True)
+        if kind is not None:
+            properties["kind"] = StringAttr(kind)
         super().__init__(properties=properties)
+
+    @property
+    def kind_name(self) -> str:
+        """What the link is, such as `infiniband`; by default the link's name."""
+        return (self.sym_name if self.kind is None else self.kind).data
 
     def verify_(self) -> None:
         owner = f"device link @{self.sym_name.data}"

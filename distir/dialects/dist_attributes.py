@@ -225,6 +225,18 @@ OF = Text(
     "that of its parameter",
 )
 
+GRADIENT_OF = Text(
+    "dist.gradient_of",
+    "Of a label: the name of the result whose gradient it is. The caller computes it from "
+    "that result, so that a rank's program waits for it between forward and backward",
+)
+
+MICRO_BATCHES = Integer(
+    "dist.micro_batches",
+    "Of a label that is the gradient of a result: the number of micro-batches of which the "
+    "caller computes it one by one",
+)
+
 COUNTER = Flag(
     "dist.counter",
     "Of a state: it counts the steps done before",

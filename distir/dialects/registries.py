@@ -5,12 +5,63 @@ Registries that map op names to facts or functions, and import their entries the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Generic, TypeVar
 
 Entry = TypeVar("Entry")
+
+_OWN = frozenset(
+    [
+        "builtin",
+        "collective",
+        "device",
+        "dist",
+        "func",
+        "kernel",
+        "onnx",
+        "schedule",
+        "torch",
+        "train",
+    ]
+)
+"""Dialects whose entries are all in DistIR's own packages."""
+
+_OTHERS = {
+    "arith": "distir.foreign.arith",
+    "linalg": "distir.foreign.linalg",
+    "math": "distir.foreign.math",
+    "tensor": "distir.foreign.tensor",
+}
+"""Modules that register what DistIR wants to know of dialects of xDSL."""
+
+ENTRY_POINTS = "distir.dialects"
+"""
+The entry point under which a package names such modules: the name of an entry is that
+of a dialect, which need not be the package's own.
+"""
+
+
+def load_support(name: str) -> None:
+    """
+    Imports the modules that register entries for the dialect of the op called `name`,
+    when it is asked for the first time.
+    """
+    dialect = name.partition(".")[0]
+    if dialect not in _OWN:
+        _load_dialect(dialect)
+
+
+@cache
+def _load_dialect(dialect: str) -> None:
+    """Imports DistIR's module for a dialect, then those of other packages."""
+    if dialect in _OTHERS:
+        import_module(_OTHERS[dialect])
+    for found in entry_points(group=ENTRY_POINTS, name=dialect):
+        found.load()
 
 
 class Registry(Generic[Entry]):
@@ -42,8 +93,15 @@ class Registry(Generic[Entry]):
         return self._entries
 
     def get(self, name: str) -> Entry | None:
-        """Returns the entry of the ops called `name`, or None if there is none."""
-        return self.entries.get(name)
+        """
+        Returns the entry of the ops called `name`, or None if there is none. The modules
+        that register entries for its dialect are imported first.
+        """
+        found = self.entries.get(name)
+        if found is None:
+            load_support(name)
+            found = self._entries.get(name)
+        return found
 
 
 def import_families(package: str, path: Iterable[str]) -> list[ModuleType]:

@@ -506,6 +506,35 @@ class CudaGraphOp(IRDLOperation):
 
 
 @irdl_op_definition
+class OpaqueModulesOp(IRDLOperation):
+    """
+    Makes modules opaque: they are not traced, and run as they are on each device's
+    parts. `rule`, `keep`, `weights` (texts by the names of parameters), `flops` and
+    `memory` are as in `distir.opaque`. The import of a model carries the op out; when
+    the schedule is applied, the modules must be ops of the program already.
+    """
+
+    name = "schedule.opaque"
+
+    modules = operand_def(AnyOpType())
+    rule = attr_def(StringAttr)
+    keep = opt_attr_def(StringAttr)
+    weights = opt_attr_def(DictionaryAttr)
+    flops = opt_attr_def(StringAttr)
+    memory = opt_attr_def(StringAttr)
+
+    assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        for name, dims in ({} if self.weights is None else self.weights.data).items():
+            if not isinstance(dims, StringAttr):
+                raise VerifyException(
+                    f"schedule.opaque: weights has {dims} for {name!r}; expected a text "
+                    f'such as "f _"'
+                )
+
+
+@irdl_op_definition
 class AutocastOp(IRDLOperation):
     """
     Lets modules compute in the 16-bit element type `dtype`, as PyTorch's autocast does.
@@ -683,6 +712,7 @@ ScheduleDialect = Dialect(
         StageOp,
         RecomputeOp,
         CudaGraphOp,
+        OpaqueModulesOp,
         AutocastOp,
         ExpectOp,
         KnobOp,

@@ -15,7 +15,7 @@ therefore safe to print ops from any file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import (
@@ -30,7 +30,13 @@ from xdsl.dialects.builtin import (
     UnitAttr,
     i64,
 )
-from xdsl.ir import Attribute, Dialect, Operation, SSAValue, TypeAttribute
+from xdsl.ir import (
+    Attribute,
+    Dialect,
+    Operation,
+    SSAValue,
+    TypeAttribute,
+)
 from xdsl.irdl import (
     IRDLOperation,
     ParsePropInAttrDict,
@@ -610,6 +616,52 @@ class UnpackOp(TorchOp):
             raise VerifyException(f"{self.name}: the tuple has other types")
 
 
+@irdl_op_definition
+class AwaitGradientsOp(TorchOp):
+    """
+    Gives results of the program to its caller, which computes a loss from them, and waits
+    for the gradients of that loss. The program is thus interrupted between its forward and
+    its backward.
+
+    `places` are the indices, among the results of the program, of the operands, and
+    `arguments` are those, among its arguments, of the results, which the caller gives
+    later than the other arguments. A program over micro-batches has an op for each of them,
+    with its number as `part`.
+    """
+
+    name = "torch.await_gradients"
+
+    inputs = var_operand_def(TensorType)
+    outputs = var_result_def(TensorType)
+    places = prop_def(INTEGERS)
+    arguments = prop_def(INTEGERS)
+    part = prop_def(I64)
+
+    def __init__(
+        self,
+        given: Mapping[int, SSAValue],
+        awaited: Mapping[int, SSAValue],
+        part: int = 0,
+    ):
+        super().__init__(
+            operands=[list(given.values())],
+            result_types=[[value.type for value in awaited.values()]],
+            properties={
+                "places": DenseArrayBase.from_list(i64, list(given)),
+                "arguments": DenseArrayBase.from_list(i64, list(awaited)),
+                "part": IntegerAttr(part, i64),
+            },
+        )
+
+    def verify_(self) -> None:
+        counts = (len(self.inputs), len(self.outputs))
+        if counts != (len(self.places), len(self.arguments)) or not counts[1]:
+            raise VerifyException(
+                f"{self.name}: each operand has a place among the results of the program, "
+                f"and each result one among its arguments"
+            )
+
+
 def tuple_of(values: Sequence[SSAValue]) -> TupleType:
     """Returns the type of a list of `values`."""
     return TupleType(ArrayAttr([cast(TypeAttribute, v.type) for v in values]))
@@ -623,6 +675,6 @@ Torch = Dialect(
     [
         *(LinearOp, AddcmulOp, AddLookUpsOp, AddIntoOp, ConvGradsOp),
         *(MessageOp, StateCopiesOp, UpdatesOp),
-        *(PackOp, UnpackOp),
+        *(PackOp, UnpackOp, AwaitGradientsOp),
     ],
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import SendOp
+from distir.dialects.train_ops.opaque import OpaqueBase
 from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.exports.walk import ProgramRun, RunStep, RunValue
 from distir.exports.weights import WeightKind, WeightUse, weight_use
@@ -135,7 +136,7 @@ class _Chains:
         op, axis = step.op, self.axis
         moves = isinstance(op, CollectiveOp) and axis in {a.data for a in op.axes.data}
         reduces = any(value.is_partial_over(axis) for value in step.results)
-        if moves or reduces or isinstance(op, SendOp | GatheredOp):
+        if moves or reduces or isinstance(op, SendOp | GatheredOp | OpaqueBase):
             self._end(sources)
             return
         for value in step.operands:

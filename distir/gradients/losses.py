@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, i64
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist_attributes import NAME, ROLE
+from distir.dialects.dist_attributes import GRADIENT_OF, NAME, ROLE
 from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.checks import accumulation_type
@@ -48,6 +49,42 @@ def leave_loss(
     step.finish([(loss, {ROLE: ROLE.attr(LOSS), NAME: NAME.attr("loss")})])
     erase_dead(step.block)
     erase_unreachable(module)
+
+
+def add_gradients_of_results(
+    step: TrainingStep, active: Container[SSAValue]
+) -> dict[SSAValue, SSAValue]:
+    """
+    Adds an argument for the gradient of each result that is in `active`: the values that
+    depend differentiably on what is trained. Returns the gradients by their values. Raises
+    DistIRError if there is no such result.
+    """
+    returned = [(value, NAME.of(own)) for value, own in step.outputs()]
+    roles = argument_roles(step.function)
+    position = max((i + 1 for i, r in enumerate(roles) if r == "input"), default=0)
+    found: dict[SSAValue, SSAValue] = {}
+    for value, name in returned:
+        if value not in active:
+            continue
+        assert name is not None
+        gradient = step.argument(
+            value.type,
+            "label",
+            f"{name}.gradient",
+            {GRADIENT_OF: GRADIENT_OF.attr(name)},
+            position=position,
+        )
+        position += 1
+        if value in found:  # the program returns it twice
+            build = GradientBuilder(step.insert, StringAttr("loss"))
+            gradient = build.onnx("Add", found[value], gradient)
+        found[value] = gradient
+    if not found:
+        raise DistIRError(
+            "differentiate: no result of the program is a float that is computed from a "
+            "parameter, or an input, of which gradients are wanted; choose others"
+        )
+    return found
 
 
 def described(output: int, value: SSAValue) -> str:

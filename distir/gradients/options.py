@@ -9,10 +9,14 @@ from dataclasses import dataclass
 
 from distir.options import option
 
-LOSSES = ("cross_entropy", "mse", "none")
+OUTSIDE = "outside"
+"""The loss that the caller of a program computes from its results."""
+
+LOSSES = ("cross_entropy", "mse", "none", OUTSIDE)
 """
 The losses that `differentiate` can append. With "none", the program's result is the
-loss.
+loss. With "outside", the caller computes the loss from the results, and gives their
+gradients to the program.
 """
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
@@ -83,8 +87,9 @@ class StepOptions(OptimizerOptions):
 
     loss: str = option(
         "cross_entropy",
-        "cross_entropy of logits and integer labels, mse (mean squared error), or "
-        "none where the program's result is the loss",
+        "cross_entropy of logits and integer labels, mse (mean squared error), "
+        "none where the program's result is the loss, or outside: the program takes the "
+        "gradients of its results as further arguments",
         choices=LOSSES,
     )
     output: int = option(

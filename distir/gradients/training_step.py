@@ -17,6 +17,7 @@ from distir.program import (
     entry_function,
     name_hint,
     result_attributes,
+    result_names,
     return_op,
     set_argument_attributes,
     set_results,
@@ -115,6 +116,25 @@ class TrainingStep:
             result_attributes(self.function),
         )
         return [(values[i], attributes[i]) for i in updated_arguments(self.function)]
+
+    def outputs(self) -> list[tuple[SSAValue, dict[str, Attribute]]]:
+        """
+        Returns the results of the forward program that update no argument, with their
+        attributes and names.
+        """
+        values, updates = (
+            return_op(self.function).operands,
+            updated_arguments(self.function),
+        )
+        names, attributes = (
+            result_names(self.function),
+            result_attributes(self.function),
+        )
+        return [
+            (value, {**attributes[i], NAME: NAME.attr(names[i])})
+            for i, value in enumerate(values)
+            if i not in updates
+        ]
 
     def finish(self, results: list[tuple[SSAValue, dict[str, Attribute]]]) -> None:
         """

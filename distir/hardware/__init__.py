@@ -164,6 +164,7 @@ def grow(cluster: ClusterOp, devices: int) -> ClusterOp:
         block_bandwidth=None
         if outer.block_bandwidth is None
         else outer.block_bandwidth.value.data,
+        kind=None if outer.kind is None else outer.kind.data,
     )
     routes = [route.clone() for route in cluster.routes]
     return ClusterOp(name, kinds, [*inner, grown], routes)

@@ -5,6 +5,7 @@ node, and the network between nodes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import IntegerAttr, i64
@@ -32,6 +33,8 @@ class ClusterDescription:
         nics_per_node: The number of network adapters of each node; None for one per
             device. If there are fewer adapters than devices, the devices of a node
             share them.
+        nic_kind: What the network is, such as infiniband, roce or ethernet; None for
+            the network of the built-in cluster with this kind of device.
         link: The bandwidth from a device to the others of its node, in bytes/s per
             direction; None for the bandwidth in the built-in cluster with this kind of
             device.
@@ -44,6 +47,7 @@ class ClusterDescription:
     devices_per_node: int
     nic: float | None = None
     nics_per_node: int | None = None
+    nic_kind: str | None = None
     link: float | None = None
     memory: int | None = None
 
@@ -72,15 +76,14 @@ class ClusterDescription:
             )
         original = kinds[self.kind]
         kind = _with_devices(original.kinds[0], size, self.memory)
-        return ClusterOp(self.name, [kind], self._links(original.links[0], size))
+        return ClusterOp(self.name, [kind], self._links(original.links, size))
 
-    def _links(self, original: LinkOp, size: int) -> list[LinkOp]:
+    def _links(self, originals: Sequence[LinkOp], size: int) -> list[LinkOp]:
         """
-        Returns the levels of links of the cluster, innermost first. `original` is the
-        link between devices of a node in the built-in cluster with the same kind of
-        device.
+        Returns the levels of links of the cluster, innermost first. `originals` are
+        those of the built-in cluster with the same kind of device.
         """
-        node = self.devices_per_node
+        node, original = self.devices_per_node, originals[0]
         rate = original.bandwidth.value.data if self.link is None else self.link
         latency = original.latency.value.data
         inner = LinkOp(original.sym_name.data, node, bandwidth=rate, latency=latency)
@@ -100,8 +103,14 @@ class ClusterDescription:
         # A device uses all of its own adapters, but only one shared adapter.
         own = max(1, adapters // node) * self.nic
         shared = adapters * self.nic if adapters < node else None
+        fabric = originals[-1].kind_name if len(originals) > 1 else None
         network = LinkOp(
-            "network", size, bandwidth=own, latency=NIC_LATENCY, block_bandwidth=shared
+            "network",
+            size,
+            bandwidth=own,
+            latency=NIC_LATENCY,
+            block_bandwidth=shared,
+            kind=self.nic_kind or fabric,
         )
         return [inner, network]
 

@@ -35,6 +35,15 @@ class Peers:
         """
         return x
 
+    @property
+    def position(self) -> int:
+        """This device's index in the group."""
+        return 0
+
+    def all(self, x: Array) -> list[Array]:
+        """Returns the arrays `x` of all devices of the group, in order."""
+        return [x]
+
     def scatter(self, x: Array) -> Array:
         """
         Returns this device's part of the sum of all devices' arrays `x`. The sum is
@@ -64,22 +73,26 @@ class _Peer(Peers):
 
     def __init__(self, meeting: _Meeting, position: int):
         self.meeting = meeting
-        self.position = position
+        self._position = position
+
+    @property
+    def position(self) -> int:
+        return self._position
 
     def gather(self, x: Array) -> Array:
-        parts = self._all(x)
+        parts = self.all(x)
         run = self.meeting.run or x.shape[-1]
         runs = np.stack([p.reshape(*p.shape[:-1], -1, run) for p in parts], -2)
         return runs.reshape(*x.shape[:-1], -1)
 
     def scatter(self, x: Array) -> Array:
-        parts = self._all(x)
+        parts = self.all(x)
         total = np.sum(parts, axis=0)
         run = self.meeting.run or x.shape[-1] // len(parts)
         runs = total.reshape(*x.shape[:-1], -1, len(parts), run)
         return runs[..., self.position, :].reshape(*x.shape[:-1], -1)
 
-    def _all(self, x: Array) -> list[Array]:
+    def all(self, x: Array) -> list[Array]:
         self.meeting.held[self.position] = x
         self.meeting.barrier.wait()
         found = list(self.meeting.held)

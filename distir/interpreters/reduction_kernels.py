@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.dialects.onnx_ops.op import OnnxOp
-from distir.interpreters.kernels import Kernel, Windows, kernel
+from distir.interpreters.kernels import Kernel, kernel
+from distir.interpreters.window_kernels import Windows
 
 Array = npt.NDArray[Any]
 

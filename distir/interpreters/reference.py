@@ -45,6 +45,7 @@ from distir.dialects.kernel import KernelCallOp, KernelDefOp, kernel_of
 from distir.dialects.onnx import OPERATORS
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype
+from distir.dialects.registries import load_support
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions, call_by_name
@@ -232,6 +233,8 @@ class ReferenceInterpreter(Interpreter):
         import distir.interpreters.train  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
         self.meshes = meshes(self.module)
+        for name in {op.name for op in self.module.walk()}:
+            load_support(name)
         for implementations in (
             ProgramFunctions(functions(self.module)),
             OnnxFunctions(),

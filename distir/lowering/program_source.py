@@ -22,6 +22,7 @@ from distir.dialects.dist import LAYOUT, LayoutAttr, layout_of
 from distir.dialects.dist_attributes import (
     COUNTER,
     DEFAULT,
+    GRADIENT_OF,
     INITIAL,
     LOSS_SCALE,
     OF,
@@ -42,6 +43,7 @@ from distir.lowering.rewrites.functions import (
     outline_between_calls,
 )
 from distir.lowering.rewrites.fusions import fuse
+from distir.lowering.rewrites.interruption import await_gradients
 from distir.lowering.rewrites.reuse import reuse_operands
 from distir.lowering.rewrites.saved_tensors import (
     pack_saved_tensors,
@@ -103,6 +105,7 @@ from .runtime import MeshSpec, Tensor
 _TEXTS = {
     "updates": UPDATES,
     "of": OF,
+    "gradient_of": GRADIENT_OF,
     "initial": INITIAL,
     "setting": SETTING,
     "loss_scale": LOSS_SCALE,
@@ -113,14 +116,14 @@ them.
 """
 
 
-_BEFORE = (fuse, outline)
+_BEFORE = (await_gradients, fuse, outline)
 _AFTER = (reuse_operands, pack_saved_tensors, release_saved_tensors, choose_graphs)
 
 
 def steps(compiled: bool) -> tuple[Callable[[ModuleOp], None], ...]:
     """
     Returns the rewrites of a rank's program that precede its printing as Python, in
-    order. Each step is a pass: `fuse-operators`, `outline-text`,
+    order. Each step is a pass: `await-gradients`, `fuse-operators`, `outline-text`,
     `outline-between-calls` if `compiled`, `reuse-operands`, `pack-saved-tensors`,
     `release-saved-tensors`, `choose-graphs`. `lower --compile` runs `compile-leaves`
     after them.
@@ -313,6 +316,9 @@ def _places(
     ]
     if source.members:
         fields.append(f"members={source.members!r}")
+    if source.parts:
+        fields += [f"given={source.given!r}", f"awaited={source.awaited!r}"]
+        fields.append(f"parts={source.parts}")
     if source.overwritten:
         fields.append(f"overwritten={source.overwritten!r}")
     return f"Places({', '.join(fields)})"

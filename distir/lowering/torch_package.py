@@ -9,6 +9,7 @@ from pathlib import Path
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from distir.dialects.train_ops.opaque import OpaqueBase
 from distir.errors import DistIRError
 from distir.lowering.helper_modules import helper_text, with_imports
 from distir.lowering.kernel_files import kernel_files
@@ -17,6 +18,7 @@ from distir.program import (
     argument_names,
     arguments_of,
     check_links,
+    describe,
     entry_function,
     result_names,
     updated_arguments,
@@ -72,6 +74,20 @@ def _place(weights: Path, directory: str | Path) -> str:
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
+def _check_no_opaque(module: ModuleOp) -> None:
+    """
+    Raises DistIRError if a program calls opaque modules, which only the training script
+    has.
+    """
+    for op in module.walk():
+        if isinstance(op, OpaqueBase):
+            raise DistIRError(
+                f"{describe(op)}: the opaque module {op.symbol!r} is in the script that the "
+                f"program was made in, and a package has no copy of it; train the model "
+                f"with distir.parallelize, which calls the module itself"
+            )
+
+
 def write_package(
     module: ModuleOp,
     directory: str | Path,
@@ -81,6 +97,7 @@ def write_package(
     evaluation: bool = False,
     compiled: bool = False,
     kernels: Sequence[Path] = (),
+    opaque: bool = False,
 ) -> Path:
     """
     Writes the per-rank programs of a distributed or sequential module to `directory`,
@@ -94,9 +111,12 @@ def write_package(
     package also contains the forward program, in files of its own. With `compiled`,
     `torch.compile` makes kernels of the methods that call no other methods. `kernels`
     are files of users' kernels, and the package gets copies of those that the program
-    needs (`kernel_files`). Raises DistIRError if the program has no torch lowering;
-    then nothing is written.
+    needs (`kernel_files`). `opaque` tells whether whoever runs the package gives it
+    opaque modules. Raises DistIRError if the program has no torch lowering; then nothing
+    is written.
     """
+    if not opaque:
+        _check_no_opaque(module)
     check_links(entry_function(module))
     trains = bool(_check_updates(entry_function(module)))
     if trains and has_step_settings(module):

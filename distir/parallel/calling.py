@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
 from distir.errors import DistIRError
+from distir.frontends.torch.export.opaque import opaque_as_ops, parts_of
 from distir.frontends.torch.modules.inputs import leaf_names
 from distir.frontends.torch.modules.meta import fake_on_cpu, has_no_value
 
@@ -28,7 +29,7 @@ def fake_output(
     fakes = FakeTensorMode(
         allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
     )
-    with fakes as mode, torch.no_grad():
+    with opaque_as_ops(parts_of(module)), fakes as mode, torch.no_grad():
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         own, given, named = _pytree.tree_map_only(
             torch.Tensor,

@@ -18,13 +18,20 @@ from torch.utils._pytree import tree_leaves
 from distir.errors import DistIRError
 from distir.frontends.torch.trust import Trust
 from distir.gradients.batch_statistics import BatchParts
-from distir.gradients.options import IGNORED_LABEL
+from distir.gradients.options import OUTSIDE
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.calling import Inputs
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
 from distir.parallel.packages import cached_folder, files_of, keep_files
+from distir.parallel.training.imported_loss import (
+    arguments_with,
+    given_labels,
+    ignored_label,
+    kind_of_loss,
+    loss_result,
+)
 from distir.planning.distribution.distribute import distribute
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.programs import cluster_of_text, replace_cluster
@@ -251,20 +258,26 @@ def training_program(
     from distir.tools.files import apply_passes
 
     forward = forward or ForwardOptions()
-    imported, last = _with_labels(
+    imported, last = _withgiven_labels(
         module, args, kwargs, loss, forward, trust, example, trains=True
     )
-    given = _arguments(imported.module, "input")
-    name = loss if isinstance(loss, str) else None
+    given = arguments_with(imported.module, "input")
+    name = kind_of_loss(loss, imported.module)
+    if name == OUTSIDE and forward.needs_loss_scaling:
+        raise DistIRError(
+            "parallelize: in f16 a program scales the loss, lest small gradients are lost, "
+            "and this module gives outputs, of which the script computes the loss; choose "
+            "bf16, or give the loss to parallelize (loss=...)"
+        )
     if inputs is None:
         known = Inputs(module, args, kwargs)
         tensors = known.by_name(args, kwargs, [n for n in given if n not in last])
         inputs = [n for n, tensor in tensors.items() if tensor.requires_grad]
     forward.apply(imported.module, apart=last)
     differentiate = DifferentiatePass(
-        loss=name or "none",
-        output=_loss_result(imported.module) if name is None else 0,
-        ignore_index=_ignored(name),
+        loss=name,
+        output=loss_result(imported.module) if name == "none" else 0,
+        ignore_index=ignored_label(name),
         inputs=tuple(inputs),
         optimizer=optimizer,
         loss_scaling="dynamic" if forward.needs_loss_scaling else "none",
@@ -274,10 +287,10 @@ def training_program(
     )
     apply_passes(imported.module, differentiate)
     forward.complete(imported.module)
-    return imported, last + _arguments(imported.module, "label")
+    return imported, last + given_labels(imported.module)
 
 
-def _with_labels(
+def _withgiven_labels(
     module: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -324,7 +337,7 @@ def _with_labels(
         return imported, []
     # It takes the labels behind the positional arguments.
     before = len(tensors_of(tuple(args)))
-    return imported, _arguments(imported.module, "input")[before : before + count]
+    return imported, arguments_with(imported.module, "input")[before : before + count]
 
 
 def loss_program(
@@ -340,22 +353,17 @@ def loss_program(
     from distir.gradients.losses import leave_loss
 
     forward, loss = request.forward, request.loss
-    imported, last = _with_labels(
+    imported, last = _withgiven_labels(
         *(module, args, kwargs, loss, forward, request.trust, request.labels),
         trains=False,
     )
     forward.apply(imported.module, apart=last)
     if isinstance(loss, str):
-        leave_loss(imported.module, loss, 0, _ignored(loss))
+        leave_loss(imported.module, loss, 0, ignored_label(loss))
     else:
-        leave_loss(imported.module, "none", _loss_result(imported.module))
+        leave_loss(imported.module, "none", loss_result(imported.module))
     forward.complete(imported.module)
-    return imported, last + _arguments(imported.module, "label")
-
-
-def _ignored(loss: str | None) -> int | None:
-    """The label that does not count in a loss."""
-    return IGNORED_LABEL if loss == "cross_entropy" else None
+    return imported, last + given_labels(imported.module)
 
 
 def forward_program(
@@ -475,7 +483,7 @@ def _save_constants(imported: ImportedModel, path: Path) -> None:
     """
     from distir.program.weights import save_weights
 
-    own = set(_arguments(imported.module, "parameter"))
+    own = set(arguments_with(imported.module, "parameter"))
     save_weights(path, {n: a for n, a in imported.weights.items() if n not in own})
 
 
@@ -508,35 +516,6 @@ def _inapplicable(program: ModuleOp) -> dict[str, Any]:
     return found
 
 
-def _arguments(module: ModuleOp, wanted: str) -> list[str]:
-    """Returns the names of the program's arguments with the role `wanted`."""
-    from distir.program import Program
-
-    return [each.name for each in Program(module).arguments if each.role == wanted]
-
-
-def _loss_result(module: ModuleOp) -> int:
-    """
-    Returns the index of the result that is the loss: the first float scalar. Raises
-    DistIRError if there is none.
-    """
-    from xdsl.dialects.builtin import AnyFloat, TensorType
-
-    from distir.program import entry_function
-
-    for i, type_ in enumerate(entry_function(module).function_type.outputs.data):
-        if (
-            isinstance(type_, TensorType)
-            and not type_.get_shape()
-            and isinstance(type_.element_type, AnyFloat)
-        ):
-            return i
-    raise DistIRError(
-        "parallelize: the module's output is no scalar, so that it cannot be the loss; "
-        'say loss="cross_entropy", "mse", or a function of the output and the labels'
-    )
-
-
 def _package(
     imported: ImportedModel,
     labels: Sequence[str],
@@ -551,7 +530,7 @@ def _package(
     from distir.planning.annotations import read_notes
 
     program = imported.module
-    inputs = [name for name in _arguments(program, "input") if name not in labels]
+    inputs = [name for name in arguments_with(program, "input") if name not in labels]
     apply(program)
     interface = {
         "inputs": inputs,
@@ -565,6 +544,7 @@ def _package(
             helpers=("batches", "initial"),
             kernels=[file.path for file in request.kernels],
             compiled=request.compiled,
+            opaque=True,
         )
         _save_constants(imported, folder / CONSTANTS)
         write_text(folder / INTERFACE, json.dumps(interface, indent=2))

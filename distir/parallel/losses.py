@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from distir.errors import DistIRError
 from distir.frontends.torch.export.failures import quiet
+from distir.gradients.options import OUTSIDE
 from distir.parallel.calling import fake_output
 from distir.parallel.weights import local_part
 
@@ -24,7 +25,10 @@ LossFunction = Callable[[Any, Any], torch.Tensor]
 """A function that takes a module's output and the labels, and returns a scalar."""
 
 Loss = str | LossFunction | None
-"""The name of a loss, a function, or None if the module returns its loss itself."""
+"""
+The name of a loss, a function, or None if the module returns its loss itself or the
+training script computes one from the module's outputs (as with the name "outside").
+"""
 
 
 class KnownLoss(torch.autograd.Function):
@@ -99,12 +103,13 @@ def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
 def example_labels(loss: Loss, labels: Any) -> Any:
     """
     Returns the example `labels` with zeros as values. Raises DistIRError if there are
-    labels but no loss, because the module's output is then the loss.
+    labels but no loss, because the module's output is then the loss, or the script
+    computes one from the output.
     """
-    if labels is not None and loss is None:
+    if labels is not None and loss in (None, OUTSIDE):
         raise DistIRError(
             "parallelize: labels are what a loss compares the output with, and the module's "
-            "output is the loss; leave labels out, or give a loss"
+            "output is the loss, or the script computes it; leave labels out, or give a loss"
         )
     return tree_map_only(
         torch.Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype), labels

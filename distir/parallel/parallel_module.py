@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from math import inf, prod
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import Dataset, DistributedSampler
 
@@ -19,15 +18,22 @@ from distir.errors import DistIRError
 from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
-from distir.parallel.filling import STATES, fill
+from distir.parallel.filling import fill
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
-from distir.parallel.merged import merged_parts
 from distir.parallel.nan_check import check_nan
 from distir.parallel.rank_program import RankProgram
-from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
+from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, own_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
-from distir.parallel.weights import batch_counters, local_part, whole_state
+from distir.parallel.training.gradient_norms import clip_norm
+from distir.parallel.training.micro_batch_losses import (
+    MicroBatchLosses,
+    of_each_part,
+)
+from distir.parallel.training.outside_step import OutsideStep, StepOutputs
+from distir.parallel.training.stored_values import StoredValues
+from distir.parallel.training.whole_batch import mean_of_parts, whole_batch
+from distir.parallel.weights import batch_counters, whole_state
 
 
 class ParallelModule(nn.Module):
@@ -69,6 +75,18 @@ class ParallelModule(nn.Module):
         self._labels = labels
         self._steps = steps
         program = self._program = steps.base
+        if detect_nan and program.gradients:
+            raise DistIRError(
+                "parallelize: detect_nan=True runs a step with NaN again, with the loss in "
+                "it, and this module gives outputs, of which the script computes the loss; "
+                "leave it out, or give the loss to parallelize (loss=...)"
+            )
+        if check is not None and program.gradients:
+            raise DistIRError(
+                'parallelize: check="step" compares the loss of the first step, and this '
+                "module gives outputs, of which the script computes the loss; take "
+                'check="import", or give the loss to parallelize (loss=...)'
+            )
         self._make_evaluation = evaluation
         self._evaluations: dict[
             tuple[str | None, bool, Shapes | None], RankProgram
@@ -79,8 +97,7 @@ class ParallelModule(nn.Module):
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
         _copy_attributes(source, self)
-        self._others = fill(self, source, program, seed)
-        self._known = {spec.name: spec for spec in program.all_arguments}
+        self._stored = StoredValues(program, fill(self, source, program, seed))
         self.train(source.training)
 
     # What training scripts use
@@ -92,18 +109,36 @@ class ParallelModule(nn.Module):
         Returns the loss of the global batch in training mode, and this rank's part of
         the output in evaluation mode.
         """
-        if self.training:
-            return self._loss(args, kwargs)
-        return self._output(args, kwargs)
+        if not self.training:
+            return self._output(args, kwargs)
+        if self._program.gradients:
+            return self._outputs(args, kwargs)
+        return self._loss(args, kwargs)
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """
         Runs forward and backward. Returns the loss of the global batch; all gradients
         are then filled.
+
+        If the module was parallelized without a loss and gives outputs, `loss` is a
+        function of the output, and of `target` if that is given: any structure, of which
+        tensors that have a row for each sample of this rank's part are divided into
+        micro-batches. With a pipeline, the ranks of the last stage call it, once for each
+        micro-batch. The loss is the mean over micro-batches and parts of the batch. Raises
+        DistIRError.
         """
-        loss = self._loss(args, kwargs)
-        loss.backward()
-        return loss.detach()
+        if not self._program.gradients:
+            loss = self._loss(args, kwargs)
+            loss.backward()
+            return loss.detach()
+        if not callable(kwargs.get("loss")):
+            raise DistIRError(
+                "step of a module that gives outputs needs the loss, a function of the "
+                "output and the target; give it: step(inputs, target=..., loss=...)"
+            )
+        own = {n: v for n, v in kwargs.items() if n not in ("loss", "target")}
+        target = [kwargs["target"]] if "target" in kwargs else []
+        return self._step_outside(args, own, kwargs["loss"], target)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """
@@ -163,32 +198,33 @@ class ParallelModule(nn.Module):
             dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
         )
 
+    def whole_batch(self, own: torch.Tensor) -> torch.Tensor:
+        """
+        Returns the rows of the whole batch, of which `own` are those of this rank's part,
+        such as an output. It takes part in autograd: a loss of the whole batch, which every
+        rank computes, trains as it does on one process. Every rank must call this. Raises
+        DistIRError for a scalar.
+        """
+        return whole_batch(self._program, own)
+
+    def mean_of_parts(self, value: torch.Tensor) -> torch.Tensor:
+        """
+        Returns the mean over the parts of the batch of a value that each rank has of its
+        part, such as its loss, without gradients. Every rank must call this.
+        """
+        return mean_of_parts(self._program, value)
+
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """
         Scales all gradients so that their norm, over the parameters of all stages, is
         at most `max_norm`. Returns the norm before scaling. `norm_type` is the order of
         the norm; `inf` stands for the largest magnitude. Every rank must call this.
         """
-        gradients = [
-            cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
-        ]
         # The same type on all ranks, even if their stages have other parameters.
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
-        norm = torch.zeros((), dtype=kind, device=self._program.device)
-        if norm_type == inf:
-            for gradient in gradients:
-                norm = torch.maximum(norm, _local_norm(gradient, inf).to(kind))
-            dist.all_reduce(norm, dist.ReduceOp.MAX)
-        else:
-            for gradient in gradients:
-                norm += _share_of_power(gradient, norm_type)
-            dist.all_reduce(norm)
-            norm = norm ** (1 / norm_type)
-        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.to_local().mul_(factor)
-        return norm
+        start = torch.zeros((), dtype=kind, device=self._program.device)
+        return clip_norm(self.parameters(), max_norm, norm_type, start)
 
     # Running
 
@@ -204,30 +240,9 @@ class ParallelModule(nn.Module):
         program, batch, needed = self._prepared(named, args, kwargs, autocast)
         given = batch.given
         results = self._scaled_results(program, given, named)
-        sources: list[torch.Tensor] = []
-        gradients: list[torch.Tensor] = []
-        for index, spec in enumerate(program.all_results):
-            value = results.get(index)
-            if spec.of in given:
-                gradient = program.output(index, value)
-                if given[spec.of].requires_grad:
-                    sources.append(given[spec.of])
-                    gradients.append(gradient.to(given[spec.of]))
-            elif spec.updates or spec.of:
-                own = self._known[spec.updates or spec.of]
-                value = program.moved(spec, value, self._program, own)
-                if value is None:
-                    continue
-                if spec.updates:
-                    self._tensor(spec.updates, named).copy_(value)
-                    continue
-                for name, part in self._parts_of_gradient(own, value):
-                    parameter = named[name]
-                    if parameter.requires_grad:
-                        sources.append(parameter)
-                        gradients.append(part)
-        for counter in self._counters:
-            self.get_buffer(counter).add_(self._normalisations)
+        found = list(self._stored.gradients(program, results, given, named))
+        sources, gradients = [s for s, _ in found], [g for _, g in found]
+        self._update(program, results, named)
         loss = program.everywhere(program.all_results[0], results.get(0))
         if not needed:
             return loss
@@ -238,6 +253,115 @@ class ParallelModule(nn.Module):
         if not sources:  # the stages of this rank have no parameters
             return loss.requires_grad_()
         return cast(torch.Tensor, KnownLoss.apply(loss, gradients, *sources))
+
+    def _update(
+        self,
+        program: RankProgram,
+        results: Mapping[int, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
+    ) -> None:
+        """Stores the new values of buffers and states. Every rank must call this."""
+        self._stored.update(program, results, named)
+        for counter in self._counters:
+            self.get_buffer(counter).add_(self._normalisations)
+
+    def _outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """
+        Returns the outputs of this rank's part of the batch in training mode, whose
+        gradients run the backward.
+        """
+        if self._program.is_pipeline or self._program.parts > 1:
+            raise DistIRError(
+                "the module has micro-batches, or stages, whose forwards and backwards "
+                "alternate, so that it gives no outputs in training mode; call "
+                "step(inputs, target=..., loss=...) with a function of the output and the "
+                "target"
+            )
+        autocast = self._asked.now("training")
+        named = self._named()
+        program, batch, needed = self._prepared(named, args, kwargs, autocast)
+        given = batch.given
+        held = self._stored.held(program, given, named)
+        for spec in program.all_results:
+            if spec.updates:  # the backward needs it as it is now
+                held[spec.updates] = held[spec.updates].clone()
+        own = self._own_part(program, given)
+        unchanged = {**dict(self.named_parameters()), **given} if needed else {}
+        step = OutsideStep(program, {**held, **own}, batch.own, unchanged)
+        self._update(program, step.updates, named)
+        outputs, step.outputs = step.outputs, []
+        if needed:
+            sources = self._stored.sources(program, given, named)
+            finish = partial(self._finish, program, step, sources, given, named)
+            outputs = StepOutputs.apply(finish, outputs, step.have_gradients, *sources)
+        return self._inputs.output(outputs)
+
+    def _finish(
+        self,
+        program: RankProgram,
+        step: OutsideStep,
+        sources: Sequence[torch.Tensor],
+        given: Mapping[str, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
+        gradients: list[torch.Tensor | None],
+    ) -> list[torch.Tensor]:
+        """Runs the backward of a step and returns the gradients of `sources`."""
+        results = step.finish(gradients)
+        found = dict(
+            (id(source), gradient)
+            for source, gradient in self._stored.gradients(
+                program, results, given, named
+            )
+        )
+        of_each_part(program, found, given, self.data_ranks)
+        return [found.pop(id(source)) for source in sources]
+
+    def _step_outside(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        loss: Callable[..., torch.Tensor],
+        target: Sequence[Any],
+    ) -> torch.Tensor:
+        """
+        Runs forward and backward with a loss that is a function of the output and the
+        target. Returns the mean of the losses of all parts of the batch.
+        """
+        if not self._program.is_pipeline and self._program.parts < 2:
+            value = loss(self._outputs(args, kwargs), *target)
+            value.backward()
+            return self.mean_of_parts(value)
+        autocast = self._asked.now("training")
+        named = self._named()
+        program, batch, _ = self._prepared(named, args, kwargs, autocast)
+        given = batch.given
+        if batch.own is not None:
+            raise DistIRError(
+                "the samples of this batch cannot be divided evenly among the ranks and "
+                "micro-batches, of each of which the script computes the loss; leave a last "
+                "batch out (drop_last=True of a DataLoader)"
+            )
+        own = self._own_part(program, given)
+        arguments = {**self._stored.held(program, given, named), **own}
+        rows = program.rows_of_part
+        losses = MicroBatchLosses(
+            loss, target, rows, program.parts, self._inputs.output
+        )
+        results = losses.run(program, arguments)
+        pairs = list(self._stored.gradients(program, results, given, named))
+        self._update(program, results, named)
+        found = {id(source): gradient for source, gradient in pairs}
+        of_each_part(program, found, given, self.data_ranks)
+        value = losses.total
+        if value is not None:
+            value = mean_of_parts(program, value).double()
+        spec = next(s for s in program.all_results if s.name in program.gradients)
+        spec = replace(spec, shape=(), split=(), dtype=torch.float64)
+        mean = program.everywhere(spec, value)
+        if pairs:
+            sources, gradients = [s for s, _ in pairs], [g for _, g in pairs]
+            KnownLoss.apply(mean, gradients, *sources).backward()  # pyright: ignore[reportOptionalMemberAccess]
+        return mean
 
     def _prepared(
         self,
@@ -252,7 +376,10 @@ class ParallelModule(nn.Module):
         Returns the program of a step, the batch that a call gives it, and the tensors that need
         gradients.
         """
-        batch = self._shared(self._program, args, kwargs, is_announced=is_announced)
+        averages = not self._program.gradients
+        batch = self._shared(
+            self._program, args, kwargs, averages=averages, is_announced=is_announced
+        )
         needed = self._steps.needed(named, batch.given)
         example = None
         if batch.shapes is not None:
@@ -280,7 +407,7 @@ class ParallelModule(nn.Module):
         """
         batch = self._own_part(program, given)
         while True:
-            arguments = {**self._held(program, given, named), **batch}
+            arguments = {**self._stored.held(program, given, named), **batch}
             results = program.run(arguments)
             if self._has_smaller_scale(program, results, named):
                 continue
@@ -309,29 +436,13 @@ class ParallelModule(nn.Module):
         change = torch.zeros((), dtype=torch.int64, device=program.device)
         for name, value in new.items():
             if scales[name] == "exponent":
-                change = value - self._tensor(name, named)
+                change = value - self._stored.tensor(name, named)
         dist.all_reduce(change, dist.ReduceOp.MIN)
         if change >= 0:
             return False
         for name, value in new.items():
-            self._tensor(name, named).copy_(value)
+            self._stored.tensor(name, named).copy_(value)
         return True
-
-    def _parts_of_gradient(
-        self, spec: Any, value: torch.Tensor
-    ) -> list[tuple[str, DTensor]]:
-        """
-        Returns the gradient of an argument together with the argument's name. For a
-        merged argument, it returns the name and the gradient of each parameter in it.
-        """
-        program = self._program
-        if not spec.repacked:
-            # Contiguous like the parameter: fused optimizers on GPUs require it.
-            return [(spec.name, program.distributed(spec, value.contiguous()))]
-        return [
-            (part.name, program.distributed(part, view.contiguous()))
-            for part, view in merged_parts(program, spec, value)
-        ]
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         autocast = self._asked.now("evaluation")
@@ -342,11 +453,11 @@ class ParallelModule(nn.Module):
         example = partial(self._example, base, batch, args, kwargs)
         program = self._evaluation(autocast, False, batch.shapes, example)
         given = batch.given
-        held = self._held(program, given, self._named())
+        held = self._stored.held(program, given, self._named())
         results = program.run({**held, **self._own_part(program, given)})
         count = len(program.all_results)
         outputs = [
-            _of_own(program, i, program.output(i, results.get(i)), batch.own)
+            own_rows(program, i, program.output(i, results.get(i)), batch.own)
             for i in range(count)
         ]
         sources = [value for value in given.values() if value.requires_grad]
@@ -384,7 +495,7 @@ class ParallelModule(nn.Module):
         batch = self._shared(self._program, args, kwargs)
         example = partial(self._example, self._program, batch, args, kwargs)
         program = self._evaluation(autocast, True, batch.shapes, example)
-        held = self._held(program, batch.given, self._named())
+        held = self._stored.held(program, batch.given, self._named())
         results = program.run({**held, **self._own_part(program, batch.given)})
         return program.everywhere(program.all_results[0], results.get(0))
 
@@ -468,59 +579,6 @@ class ParallelModule(nn.Module):
             if spec.name in given
         }
 
-    def _held(
-        self,
-        program: RankProgram,
-        given: Mapping[str, torch.Tensor],
-        named: Mapping[str, torch.Tensor],
-    ) -> dict[str, torch.Tensor]:
-        """
-        Returns this rank's parts of the program's arguments that a call does not give:
-        parameters, constants and states. Every rank must call this.
-        """
-        found: dict[str, torch.Tensor] = {}
-        for spec in program.all_arguments:
-            if spec.name not in given:
-                value = self._as_in(program, spec, named)
-                if value is not None:
-                    found[spec.name] = value
-        return found
-
-    def _as_in(
-        self, program: RankProgram, spec: Any, named: Mapping[str, torch.Tensor]
-    ) -> torch.Tensor | None:
-        """
-        Returns a parameter, constant or state as `program` takes it, or None if this
-        rank does not need it. It may have another layout in `program` than in the first
-        program, or be on another stage. Every rank must therefore call this.
-        """
-        own = self._program
-        known = self._known.get(spec.name)
-        # A constant of the exporter may have another value in another program.
-        if known is None or (program is not own and spec.role == "constant"):
-            if not program.holds(spec):
-                return None
-            value = named.get(spec.name)
-            if value is None:
-                return program.other(spec)
-            return program.part(spec, local_part(value))
-        held = self._tensor(spec.name, named) if own.holds(known) else None
-        if program is own:
-            return held
-        return own.moved(known, held, program, spec)
-
-    def _tensor(self, name: str, named: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """
-        Returns this rank's part of the parameter, buffer or program state called
-        `name`.
-        """
-        value = self._others.get(name)
-        if value is None:
-            value = named.get(name)
-        if value is None:
-            value = named[f"{STATES}.{name}"]
-        return local_part(value)
-
 
 def _copy_attributes(source: nn.Module, module: nn.Module) -> None:
     """
@@ -532,47 +590,3 @@ def _copy_attributes(source: nn.Module, module: nn.Module) -> None:
             if isinstance(value, torch.Tensor | nn.Module) or name.startswith("_"):
                 continue
             setattr(module, name, value)
-
-
-def _of_own(
-    program: RankProgram, index: int, output: torch.Tensor, samples: int | None
-) -> torch.Tensor:
-    """
-    Returns the output of this rank's own `samples`, of a batch in which ranks have copies of
-    their last ones (None: none has). Raises DistIRError, on every rank, for an output of all
-    samples together.
-    """
-    if samples is None:
-        return output
-    if not program.is_of_batch(index):
-        raise DistIRError(
-            f"output {index} of the module is of all samples together, and the samples of "
-            f"this batch cannot be divided evenly among the ranks; leave a last batch out "
-            f"(drop_last=True of a DataLoader), or give each rank as many"
-        )
-    return output[:samples]
-
-
-def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
-    """Returns the norm of this rank's part of a gradient; 0 if the part is empty."""
-    own = gradient.to_local().flatten()
-    if not own.numel():
-        return torch.zeros((), device=own.device)
-    kind = torch.promote_types(own.dtype, torch.float32)
-    return torch.linalg.vector_norm(own, order, dtype=kind)
-
-
-def _share_of_power(gradient: DTensor, order: float) -> torch.Tensor:
-    """
-    Returns this rank's contribution to the sum over all elements of their magnitude to
-    the power `order`. Elements that several ranks hold count once in the sum over all
-    ranks.
-    """
-    copies = prod(
-        size
-        for placement, size in zip(
-            gradient.placements, gradient.device_mesh.shape, strict=True
-        )
-        if placement.is_replicate()
-    )
-    return _local_norm(gradient, order) ** order / copies

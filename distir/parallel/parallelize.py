@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError, one_of
+from distir.frontends.torch.checks.communicating import live_modules
 from distir.frontends.torch.trust import Trust
 from distir.hardware import load_cluster
 from distir.parallel.autocast import AskedTypes
@@ -39,6 +40,7 @@ from distir.parallel.steps import Steps, training
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
 from distir.runtime.runtime import ProgramError, check_compiler
+from distir.scheduling.opaque import mark_scheduled
 from distir.tools.arguments.distribution import distribution_options
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import ParallelizeOptions
@@ -51,7 +53,6 @@ micro-batches, such as `-t`.
 
 _OPTIONS = {
     "--batch-norm-micro-batches": 'batch_norm="device"',
-    "--float8 row-gw-hp": 'float8="row-gw-hp"',
     "equal_features (--equal-features)": "equal_features=True",
 }
 """
@@ -131,7 +132,10 @@ def parallelize(
       several times, which leaves the mean as it is.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`; the label -100
       is ignored), `mse`, a function of the module's output and the labels, or None if
-      the module's output is the loss.
+      the module's output is the loss. If it is None and the module returns no scalar, or
+      `outside`, the module gives its outputs in training mode too, and the script computes
+      any loss from them, as with `DistributedDataParallel`: each rank takes the mean loss
+      of its part of the batch, and gradients are averaged over the parts.
     - `labels`: an example of the labels of the global batch: a tensor, or several in a
       tuple, list or dictionary. Give it if `loss` is a function and does not determine
       their shapes.
@@ -197,6 +201,8 @@ def parallelize(
         )
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
+    if "schedule.opaque" in forward.script:
+        mark_scheduled(module, forward.script)
     given = command_options(
         "distribute",
         "parallelize",
@@ -235,6 +241,8 @@ def parallelize(
             raise DistIRError(f"parallelize, compiled=True: {error}") from error
     asked = AskedTypes(device.type, forward.dtype)
 
+    live = live_modules(module, check=trust.check)
+
     def program(
         kind: str,
         what: Any,
@@ -248,7 +256,7 @@ def parallelize(
                 lambda: content_key(kind, module, *call, (wanted, what, given.samples)),
                 make,
             )
-        return RankProgram(Package(folder), device)
+        return RankProgram(Package(folder), device, live)
 
     base = Example(tuple(args), kwargs, request.labels)
 

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from distir.errors import DistIRError
+from distir.frontends.torch.modules.opaque_calls import OpaqueCalls
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.compilation import CONSTANTS, INTERFACE
 from distir.parallel.packages import Package
@@ -34,11 +35,27 @@ class RankProgram:
     - `arguments`, `results`: this rank's arguments and results: rows of the package's
       tables, by their index there;
     - `inputs`, `labels`: the names of the arguments that a call passes, in order;
-    - `constants`: the tensors that the exporter made, by name.
+    - `constants`: the tensors that the exporter made, by name;
+    - `gradients`: the arguments that are gradients of results, by the results' names. If
+      there are any, the caller computes the loss: it calls `start` and `resume` instead of
+      `run`;
+    - `parts`: the number of micro-batches of each of which the caller computes the loss; 1
+      if it computes that of the batch, 0 if the program computes it.
     """
 
-    def __init__(self, package: Package, device: torch.device):
+    def __init__(
+        self,
+        package: Package,
+        device: torch.device,
+        opaque: Mapping[str, OpaqueCalls] | None = None,
+    ):
+        """
+        Reads a package. `opaque` has the opaque modules that it calls, by the names
+        that the program has for them.
+        """
         self.device = device
+        self._opaque = opaque or {}
+        self._opaque_module: Any = package.module("opaque") if self._opaque else None
         self.rank = dist.get_rank()
         program = package.program
         if len(program.RANKS) != dist.get_world_size():
@@ -66,6 +83,10 @@ class RankProgram:
         self.all_results: Sequence[Any] = program.RESULTS
         self.arguments = {i: program.ARGUMENTS[i] for i in own.program.arguments}
         self.results = {i: program.RESULTS[i] for i in own.program.results}
+        self.gradients = {
+            spec.gradient_of: spec for spec in program.ARGUMENTS if spec.gradient_of
+        }
+        self.parts: int = max(rank.program.places.parts for rank in program.RANKS)
         self._held = {spec.name for spec in self.arguments.values()}
         interface = json.loads((package.folder / INTERFACE).read_text())
         self.inputs: list[str] = interface["inputs"]
@@ -74,8 +95,25 @@ class RankProgram:
         self.constants: dict[str, torch.Tensor] = tensors.load(
             package.folder / CONSTANTS
         )
+        if self.gradients:
+            self._check_outputs()
         self._initial = package.module("initial")
         self._batches = package.module("batches")
+
+    def _check_outputs(self) -> None:
+        """
+        Raises DistIRError if several stages of a pipeline have outputs of which the caller
+        computes the loss, or their gradients.
+        """
+        outputs = [s for s in self.all_results if not s.updates and not s.of]
+        places = {s.mesh: s.name for s in (*self.gradients.values(), *outputs)}
+        if len(places) > 1:
+            names = " and ".join(repr(name) for name in places.values())
+            raise DistIRError(
+                f"parallelize: stages of the pipeline have outputs of their own ({names}), so "
+                f"that no rank could compute a loss of all; begin stages elsewhere "
+                f"(stages=...) or choose fewer, so that the last one computes all outputs"
+            )
 
     def __deepcopy__(self, memo: object) -> RankProgram:
         """
@@ -209,6 +247,11 @@ class RankProgram:
         return frozenset(s.of for s in self.all_results if s.of in given)
 
     @property
+    def gives_outputs(self) -> bool:
+        """Whether the caller computes the loss on this rank."""
+        return bool(self._body.places.parts)
+
+    @property
     def is_pipeline(self) -> bool:
         """Whether ranks hold different arguments."""
         world = dist.get_world_size()
@@ -228,7 +271,9 @@ class RankProgram:
         split = [
             spec
             for spec in self.all_arguments
-            if spec.role in self._batches.ROLES and any(spec.split)
+            if spec.role in self._batches.ROLES
+            and any(spec.split)
+            and not spec.gradient_of
         ]
         return self._batches.batch_axes(split, self.specs)
 
@@ -278,6 +323,13 @@ class RankProgram:
         """Returns the shape of this rank's part of an input or label in a call."""
         return self._batches.share(spec, self.batch_axes())[0]
 
+    @property
+    def rows_of_part(self) -> int:
+        """The number of samples in this rank's part of a batch."""
+        specs = [s for s in self.all_arguments if s.name in self.inputs and s.shape]
+        split = [s for s in specs if self.is_split_with_batch(s)] or specs
+        return self.part_shape(split[0])[0]
+
     def is_of_batch(self, index: int) -> bool:
         """Whether a result has a row for each sample of this rank's part of the batch."""
         spec = self.all_results[index]
@@ -300,9 +352,111 @@ class RankProgram:
         effect on it.
         """
         arguments = [values[spec.name] for spec in self.arguments.values()]
+        if self._opaque_module is not None:
+            self._opaque_module.MODULES = self._opaque
         with torch.no_grad(), outside_autocast():
             results = self._runtime.results_of(self._body, arguments)
         return dict(zip(self.results, results, strict=True))
+
+    def start(self, values: Mapping[str, torch.Tensor]) -> Any:
+        """
+        Runs the forward of a program whose loss the caller computes, on this rank's parts
+        of the arguments but for the gradients of results. Returns the call, for `taken` and
+        `resume`.
+        """
+        arguments = [values.get(spec.name) for spec in self.arguments.values()]
+        with torch.no_grad(), outside_autocast():
+            return self._runtime.started(self._body, arguments)
+
+    def taken(self, call: Any) -> dict[int, torch.Tensor]:
+        """
+        Returns the results of a forward, by their index in the table of results. The call
+        holds them no longer.
+        """
+        places = list(self.results)
+        given = [places[i] for i in self._body.places.given]
+        return dict(zip(given, call.take(), strict=True))
+
+    def resume(
+        self, call: Any, gradients: dict[str, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """
+        Runs the backward of a call, up to the next micro-batch if there is one. `gradients`
+        has this rank's parts of the gradients of results, by the results' names, and is
+        emptied. At the end, returns the other results, by index; before, nothing.
+        """
+        specs = list(self.arguments.values())
+        awaited = [specs[i].gradient_of for i in self._body.places.awaited]
+        ordered = [gradients.pop(name) for name in awaited]
+        with torch.no_grad(), outside_autocast():
+            self._runtime.resumed(call, ordered)
+        if call.results is None:
+            return {}
+        given = set(self._body.places.given)
+        others = [index for i, index in enumerate(self.results) if i not in given]
+        return dict(zip(others, call.results, strict=True))
+
+    def of_micro_batch(self, spec: Any) -> Any:
+        """
+        Returns the description of a micro-batch's rows of a result, or of its gradient,
+        whose loss the caller computes.
+        """
+        if self.parts < 2:
+            return spec
+        shape = (spec.shape[0] // self.parts, *spec.shape[1:])
+        rows = [tuple((axis, None) for axis, _ in own) for own in spec.split[:1]]
+        return replace(spec, shape=shape, split=(*rows, *spec.split[1:]))
+
+    def given_output(self, index: int, value: torch.Tensor) -> torch.Tensor:
+        """
+        Returns the rows, of an output that a call gives, which belong to this rank's part
+        of the batch. Every rank that has it must call this.
+        """
+        spec = self.of_micro_batch(self.all_results[index])
+        return value if spec.mesh is None else self._of_batch_only(spec, value)
+
+    def gradient_part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:
+        """
+        Returns this rank's part of the gradient of result `index` as the program takes it,
+        given that of the rows that `given_output` returned; None for zeros. A result
+        without rows of its own for each part of the batch has the sum of the gradients of
+        all parts. Every rank that has the result must call this.
+        """
+        result = self.of_micro_batch(self.all_results[index])
+        spec = self.of_micro_batch(self.gradients[result.name])
+        mesh = self.specs.get(spec.mesh)
+        axes = self.batch_axes()
+        rows = result.split[0] if result.split else ()
+        kept = tuple(shard for shard in rows if shard[0] in axes)
+        sizes = {name: axes[name] for name, _ in kept}
+        if gradient is None:
+            shape, _ = self._batches.share(result, sizes)
+            gradient = torch.zeros(shape, dtype=spec.dtype, device=self.device)
+        gradient = gradient.to(self.device, spec.dtype).contiguous()
+        if mesh is None:
+            return gradient
+        for axis in axes:
+            if axis not in sizes:
+                group = self._device_meshes[spec.mesh].get_group(axis)
+                gradient = gradient.clone()
+                dist.all_reduce(gradient, group=group)
+        expected, own = self._batches.share(spec, sizes)
+        first = tuple(spec.split[0][: len(kept)]) if spec.split else ()
+        if list(gradient.shape) == expected and first == kept:
+            return self._runtime.shard(gradient, own, mesh, self.rank).contiguous()
+        held = replace(result, split=(kept, *((),) * (len(result.shape) - 1)))
+        whole = self.distributed(held, gradient).full_tensor()
+        return self.part(spec, whole)
+
+    def batch_groups(self) -> list[Any]:
+        """
+        Returns the process groups of the axes that split the batch, outermost first: the
+        ranks that differ from this one in their parts of the batch alone.
+        """
+        axes = self.batch_axes()
+        name = next(name for name, s in self.specs.items() if self.rank in s.ranks)
+        mesh = self._device_meshes[name]
+        return [mesh.get_group(axis) for axis in axes]
 
     def everywhere(self, spec: Any, value: torch.Tensor | None) -> torch.Tensor:
         """

@@ -313,3 +313,22 @@ def _grown(tensor: torch.Tensor, size: int) -> torch.Tensor:
     if not tensor.shape[0]:
         return tensor.new_zeros((size, *tensor.shape[1:]))
     return torch.cat([tensor, tensor[-1:].expand(missing, *tensor.shape[1:])])
+
+
+def own_rows(
+    program: RankProgram, index: int, output: torch.Tensor, samples: int | None
+) -> torch.Tensor:
+    """
+    Returns the output of this rank's own `samples`, of a batch in which ranks have copies of
+    their last ones (None: none has). Raises DistIRError, on every rank, for an output of all
+    samples together.
+    """
+    if samples is None:
+        return output
+    if not program.is_of_batch(index):
+        raise DistIRError(
+            f"output {index} of the module is of all samples together, and the samples of "
+            f"this batch cannot be divided evenly among the ranks; leave a last batch out "
+            f"(drop_last=True of a DataLoader), or give each rank as many"
+        )
+    return output[:samples]

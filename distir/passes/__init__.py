@@ -49,6 +49,7 @@ _PASSES: dict[str, str] = {
     "zero": "ZeroPass",
     "simulate": "SimulatePass",
     "project": "ProjectPass",
+    "await-gradients": "AwaitGradientsPass",
     "outline-text": "OutlineTextPass",
     "outline-between-calls": "OutlineBetweenCallsPass",
     "reuse-operands": "ReuseOperandsPass",

@@ -4,28 +4,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 
 from distir.dialects.dist_attributes import DOUBT, FROZEN, NAME, ROLE
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError, listed, one_of
 from distir.gradients.gradient_types import GradientTypes
 from distir.gradients.loss_scaling import LossScaling
-from distir.gradients.losses import add_loss, described, prediction_of
-from distir.gradients.optimizers import add_updates
+from distir.gradients.losses import (
+    add_gradients_of_results,
+    add_loss,
+    described,
+    prediction_of,
+)
+from distir.gradients.optimizers import Result, add_updates
 from distir.gradients.options import (
     DROPOUT_MASKS,
     GRADIENT_DTYPES,
     LOSS_SCALINGS,
     LOSSES,
     OPTIMIZERS,
+    OUTSIDE,
     StepOptions,
 )
 from distir.gradients.reverse import ReverseMode
@@ -53,7 +59,9 @@ class DifferentiatePass(StepOptions, DistIRPass):
     `distir.gradients.reverse`).
 
     - `loss`: `cross_entropy` of logits `[..., V]` and integer labels `[...]`, `mse`, or
-      `none` if the program's result is the scalar loss.
+      `none` if the program's result is the scalar loss. With `outside`, the program keeps
+      its results and takes their gradients as further labels, which the caller computes
+      from the results (`dist.gradient_of`); only with the optimizer `none`.
     - `output`: the index of the result from which the loss is computed.
     - `ignore_index`: the label of positions that do not count in a cross-entropy, such
       as padding; by default every label is a class.
@@ -116,39 +124,28 @@ class DifferentiatePass(StepOptions, DistIRPass):
         sources = parameters + self._inputs(step)
         active = reverse.active(step.block, sources)
         pairs = reverse.with_forward_calls(step.block, active)
-        result = prediction_of(step, self.output)
-        loss = add_loss(self.loss, self.output, result, step, self.ignore_index)
-        if shape(loss) != ():
-            raise DistIRError(
-                f"differentiate: the loss must be a scalar, but "
-                f"{described(self.output, loss)} has type {loss.type}; choose a loss, or "
-                f"another output"
-            )
-        sources = parameters + self._inputs(step)
-        self._check_inputs(step, sources[len(parameters) :])
-        active = reverse.active(step.block, sources)
-        if loss not in active:
-            wanted = "parameter or input" if self.inputs else "parameter"
-            raise DistIRError(
-                f"differentiate: the loss does not depend on any {wanted}: "
-                f"{described(self.output, result)}, of type {result.type}, is no float "
-                f"that is computed from one; choose another output"
-            )
-        scaling = LossScaling(step) if self.loss_scaling == "dynamic" else None
-        assert isinstance(loss.type, TensorType)
-        if scaling is None:
-            ones = np.ones((), numpy_dtype(loss.type.element_type))
-            first = GradientBuilder(step.insert, None).constant(ones)
+        scaling: LossScaling | None = None
+        gradients: dict[SSAValue, SSAValue] = {}
+        results: list[Result] = []
+        if self.loss == OUTSIDE:
+            self._check_outside()
+            self._check_inputs(step, self._inputs(step))
+            active = reverse.active(step.block, sources)
+            gradients = add_gradients_of_results(step, active)
+            results += step.outputs()
         else:
-            first = scaling.gradient_of(loss)
-        gradients: dict[SSAValue, SSAValue] = {loss: first}
+            loss = self._loss(step)
+            sources = parameters + self._inputs(step)
+            self._check_inputs(step, sources[len(parameters) :])
+            active = reverse.active(step.block, sources)
+            self._check_depends(step, loss, active)
+            scaling = LossScaling(step) if self.loss_scaling == "dynamic" else None
+            gradients[loss] = _first_gradient(step, loss, scaling)
+            results.append((loss, {ROLE: ROLE.attr(LOSS), NAME: NAME.attr("loss")}))
         ops = [o for o in step.block.ops if not isinstance(o, ReturnOp)]
         reverse.backward(ops, active, pairs, gradients, step.insert)
         found = [(v, gradients[v]) for v in sources if v in gradients]
         check_no_doubt(step, [v for v, _ in found])
-        results: list[tuple[SSAValue, dict[str, Attribute]]] = [
-            (loss, {ROLE: ROLE.attr(LOSS), NAME: NAME.attr("loss")})
-        ]
         if scaling is None:
             results += add_updates(step, found, self)
         else:
@@ -158,6 +155,55 @@ class DifferentiatePass(StepOptions, DistIRPass):
         step.finish([*results, *step.kept()])
         erase_dead(step.block)
         erase_unreachable(op)
+
+    def _loss(self, step: TrainingStep) -> SSAValue:
+        """Adds the loss to the program and returns it. Raises DistIRError."""
+        result = prediction_of(step, self.output)
+        loss = add_loss(self.loss, self.output, result, step, self.ignore_index)
+        if shape(loss) != ():
+            raise DistIRError(
+                f"differentiate: the loss must be a scalar, but "
+                f"{described(self.output, loss)} has type {loss.type}; choose a loss, or "
+                f"another output"
+            )
+        return loss
+
+    def _check_depends(
+        self, step: TrainingStep, loss: SSAValue, active: Container[SSAValue]
+    ) -> None:
+        """
+        Raises DistIRError if the loss is not among the values that depend on parameters or
+        inputs (`active`).
+        """
+        if loss not in active:
+            result = prediction_of(step, self.output)
+            wanted = "parameter or input" if self.inputs else "parameter"
+            raise DistIRError(
+                f"differentiate: the loss does not depend on any {wanted}: "
+                f"{described(self.output, result)}, of type {result.type}, is no float "
+                f"that is computed from one; choose another output"
+            )
+
+    def _check_outside(self) -> None:
+        """
+        Raises DistIRError if an option does not suit a loss that the caller computes.
+        """
+        if self.optimizer != "none":
+            raise DistIRError(
+                f"differentiate: with the loss outside, the program gives gradients (the "
+                f"optimizer none), and the optimizer is {self.optimizer}; choose none, or "
+                f"another loss"
+            )
+        if self.loss_scaling != "none":
+            raise DistIRError(
+                "differentiate: a program can scale the loss that it computes itself, and "
+                "the loss is outside; choose the loss scaling none, or another loss"
+            )
+        if self.ignore_index is not None:
+            raise DistIRError(
+                "differentiate: ignore_index is a class of cross_entropy, and the loss is "
+                "outside; leave it out"
+            )
 
     def _inputs(self, step: TrainingStep) -> list[SSAValue]:
         """
@@ -195,6 +241,17 @@ class DifferentiatePass(StepOptions, DistIRPass):
                     f"differentiate: {name!r} has type {value.type}, of which there is no "
                     f"gradient; leave it out of inputs"
                 )
+
+
+def _first_gradient(
+    step: TrainingStep, loss: SSAValue, scaling: LossScaling | None
+) -> SSAValue:
+    """Returns the gradient of the loss, with which the backward starts."""
+    if scaling is not None:
+        return scaling.gradient_of(loss)
+    assert isinstance(loss.type, TensorType)
+    ones = np.ones((), numpy_dtype(loss.type.element_type))
+    return GradientBuilder(step.insert, None).constant(ones)
 
 
 def check_no_doubt(step: TrainingStep, trained: Sequence[SSAValue]) -> None:

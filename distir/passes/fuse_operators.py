@@ -19,7 +19,7 @@ class FuseOperatorsPass(DistIRPass):
     a product and a sum, both gradients of a convolution, the collectives of one
     message, and the updates of all parameters that are alike. The pass recognises
     groups by their computation, never by names, and removes unused ops. This is the
-    first step of `lower`, on the program of each rank. Run it after `project` to see
+    second step of `lower`, after `await-gradients`. Run it after `project` to see
     the result.
     """
 

@@ -16,7 +16,7 @@ class OutlineBetweenCallsPass(DistIRPass):
     """
     Moves the ops between two calls of layers, such as the head of a model with its
     loss, into functions of their own. `compile-leaves` can then compile them. This is
-    the third step of `lower --compile`, after `outline-text`.
+    the fourth step of `lower --compile`, after `outline-text`.
     """
 
     name = "outline-between-calls"

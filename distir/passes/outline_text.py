@@ -16,7 +16,7 @@ class OutlineTextPass(DistIRPass):
     """
     Moves ops that the program of one rank repeats, such as the collectives around the
     calls of layers, into functions. The Python code of a package then contains them
-    once. Each new function has the attribute `torch.repeat`. This is the second step of
+    once. Each new function has the attribute `torch.repeat`. This is the third step of
     `lower`, after `fuse-operators`.
     """
 

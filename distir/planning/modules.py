@@ -145,7 +145,7 @@ class ProgramModules:
                 if not scope.startswith(start) or not path:
                     continue
                 if (
-                    _matches(pattern, path)
+                    matches(pattern, path)
                     if isinstance(pattern, str)
                     else pattern.fullmatch(path)
                 ):
@@ -198,7 +198,7 @@ class ProgramModules:
         whose name within the module matches `pattern`.
         """
         own = self.parameters(scope)
-        return [i for i, name in own.items() if _matches(pattern, name)]
+        return [i for i, name in own.items() if matches(pattern, name)]
 
 
 def _same_argument(
@@ -231,7 +231,11 @@ def _part(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))
 
 
-def _matches(pattern: str, path: str) -> bool:
+def matches(pattern: str, path: str) -> bool:
+    """
+    Whether the path of a module matches a pattern: `*` stands for any text in one part
+    of a path, `**` for any number of parts.
+    """
     return _parts_match(tuple(pattern.split(".")), tuple(path.split(".")))
 
 

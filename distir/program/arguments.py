@@ -14,6 +14,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from distir.dialects.dist_attributes import (
+    GRADIENT_OF,
     NAME,
     OF,
     ROLE,
@@ -188,12 +189,29 @@ def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
     )
 
 
+def gradients_of_results(function: FuncOp) -> dict[int, int]:
+    """
+    Returns the argument that is the gradient of each result: result index to argument
+    index. Other results are left out.
+    """
+    wanted = _argument_texts(function, GRADIENT_OF)
+    if not any(wanted):
+        return {}
+    places = {name: i for i, name in enumerate(result_names(function))}
+    return {places[name]: i for i, name in enumerate(wanted) if name in places}
+
+
 def linked_arguments(function: FuncOp) -> dict[int, int]:
     """
     Returns, for each result that must have the layout of an argument, the index of that
-    argument. The result replaces the argument in the next step, or is its gradient.
+    argument. The result replaces the argument in the next step, or is its gradient; or the
+    argument is the gradient of the result.
     """
-    return {**parameters_of_gradients(function), **updated_arguments(function)}
+    return {
+        **gradients_of_results(function),
+        **parameters_of_gradients(function),
+        **updated_arguments(function),
+    }
 
 
 def is_training_step(function: FuncOp) -> bool:
@@ -203,12 +221,19 @@ def is_training_step(function: FuncOp) -> bool:
 
 def check_links(function: FuncOp) -> None:
     """
-    Raises DistIRError if an attribute of an argument or result names an argument that
-    does not exist.
+    Raises DistIRError if an attribute of an argument or result names an argument or result
+    that does not exist.
     """
     updated_arguments(function)
     parameters_of_states(function)
     parameters_of_gradients(function)
+    names = result_names(function)
+    for i, name in enumerate(_argument_texts(function, GRADIENT_OF)):
+        if name is not None and name not in names:
+            raise DistIRError(
+                f"@{function.sym_name.data}: argument {i} is the gradient of a result "
+                f'{name!r}, which is not there; give that result dist.name = "{name}"'
+            )
 
 
 def _named_arguments(

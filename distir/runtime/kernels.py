@@ -38,7 +38,7 @@ def _function(module, name):
     return found
 
 
-def _checked(what, values, types):
+def checked(what, values, types):
     """
     Returns `values`, the results of a function: one tensor or a tuple. Raises
     ProgramError unless their shapes and element types are `types`; `what` names the
@@ -67,10 +67,10 @@ def called(function, what, types, inputs):
     Returns the results of `function` for `inputs`. Raises ProgramError unless their
     shapes and element types are `types`; `what` names the function in the message.
     """
-    return _checked(f"kernel {what}", function(*inputs), types)
+    return checked(f"kernel {what}", function(*inputs), types)
 
 
-def _recordable(inputs):
+def recordable(inputs):
     """
     Returns the inputs as tensors for which PyTorch can record gradients. Tensors that
     were made in inference mode are copied.
@@ -84,7 +84,7 @@ def differentiated(function, what, wrt, types, inputs):
     Returns the gradients of the arguments with indices `wrt` of a function, by
     PyTorch's autograd. The last input is the gradient of the function's result.
     """
-    *values, gradient = _recordable(inputs)
+    *values, gradient = recordable(inputs)
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [x.detach().requires_grad_(i in wrt) for i, x in enumerate(values)]
         result = function(*leaves)
@@ -97,7 +97,7 @@ def differentiated(function, what, wrt, types, inputs):
         found = torch.autograd.grad(result, wanted, gradient, allow_unused=True)
     pairs = zip(found, wanted, strict=True)
     zeros = [torch.zeros_like(x) if dx is None else dx for dx, x in pairs]
-    return _checked(f"the gradient of {what}", zeros, types)
+    return checked(f"the gradient of {what}", zeros, types)
 
 
 def gradients(function, what, wrt, types, inputs):
@@ -106,14 +106,14 @@ def gradients(function, what, wrt, types, inputs):
     the kernel's gradient function, which returns a gradient or None for each argument.
     """
     with torch.inference_mode(False), torch.no_grad():
-        found = function(*_recordable(inputs))
+        found = function(*recordable(inputs))
     found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
     if len(found) != len(inputs) - 1:
         raise ProgramError(
             f"kernel {what} gives {len(found)} gradients; there are {len(inputs) - 1} "
             f"arguments (None stands for one that has no gradient)"
         )
-    return _checked(f"kernel {what}", [found[i] for i in wrt], types)
+    return checked(f"kernel {what}", [found[i] for i in wrt], types)
 
 
 def call(module, name, types, *inputs, **options):

@@ -20,13 +20,18 @@ class Places:
     The arguments and results of a rank's program, as indices of rows of `ARGUMENTS` and
     `RESULTS`. `members` gives the path of each argument that a module holds.
     `overwritten` gives, for each result that overwrites an argument, the index of this
-    argument.
+    argument. If the caller computes the loss, `given` are the results that the program
+    gives before it takes the arguments `awaited`: gradients of results. It does so `parts`
+    times, for the parts that are the micro-batches.
     """
 
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     members: dict[int, str] = field(default_factory=dict)
     overwritten: dict[int, int] = field(default_factory=dict)
+    given: tuple[int, ...] = ()
+    awaited: tuple[int, ...] = ()
+    parts: int = 0
 
 
 class Scope(nn.Module):
@@ -114,6 +119,53 @@ def add_buffers(module, *paths):
         inside.register_buffer(name, None)
 
 
+class InterruptedRun:
+    """
+    A run of a program whose caller computes the loss, of the whole batch or of each
+    micro-batch. It begins with the forward. `take` returns its results; `resume` takes the
+    gradients of a loss and goes on, up to the forward of the next micro-batch or to the
+    end. A run that is dropped frees what it holds.
+    """
+
+    def __init__(self, body, arguments):
+        self._body = body
+        self._running = body.start(arguments)
+        self._given = next(self._running)
+        self.results = None
+        # Another run may have put other tensors into the modules until this one goes on.
+        self._held = [
+            x if i in body.places.members else None for i, x in enumerate(arguments)
+        ]
+
+    def take(self):
+        """
+        Returns the results of the forward, in the order of `Places.given`, and holds them
+        no longer.
+        """
+        found = self._given[:]
+        self._given.clear()
+        return found
+
+    def resume(self, gradients):
+        """
+        Runs the backward. `gradients` is a list, in the order of `Places.awaited`, which
+        this call empties. At the end, `results` are the other results.
+        """
+        self._body.hold(self._held)
+        devices.use(self._body._device)
+        try:
+            self._given = self._running.send(_taken(gradients))
+        except StopIteration as stop:
+            results = stop.value
+            self.results = results if isinstance(results, tuple) else (results,)
+
+
+def _taken(values):
+    """Yields the elements of a list, each of which is removed before."""
+    while values:
+        yield values.pop(0)
+
+
 class RankModule(Scope):
     """
     The program of a rank. `forward` takes and returns only the tensors that no module
@@ -133,6 +185,8 @@ class RankModule(Scope):
 
     def main(self, *arguments):
         """Returns all results of the program for all of its arguments."""
+        if self.places.awaited:
+            return self._interrupted_main(arguments)
         if self._members is None:
             self._find_members()
         self.hold(arguments)
@@ -146,6 +200,40 @@ class RankModule(Scope):
             arguments[overwritten[i]] if i in overwritten else next(rest)
             for i in range(len(self.results))
         )
+
+    def _interrupted_main(self, arguments):
+        places = self.places
+        later = [arguments[i] for i in places.awaited]
+        pieces = [x.tensor_split(places.parts) if x.dim() else [x] for x in later]
+        known = [None if i in places.awaited else x for i, x in enumerate(arguments)]
+        running = self.interrupted(known)
+        given = []
+        for part in range(places.parts):
+            given.append(running.take())
+            running.resume([x[part] for x in pieces])
+        columns = zip(*given, strict=True)
+        outputs = [x[0] if places.parts == 1 else torch.cat(x) for x in columns]
+        found = dict(zip(places.given, outputs, strict=True))
+        others = [i for i in range(len(self.results)) if i not in found]
+        found.update(zip(others, running.results, strict=True))
+        return tuple(found[i] for i in range(len(self.results)))
+
+    def interrupted(self, arguments):
+        """Returns a run after its forward. Arguments that it takes later are None."""
+        return InterruptedRun(self, arguments)
+
+    def start(self, arguments):
+        """
+        Returns the run of a program that its caller interrupts: a generator, which gives a
+        list of results and then takes gradients of them. The arguments that the run takes
+        later are None.
+        """
+        if self._members is None:
+            self._find_members()
+        self.hold(arguments)
+        devices.use(self._device)
+        awaited = self.places.awaited
+        return self.forward(*[arguments[i] for i in self._others if i not in awaited])
 
     def hold(self, arguments):
         """Assigns tensors to the members that do not have them yet."""

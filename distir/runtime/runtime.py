@@ -38,6 +38,7 @@ class Tensor:
       reduction;
     - `updates`: the argument that a result replaces in the next training step;
     - `of`: the parameter that a state or gradient belongs to;
+    - `gradient_of`: the result whose gradient an argument is;
     - `initial`: the start value in a training, if no file contains one;
     - `counter`: whether it counts steps;
     - `setting`: for an argument of role "setting", which is a number, the
@@ -62,6 +63,7 @@ class Tensor:
     role: str = ""
     updates: str = ""
     of: str = ""
+    gradient_of: str = ""
     initial: str = ""
     repacked: tuple = ()
     padded: tuple = ()
@@ -487,6 +489,26 @@ def results_of(body, arguments):
     if isinstance(results, tuple):
         return results
     return () if results is None else (results,)
+
+
+def started(body, arguments):
+    """
+    Returns a call of a program whose caller computes the loss, after its forward
+    (`modules.InterruptedRun`). The arguments that it takes later are None.
+    """
+    with devices.no_default():
+        return body.interrupted(arguments)
+
+
+def resumed(run, gradients):
+    """
+    Goes on with a call of a program after its forward. The list `gradients` is emptied. At
+    the end of the program, waits until all its sends have arrived.
+    """
+    with devices.no_default():
+        run.resume(gradients)
+        if run.results is not None:
+            collectives.finish_sends()
 
 
 def run(program, backend, sources, timeout_s=600.0, init_method="env://"):

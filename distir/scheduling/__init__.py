@@ -10,16 +10,15 @@ families of models.
 """
 
 from distir.scheduling import kernels, patterns
+from distir.scheduling.found_groups import FoundGroups, onnx
 from distir.scheduling.kernel import Kernel
+from distir.scheduling.knobs import Knob
 from distir.scheduling.recorder import (
     Columns,
-    FoundGroups,
-    Knob,
     Modules,
     Parameters,
     Rows,
     Schedule,
-    onnx,
 )
 
 __all__ = [

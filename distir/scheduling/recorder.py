@@ -6,21 +6,15 @@ and do nothing else.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, overload
 
-from xdsl.builder import Builder
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,
-    FloatAttr,
     IntegerAttr,
-    StringAttr,
     UnitAttr,
-    f32,
     i64,
 )
 from xdsl.dialects.transform import (
@@ -28,28 +22,23 @@ from xdsl.dialects.transform import (
     AnyParamType,
     AnyValueType,
     NamedSequenceOp,
-    YieldOp,
 )
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.rewriter import InsertPoint
+from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.schedule import (
-    BY,
     AutocastOp,
     CudaGraphOp,
     DecomposeOp,
     ExpectOp,
     FindOp,
     FirstOp,
-    FuseOp,
-    KernelOp,
     KnobOp,
     MatchOp,
     MergeOp,
+    OpaqueModulesOp,
     ParametersOp,
     PlaceOp,
     RecomputeOp,
-    ReplaceOp,
     RequireOp,
     ShardOp,
     SplitLinearOp,
@@ -58,13 +47,19 @@ from distir.dialects.schedule import (
 )
 from distir.errors import DistIRError
 from distir.program import name_hint
-from distir.scheduling.kernel import Kernel
+from distir.scheduling.found_groups import FoundGroups
 from distir.scheduling.knobs import (
     Knob,
     KnobChoice,
     cases,
     knob_attribute,
     knobs_of,
+)
+from distir.scheduling.recording import (
+    Recording,
+    caller,
+    integer_attribute,
+    text_attribute,
 )
 from distir.scheduling.tracing import traced
 
@@ -93,66 +88,6 @@ class Rows:
     axis: str
 
 
-class Recording:
-    """The schedule as it has been recorded so far."""
-
-    def __init__(self, name: str):
-        self._block = Block(arg_types=[AnyOpType()])
-        self.model: SSAValue = self._block.args[0]
-        self.model.name_hint = "model"
-        self._builder = Builder(InsertPoint.at_end(self._block))
-        self.knobs: dict[str, Knob] = {}
-        types = [AnyOpType()], list[Attribute]()
-        self.sequence = NamedSequenceOp(name, types, Region(self._block))
-
-    def add(self, op: Operation) -> Operation:
-        """
-        Adds an op and returns it. The op stores the line of the script that asks for
-        it.
-        """
-        op.attributes[BY] = StringAttr(_caller())
-        return self._builder.insert(op)
-
-    def end(self) -> NamedSequenceOp:
-        """Ends the recording and returns the whole schedule."""
-        self._builder.insert(YieldOp())
-        return self.sequence
-
-
-def _caller() -> str:
-    """Returns the file name and line of the running script, as text."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
-
-
-def _text(value: str) -> StringAttr:
-    """
-    Returns the text `value` as an attribute. Raises DistIRError if `value` has another
-    type, because scripts are not type-checked.
-    """
-    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DistIRError(
-            f"{_caller()}: a name, a pattern or an axis is a text, not of type "
-            f"{type(value).__name__}"
-        )
-    return StringAttr(value)
-
-
-def _integer(value: int) -> IntegerAttr:
-    """
-    Returns the integer `value` as an attribute. Raises DistIRError if `value` has
-    another type, because scripts are not type-checked.
-    """
-    if not isinstance(value, int) or isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DistIRError(
-            f"{_caller()}: a dimension, a number or a size is an integer, not of type "
-            f"{type(value).__name__}"
-        )
-    return IntegerAttr(value, i64)
-
-
 class Parameters:
     """Parameters of modules, as `Modules.param` returns them."""
 
@@ -166,11 +101,11 @@ class Parameters:
         runs of `run` elements if given: `s["wte"].param("weight").split(0, "t")`.
         """
         attributes: dict[str, Attribute] = {
-            "dim": _integer(dim),
-            "axis": _text(axis),
+            "dim": integer_attribute(dim),
+            "axis": text_attribute(axis),
         }
         if run is not None:
-            attributes["run"] = _integer(run)
+            attributes["run"] = integer_attribute(run)
         self._recording.add(
             ShardOp.create(operands=[self._handle], attributes=attributes)
         )
@@ -182,7 +117,9 @@ class Parameters:
         still split them, such as that of ZeRO: `s["head"].param().whole("t")`.
         """
         self._recording.add(
-            WholeOp.create(operands=[self._handle], attributes={"axis": _text(axis)})
+            WholeOp.create(
+                operands=[self._handle], attributes={"axis": text_attribute(axis)}
+            )
         )
         return self
 
@@ -207,11 +144,11 @@ class Modules:
         given, exactly `count` modules must match: `s.match("encoder.layer.*",
         count=24)`.
         """
-        attributes = {} if count is None else {"count": _integer(count)}
+        attributes = {} if count is None else {"count": integer_attribute(count)}
         op = MatchOp.create(
             operands=[self._handle],
             result_types=[AnyOpType()],
-            properties={"pattern": _text(pattern)},
+            properties={"pattern": text_attribute(pattern)},
             attributes=attributes,
         )
         return Modules(self._recording, self._recording.add(op).results[0])
@@ -255,14 +192,14 @@ class Modules:
             op = MatchOp.create(
                 operands=[self._handle],
                 result_types=[AnyOpType()],
-                properties={"pattern": _text(pattern.pattern)},
+                properties={"pattern": text_attribute(pattern.pattern)},
                 attributes={"regex": UnitAttr()},
             )
             return Modules(self._recording, self._recording.add(op).results[0])
         try:
             region = traced(pattern)
         except DistIRError as error:
-            raise DistIRError(f"{_caller()}: {error}") from error
+            raise DistIRError(f"{caller()}: {error}") from error
         op = FindOp.create(
             operands=[self._handle],
             result_types=[AnyOpType()],
@@ -287,7 +224,7 @@ class Modules:
         op = ParametersOp.create(
             operands=[self._handle],
             result_types=[AnyValueType()],
-            properties={"pattern": _text(pattern)},
+            properties={"pattern": text_attribute(pattern)},
         )
         return Parameters(self._recording, self._recording.add(op).results[0])
 
@@ -297,7 +234,7 @@ class Modules:
         `s["h.*.mlp.c_fc"].split(Columns("t"))`.
         """
         by = "columns" if isinstance(how, Columns) else "rows"
-        attributes = {"by": _text(by), "axis": _text(how.axis)}
+        attributes = {"by": text_attribute(by), "axis": text_attribute(how.axis)}
         self._recording.add(
             SplitLinearOp.create(operands=[self._handle], attributes=attributes)
         )
@@ -325,11 +262,11 @@ class Modules:
         holds its part of every layer.
         """
         attributes: dict[str, Attribute] = {
-            "layers": ArrayAttr([_text(layer) for layer in layers]),
-            "merged": _text(name),
+            "layers": ArrayAttr([text_attribute(layer) for layer in layers]),
+            "merged": text_attribute(name),
         }
         if groups != 1:
-            attributes["groups"] = _integer(groups)
+            attributes["groups"] = integer_attribute(groups)
         self._recording.add(
             MergeOp.create(operands=[self._handle], attributes=attributes)
         )
@@ -352,10 +289,10 @@ class Modules:
         collectives over mesh axis `axis`, by kind, and no others: `s["h.*"].expect("t",
         all_reduce=2)`.
         """
-        counts = {kind: _integer(count) for kind, count in collectives.items()}
+        counts = {kind: integer_attribute(count) for kind, count in collectives.items()}
         attributes: dict[str, Attribute] = {
             "collectives": DictionaryAttr(counts),
-            "axis": _text(axis),
+            "axis": text_attribute(axis),
         }
         if backward:
             attributes["backward"] = UnitAttr()
@@ -372,7 +309,7 @@ class Modules:
         """
         self._recording.add(
             AutocastOp.create(
-                operands=[self._handle], attributes={"dtype": _text(dtype)}
+                operands=[self._handle], attributes={"dtype": text_attribute(dtype)}
             )
         )
         return self
@@ -394,6 +331,35 @@ class Modules:
         self._recording.add(CudaGraphOp.create(operands=[self._handle]))
         return self
 
+    def opaque(
+        self,
+        rule: str,
+        *,
+        weights: Mapping[str, str] | None = None,
+        keep: str = "",
+        flops: str | int | None = None,
+        memory: str | int | None = None,
+    ) -> Modules:
+        """
+        Requests that these modules are not traced: they run as they are on each
+        device's parts, with their own autograd. The arguments are those of
+        `distir.opaque`: `s["h.*.moe"].opaque("b s d -> b s d", keep="d")`. This is for
+        `distir.parallelize`, which imports the model itself.
+        """
+        given = {"keep": keep, "flops": flops, "memory": memory}
+        attributes: dict[str, Attribute] = {
+            name: text_attribute(str(value))
+            for name, value in {"rule": rule, **given}.items()
+            if value is not None and value != ""
+        }
+        if weights:
+            own = {name: text_attribute(dims) for name, dims in weights.items()}
+            attributes["weights"] = DictionaryAttr(own)
+        self._recording.add(
+            OpaqueModulesOp.create(operands=[self._handle], attributes=attributes)
+        )
+        return self
+
     def recompute(
         self,
         policy: str | Knob,
@@ -408,7 +374,7 @@ class Modules:
         if isinstance(policy, Knob):
             operands.append(policy.handle)
         else:
-            attributes["policy"] = _text(policy)
+            attributes["policy"] = text_attribute(policy)
         self._recording.add(
             RecomputeOp.create(operands=operands, attributes=attributes)
         )
@@ -431,7 +397,7 @@ class Outputs:
         Requests that mesh axis `axis` splits dimension `dim` of the value:
         `s["transformer.h.*"].out(0).split(1, "t")`.
         """
-        return self._place(axis, {"dim": _integer(dim)})
+        return self._place(axis, {"dim": integer_attribute(dim)})
 
     def whole(self, axis: str) -> Outputs:
         """
@@ -441,88 +407,11 @@ class Outputs:
         return self._place(axis, {})
 
     def _place(self, axis: str, attributes: dict[str, Attribute]) -> Outputs:
-        own = {"index": IntegerAttr(self._index, i64), "axis": _text(axis)}
+        own = {"index": IntegerAttr(self._index, i64), "axis": text_attribute(axis)}
         self._recording.add(
             PlaceOp.create(operands=[self._handle], attributes={**own, **attributes})
         )
         return self
-
-
-class FoundGroups:
-    """
-    Groups of ops that compute a pattern, as `Modules.find` returns them. All methods
-    rewrite the groups and consume them: the object cannot be used again afterwards.
-    """
-
-    def __init__(self, recording: Recording, handle: SSAValue):
-        self._recording = recording
-        self._handle = handle
-
-    def fuse(self, name: str, backend: Literal["eager", "inductor"] = "eager") -> None:
-        """
-        Runs each group as one function called `name`. With the backend "inductor",
-        PyTorch's compiler makes one kernel of the function; with "eager", its ops run
-        one by one: `s["h.*"].find(lambda x, b: F.gelu(x + b)).fuse("bias_gelu")`.
-        """
-        attributes = {"symbol": _text(name), "backend": _text(backend)}
-        self._recording.add(
-            FuseOp.create(operands=[self._handle], attributes=attributes)
-        )
-
-    def replace(self, other: Onnx | Kernel) -> None:
-        """
-        Replaces each group by an ONNX operator or by a user's kernel. An operator is
-        refused unless it computes the same: `s.find(lambda x: x *
-        torch.sigmoid(x)).replace(onnx("Swish"))`. A kernel is compared with the group
-        by `distir schedule --verify`: `.replace(Kernel("swish", "my_kernels:swish"))`.
-        """
-        attributes: dict[str, Attribute]
-        if isinstance(other, Kernel):
-            kind, attributes = KernelOp, dict(other.attributes)
-        else:
-            kind, attributes = ReplaceOp, {}
-            attributes["op"] = _text(other.name)
-            if other.attributes:
-                attributes["with"] = DictionaryAttr(dict(other.attributes))
-        self._recording.add(kind.create(operands=[self._handle], attributes=attributes))
-
-    def decompose(self) -> None:
-        """
-        Replaces ops in the groups by their decomposition, if they have one:
-        `s.find(lambda x, w, b: F.linear(x, w, b)).decompose()`.
-        """
-        self._recording.add(DecomposeOp.create(operands=[self._handle]))
-
-    def recompute(self) -> None:
-        """
-        Requests that the backward recomputes the intermediate values of the groups:
-        `s["h.*"].find(lambda x, y: F.softmax(x + y, -1)).recompute()`.
-        """
-        attributes = {"policy": StringAttr("full")}
-        self._recording.add(
-            RecomputeOp.create(operands=[self._handle], attributes=attributes)
-        )
-
-
-@dataclass(frozen=True)
-class Onnx:
-    """An ONNX operator with attributes. The function `onnx` returns one."""
-
-    name: str
-    attributes: Mapping[str, Attribute]
-
-
-def onnx(name: str, **attributes: int | float | str) -> Onnx:
-    """
-    Returns an ONNX operator with attributes, for `FoundGroups.replace`: `onnx("Gelu",
-    approximate="tanh")`.
-    """
-    own = {key: _onnx_attribute(value) for key, value in attributes.items()}
-    return Onnx(name, own)
-
-
-def _onnx_attribute(value: int | float | str) -> Attribute:
-    return FloatAttr(value, f32) if isinstance(value, float) else knob_attribute(value)
 
 
 class Schedule(Modules):
@@ -566,17 +455,17 @@ class Schedule(Modules):
         known, attributes = self._recording.knobs, dict[str, Attribute]()
         earlier: list[Knob] = []
         if callable(values):
-            earlier = knobs_of(values, known, _caller())
+            earlier = knobs_of(values, known, caller())
             made = [ArrayAttr(map(knob_attribute, v)) for v in cases(values, earlier)]
             attributes["values"] = ArrayAttr(made)
         else:
             attributes["values"] = ArrayAttr(map(knob_attribute, values))
         if option is not None:
-            attributes["option"] = _text(option)
+            attributes["option"] = text_attribute(option)
         op = KnobOp.create(
             operands=[knob.handle for knob in earlier],
             result_types=[AnyParamType()],
-            properties={"knob": _text(name)},
+            properties={"knob": text_attribute(name)},
             attributes=attributes,
         )
         result = self._recording.add(op).results[0]
@@ -589,7 +478,7 @@ class Schedule(Modules):
         knobs; a combination is excluded if it returns False: `s.require(lambda batch,
         ratio: batch * (1 - ratio) < 100)`.
         """
-        knobs = knobs_of(predicate, self._recording.knobs, _caller())
+        knobs = knobs_of(predicate, self._recording.knobs, caller())
         holds = [IntegerAttr(int(bool(v)), 1) for v in cases(predicate, knobs)]
         self._recording.add(
             RequireOp.create(

@@ -112,6 +112,20 @@ class KernelRule:
                 )
             pairs = left
 
+    @property
+    def of_operands(self) -> KernelRule:
+        """Returns the rule of the operands alone."""
+        names = {n for dims in self.operands for dim in dims for n in dim}
+        return KernelRule(self.operands, (), self.kept & names)
+
+    @staticmethod
+    def shape(dims: NamedDims, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Returns the shape of a tensor, given the sizes of its factors by name."""
+        return tuple(
+            prod(part if isinstance(part, int) else sizes[part] for part in dim)
+            for dim in dims
+        )
+
     def rule(
         self,
         operands: Sequence[Sequence[int]],

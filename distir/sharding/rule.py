@@ -75,6 +75,26 @@ class Linear:
     monoids: frozenset[str] = frozenset({"sum"})
 
 
+BY_ITSELF = -1
+"""
+The key, beside those of factors, of the parts into which an op divides work by itself.
+"""
+
+
+@dataclass(frozen=True)
+class AxisDims:
+    """
+    A mesh axis over which an op communicates by itself, such as an opaque module with a
+    collective of its own. The axis splits the given dimension of each operand and
+    result, or none (None), and no factor. A result in `sums` is a sum over the axis.
+    """
+
+    axis: str
+    operands: tuple[int | None, ...]
+    results: tuple[int | None, ...]
+    sums: frozenset[int] = frozenset()
+
+
 Assignment = Mapping[int, tuple[Shard, ...]]
 """The axes that split each factor. Run lengths are relative to the factor."""
 
@@ -98,6 +118,8 @@ class Rule:
     - `unread`: operands that matter by their layout only, which determines how results
       are split. Their values are not read. Only those of their axes count that no other
       operand uses.
+    - `own_axes`: the axes over which the op communicates by itself. They split operands
+      and results as declared there, whatever the factors.
     """
 
     factors: tuple[Factor, ...] = ()
@@ -110,6 +132,7 @@ class Rule:
     )
     flops: int = 0
     unread: frozenset[int] = frozenset()
+    own_axes: tuple[AxisDims, ...] = ()
 
     @staticmethod
     def replicated(op: Operation) -> Rule:
@@ -126,6 +149,28 @@ class Rule:
     def result_factors(self) -> frozenset[int]:
         """The factors that appear in at least one result."""
         return frozenset(f for dims in self.results for dim in dims for f in dim)
+
+    @property
+    def is_made_anywhere(self) -> bool:
+        """
+        Whether the op makes its results, out of no tensors, in any layout: each device
+        can make any part of a tensor whose elements are all equal.
+        """
+        return bool(self.result_factors) and not any(self.operands)
+
+    def with_axes(self, own_axes: tuple[AxisDims, ...]) -> Rule:
+        """Returns the rule of an op that communicates by itself over these axes."""
+        return replace(self, own_axes=own_axes)
+
+    def axes_on(self, mesh: Mesh) -> tuple[AxisDims, ...]:
+        """The axes of `mesh` over which the op communicates by itself."""
+        if not self.own_axes:
+            return ()
+        return tuple(own for own in self.own_axes if mesh.sizes.get(own.axis, 1) > 1)
+
+    def parts_on(self, mesh: Mesh) -> int:
+        """The number of devices of `mesh` over which the op divides work by itself."""
+        return prod(mesh.size(own.axis) for own in self.axes_on(mesh))
 
 
 RuleFunction = Callable[[Operation], Rule]
@@ -254,6 +299,9 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
     communication, from the operand layouts `operands`. If the rule does not allow them,
     returns the reason as text, which names the operand and the expected layout.
     """
+    own_axes = rule.axes_on(mesh)
+    if own_axes:
+        return _inference_beside(rule, own_axes, operands, mesh)
     operands = layouts_read(rule, operands)
     assignment: dict[int, tuple[Shard, ...]] = {}
     for index, (layout, dims) in enumerate(zip(operands, rule.operands, strict=True)):
@@ -340,6 +388,92 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
         for index, dims in enumerate(rule.results)
     )
     return Inference(assignment, results)
+
+
+def _inference_beside(
+    rule: Rule, own_axes: Sequence[AxisDims], operands: Sequence[Layout], mesh: Mesh
+) -> Inference | str:
+    """
+    Returns the inference of an op that communicates by itself over `own_axes`: the
+    operands must be split over these axes as declared, and the rule's factors are split
+    over the others.
+    """
+    names = [own.axis for own in own_axes]
+    rest = [_without_axes(layout, names) for layout in operands]
+    wanted = operands_over(rule, own_axes, rest, mesh)
+    for index, (layout, expected) in enumerate(zip(operands, wanted, strict=True)):
+        if _places(layout) != _places(expected):
+            return (
+                f"operand {index} has layout {layout}, but the op communicates over "
+                f"{', '.join(map(repr, names))} by itself; expected layout {expected}"
+            )
+    found = inference_of(replace(rule, own_axes=()), rest, mesh)
+    if isinstance(found, str):
+        return found
+    results = results_over(rule, own_axes, found.results, mesh)
+    return Inference(found.assignment, results)
+
+
+def _places(layout: Layout) -> set[tuple[int, Shard | str]]:
+    """Returns the shards of each dimension of a layout, and its partial axes."""
+    found: set[tuple[int, Shard | str]] = {
+        (d, shard) for d, dim in enumerate(layout.dims) for shard in dim
+    }
+    found.update((-1, axis) for axis in layout.partial_axes)
+    return found
+
+
+def _without_axes(layout: Layout, axes: Sequence[str]) -> Layout:
+    """Returns a layout without the mesh axes `axes`."""
+    dims = (tuple(s for s in dim if s.axis not in axes) for dim in layout.dims)
+    partial = tuple(p for p in layout.partial if p[0] not in axes)
+    return replace(layout, dims=tuple(dims), partial=partial)
+
+
+def operands_over(
+    rule: Rule, own_axes: Sequence[AxisDims], layouts: Sequence[Layout], mesh: Mesh
+) -> tuple[Layout, ...]:
+    """
+    Returns the layouts of an op's operands in which `own_axes`, over which the op
+    communicates by itself, split them as declared, besides the axes in `layouts`.
+    """
+    found = list(layouts)
+    for own in own_axes:
+        for i, dim in enumerate(own.operands):
+            if dim is not None:
+                rank = len(rule.operands[i])
+                found[i] = _with_axis(found[i], own.axis, dim, rank, mesh)
+    return tuple(found)
+
+
+def results_over(
+    rule: Rule, own_axes: Sequence[AxisDims], layouts: Sequence[Layout], mesh: Mesh
+) -> tuple[Layout, ...]:
+    """
+    Returns the layouts of an op's results over `own_axes`, as `operands_over` does for
+    operands. Results that are sums over an axis are partial over it.
+    """
+    found = list(layouts)
+    for own in own_axes:
+        for i, dim in enumerate(own.results):
+            if dim is not None:
+                rank = len(rule.results[i])
+                found[i] = _with_axis(found[i], own.axis, dim, rank, mesh)
+            elif i in own.sums:
+                partial = (*found[i].partial, (own.axis, "sum"))
+                found[i] = replace(found[i], partial=partial)
+    return tuple(found)
+
+
+def _with_axis(layout: Layout, axis: str, dim: int, rank: int, mesh: Mesh) -> Layout:
+    """
+    Returns a layout in which `axis` also splits dimension `dim`, contiguously. Axes of
+    one dimension are in the order of the mesh.
+    """
+    shards = (*layout.dim(dim), Shard(axis))
+    if all(shard.run is None for shard in shards):
+        shards = tuple(sorted(shards, key=lambda s: mesh.position_of_axis(s.axis)))
+    return layout.with_dim(dim, shards, rank)
 
 
 def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:

@@ -36,7 +36,7 @@ from distir.sharding.kernel_parts import check_rule
 from distir.sharding.layout import check_layout, layout_problem, places_the_same
 from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
-from distir.sharding.rule import inference_of
+from distir.sharding.rule import Rule, factor_shards, inference_of
 from distir.sharding.sends import check_send
 from distir.sharding.signatures import Signatures
 
@@ -290,9 +290,12 @@ class DistributionVerifier:
                 "program without random ops (export the model in evaluation mode, or make a "
                 "training step of it, whose dropout is the same on all devices)"
             )
+        rule = self._signatures.rule(op)
+        if rule.is_made_anywhere:
+            return _made_problem(op, rule, mesh)
         whole = Layout(mesh.name)
         operands = [layout_of(v) or whole for v in op.operands]
-        inference = inference_of(self._signatures.rule(op), operands, mesh)
+        inference = inference_of(rule, operands, mesh)
         if isinstance(inference, str):
             return inference
         for i, (value, expected) in enumerate(
@@ -309,6 +312,24 @@ class DistributionVerifier:
                     f"the layouts of its operands"
                 )
         return None
+
+
+def _made_problem(op: Operation, rule: Rule, mesh: Mesh) -> str | None:
+    """
+    Returns the reason why an op that makes its results in any layout cannot make them in
+    theirs, or None if it can.
+    """
+    for i, (value, dims) in enumerate(zip(op.results, rule.results, strict=True)):
+        layout = layout_of(value) or Layout(mesh.name)
+        if layout.partial:
+            return (
+                f"result {i} has layout {layout}, but the op makes whole values; expected "
+                f"layout {layout.without_partial(layout.partial_axes)}"
+            )
+        for d, dim in enumerate(dims):
+            if factor_shards(layout.dim(d), dim, rule, mesh) is None:
+                return f"result {i}: the op cannot split dimension {d} as {layout} does"
+    return None
 
 
 def _check_for_all_ranks(function: FuncOp) -> None:

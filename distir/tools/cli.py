@@ -18,7 +18,15 @@ COMMANDS = {
     "distribute": ("distribute", "distribute a program over a cluster"),
     "show": ("show", "show how a program is split and what its devices send"),
     "simulate": ("simulate", "predict step time, memory and communication"),
+    "plan": (
+        "plan",
+        "read the arguments of Megatron, DeepSpeed, ... and say what they take",
+    ),
     "search": ("search", "find the best way to distribute a program"),
+    "serve-plan": (
+        "serve_plan",
+        "find the best plan for a service that generates tokens",
+    ),
     "check": ("check", "compare two programs on the same inputs"),
     "lower": ("lower", "write the PyTorch package that runs a program"),
     "run": ("run", "run a program on real processes"),

@@ -10,15 +10,16 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, TensorType, i1, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, i1, i64
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.train_ops.dropout import DropoutOp
+from distir.dialects.train_ops.opaque import OpaqueOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
@@ -194,23 +195,53 @@ def _calls(function: FuncOp) -> list[CallOp]:
 
 def train_dropouts(module: ModuleOp, seed: int, *, attention: bool) -> None:
     """
-    Replaces every `onnx.Dropout` in training mode by `train.dropout`. The random
-    numbers depend on `seed`. With `attention`, attention with dropout inside becomes
-    `train.dropped_attention`. Raises DistIRError.
+    Replaces every `onnx.Dropout` in training mode by `train.dropout`, and gives opaque
+    modules that draw random numbers a counter. The random numbers depend on `seed`.
+    With `attention`, attention with dropout inside becomes `train.dropped_attention`.
+    Raises DistIRError.
     """
-    found = dropouts(reachable_functions(module))
+    functions = reachable_functions(module)
+    found: dict[Operation, FuncOp] = {**dropouts(functions)}
+    found |= {
+        op: function
+        for function in functions
+        for op in function.body.block.ops
+        if isinstance(op, OpaqueOp) and op.draws is not None and op.counter is None
+    }
     if found:
         _replace_all(module, found, seed)
     if attention:
         raise_dropped_attention(module)
 
 
-def _replace_all(module: ModuleOp, found: Mapping[OnnxOp, FuncOp], seed: int) -> None:
-    taken = {o.stream.value.data for o in module.walk() if isinstance(o, DropoutOp)}
+def _replace_all(
+    module: ModuleOp, found: Mapping[Operation, FuncOp], seed: int
+) -> None:
+    taken = {
+        o.stream.value.data
+        for o in module.walk()
+        if isinstance(o, DropoutOp | OpaqueOp) and o.stream is not None
+    }
     streams = (n for n in count() if n not in taken)
     counters = Counters(module, found.values())
     for op, function in found.items():
-        replace_dropout(op, counters.values[function], seed, next(streams))
+        if isinstance(op, OpaqueOp):
+            _count(op, counters.values[function], seed, next(streams))
+        else:
+            assert isinstance(op, OnnxOp)
+            replace_dropout(op, counters.values[function], seed, next(streams))
+
+
+def _count(op: OpaqueOp, counter: SSAValue, seed: int, stream: int) -> None:
+    """Makes the random numbers of an opaque module follow from a counter."""
+    properties = {n: v for n, v in op.properties.items() if n != "operandSegmentSizes"}
+    properties |= {"seed": IntegerAttr(seed, i64), "stream": IntegerAttr(stream, i64)}
+    types = [result.type for result in op.outputs]
+    new = OpaqueOp(op.inputs, counter, [], **properties, outputs=types)
+    new.attributes.update(op.attributes)
+    for before, after in zip(op.outputs, new.outputs, strict=True):
+        after.name_hint = before.name_hint
+    Rewriter.replace_op(op, new)
 
 
 def with_masks(module: ModuleOp) -> None:

@@ -115,6 +115,8 @@ class Partitioner:
         self.versions: dict[SSAValue, dict[Layout, SSAValue]] = {}
         self.roles = argument_roles(function)
         self.is_entry = is_entry
+        # Ops that were made once more in another layout.
+        self.made_again: dict[Operation, None] = {}
 
     def run(self) -> None:
         """Replaces the function's body, type and argument attributes."""
@@ -139,6 +141,10 @@ class Partitioner:
             self.versions[arg] = {layout: new}
         for op in function.body.block.ops:
             self._op(op)
+        for made in self.made_again:
+            if not any(result.uses for result in made.results):
+                made.detach()
+                made.erase()
         set_argument_attributes(function, attributes)
         function.detach_region(function.body).drop_all_references()
         function.add_region(Region(self.block))
@@ -198,6 +204,10 @@ class Partitioner:
                 alike or versions.values(),
                 key=lambda v: self._price(value.type, v, layout),
             )
+        made = self._made(source, with_layout(value.type, layout), layout)
+        if made is not None:
+            versions[layout] = made
+            return made
         reshard = ReshardOp(source, with_layout(value.type, layout))
         if SCOPE in user.attributes:
             reshard.attributes[SCOPE] = user.attributes[SCOPE]
@@ -209,6 +219,25 @@ class Partitioner:
         if not self.separate and not self._is_gathered_for_each_use(value):
             versions[layout] = reshard.result
         return reshard.result
+
+    def _made(
+        self, source: SSAValue, type_: Attribute, layout: Layout
+    ) -> SSAValue | None:
+        """
+        Returns `source` in `layout`, made by the same op once more, if the op can make
+        its result in any layout, as constants with equal elements can. Returns None for
+        other values.
+        """
+        op = source.owner
+        if not isinstance(op, Operation) or len(op.results) != 1 or layout.partial:
+            return None
+        if not rule_for(op).is_made_anywhere:
+            return None
+        new = made_with(op, op.operands, [type_])
+        self.made_again[op] = None
+        self.block.insert_op_after(new, op)
+        new.results[0].name_hint = source.name_hint
+        return new.results[0]
 
     def _bring_rows(self, op: ConstrainOp, layout: Layout) -> None:
         """

@@ -43,6 +43,12 @@ def test_other_numbers_of_nics(nics: int, own: float, shared: float | None):
     assert (None if block is None else block.value.data) == shared
 
 
+def test_the_network_is_of_a_kind_that_profiles_know():
+    assert FOUR_NODES.build().links[-1].kind_name == "infiniband"
+    other = ClusterDescription("c", "A100", 4, 8, nic=25e9, nic_kind="roce").build()
+    assert other.links[-1].kind_name == "roce"
+
+
 def test_a_node_without_a_network_and_with_other_memory():
     description = ClusterDescription("c", "H100", 1, 4, link=1e9, memory=10)
     cluster = description.build()

@@ -21,6 +21,7 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.transforms.projection import devices_of, project
 
 PASSES = (
+    "await-gradients",
     "fuse-operators",
     "outline-text",
     "outline-between-calls",

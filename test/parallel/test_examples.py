@@ -179,3 +179,16 @@ def test_the_notebook_trains_with_a_plan() -> None:
     names, shown, printed = run_notebook("train_with_a_plan.ipynb")
     assert len(names["alone"]) == 5 and shown[-1] == names["alone"]
     assert all(line in printed for line in names["alone"])
+
+
+@pytest.mark.slow  # `make docs` runs it too
+def test_the_notebook_sizes_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cells run in order, and it says how many devices a rate needs."""
+    monkeypatch.chdir(tmp_path)
+    sizes = "= 16, 2048, 4", "= 2, 256, 2"
+    names, shown, printed = run_notebook("size_a_service.ipynb", *sizes)
+    assert names["plan"].tokens_per_s > 0 and names["plan"].devices_needed >= 1
+    assert shown[-1]._repr_html_().count("<svg") == 3
+    assert printed.count("need") == 3 and "vllm serve" in printed

@@ -47,7 +47,6 @@ def is_stored_split(module: ModuleOp) -> bool:
         [
             {"d": 4, "zero": 1},
             {"d": 2, "t": 2, "zero": 2, "sequence_parallel": True},
-            {"d": 2, "p": 2, "k": 2, "zero": 1},
             {"d": 4, "zero": 1, "checkpoint": "full"},
         ],
         2,
@@ -58,6 +57,16 @@ def test_results_stay(options: dict[str, Any]) -> None:
     arguments = pipelines.arguments_of(module)
     split = pipelines.distributed(module, **options, overlap=True)
     assert is_stored_split(split)
+    results = run_program(split, arguments)
+    pipelines.assert_equal_results(module, run_program(module, arguments), results)
+
+
+def test_not_with_micro_batches() -> None:
+    """Each of them would gather all parameters again."""
+    module = step()
+    arguments = pipelines.arguments_of(module)
+    split = pipelines.distributed(module, d=2, p=2, k=2, zero=1, overlap=True)
+    assert not is_stored_split(split)
     results = run_program(split, arguments)
     pipelines.assert_equal_results(module, run_program(module, arguments), results)
 

@@ -152,9 +152,33 @@ def test_the_documentation_quotes_the_package():
     text = (PLUGINS.parents[1] / "docs" / "extending.md").read_text()
     package = "".join(path.read_text() for path in (PLUGINS / "toy").glob("*.*"))
     blocks = re.findall(r"```(?:python|toml)\n(.*?)```", text, re.S)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     for block in blocks:
         assert block in package
+
+
+JOINED = """
+func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}) -> (tensor<8x32xf32> {dist.name = "y"}) {
+  %y = "tensor.concat"(%x, %x) <{dim = 1 : i64}> : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x32xf32>
+  func.return %y : tensor<8x32xf32>
+}
+"""
+
+
+def test_a_rule_for_an_op_of_another_dialect(installed: Path):
+    """In a process of its own, as a dialect's modules are imported once."""
+    model = write_program(installed / "model.mlir", JOINED)
+    path = os.pathsep.join([str(installed), str(PLUGINS), *sys.path])
+    passes = ["-p", "distribute{d=2 cluster=cpu}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "distir.tools.distir_opt", model, *passes],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "tensor.concat" in done.stdout and "all_gather" not in done.stdout
+    assert "no sharding rule" not in done.stderr
 
 
 def test_plain_xdsl_opt_distributes_it(installed: Path):

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Literal, Required, TypedDict
 '''
 
-TEXTS = {"rate", "number_of_bytes"}
+TEXTS = {"duration", "number_of_bytes", "rate", "requests_per_second", "share"}
 """Types of arguments that may also be written with a unit."""
 
 
@@ -52,6 +52,7 @@ TABLES = {
     "BuildOptions": Table("build"),
     "SchedulingOptions": Table("schedule", "print top set also"),
     "SearchingOptions": Table("search", "explain top json plot save_plan"),
+    "ServePlanOptions": Table("serve-plan", "json html"),
     "ShowOptions": Table("show", "json", "DistributeOptions"),
     "SimulateOptions": Table(
         "simulate", "json trace html memory diff", "DistributeOptions"

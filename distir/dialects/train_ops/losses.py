@@ -41,6 +41,13 @@ from distir.dialects.train_ops.checks import (
     check_shape,
 )
 
+LOGITS_AT_ONCE = 1 << 24
+"""
+The largest number of logits of which generated packages compute the loss or its
+gradient at once, and have copies in the type in which it is computed (`CHUNK` in
+`distir/runtime/layers/losses.py`, which imports nothing from here).
+"""
+
 
 def check_logits(op: Operation, logits: SSAValue) -> None:
     """

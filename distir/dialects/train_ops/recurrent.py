@@ -223,7 +223,7 @@ class Exchange(NamedTuple):
     state with all hidden features.
     """
 
-    kind: Literal["all_gather", "reduce_scatter"]
+    kind: Literal["all_gather", "reduce_scatter", "all_to_all"]
     times: int
 
 

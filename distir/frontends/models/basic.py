@@ -68,6 +68,7 @@ def build_gpt(
     seq: int,
     dtype: str = "f32",
     *,
+    ffn: int | None = None,
     tied: bool = True,
     dropout: float = 0.0,
     seed: int = 0,
@@ -82,6 +83,7 @@ def build_gpt(
     one matrix for query, key and value, causal attention and GELU. Parameters have the
     names of Hugging Face's GPT-2. Raises DistIRError if an option is out of range.
 
+    - `ffn`: the width inside an MLP, by default 4 `d_model`;
     - `tied`: the embedding is also the output matrix;
     - `dropout`: the fraction of elements that is set to zero, with random numbers from
       `seed`, in the embeddings, the attention probabilities and both residual branches
@@ -103,7 +105,7 @@ def build_gpt(
     decoder = Decoder(
         d_model,
         heads,
-        4 * d_model,
+        4 * d_model if ffn is None else ffn,
         batch,
         seq,
         element_type(dtype),

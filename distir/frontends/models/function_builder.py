@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, TensorType, i1, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue, TypeAttribute
 
 from distir.dialects.dist_attributes import INITIAL, NAME, ROLE, SCOPE
 from distir.dialects.onnx import operator
@@ -157,6 +157,14 @@ class FunctionBuilder:
         if self.scope:
             scope = {SCOPE: SCOPE.attr(self.scope)}
         op = operator(name).build_op(inputs, types, attributes, scope)
+        self.block.add_op(op)
+        return op.results
+
+    def add(self, op: Operation) -> Sequence[SSAValue]:
+        """
+        Appends `op`, of any dialect, in the current scope, and returns its results.
+        """
+        op.attributes[SCOPE] = SCOPE.attr(self.scope)
         self.block.add_op(op)
         return op.results
 

@@ -1,6 +1,6 @@
 """
-Reads nodes of DistIR's own domain, which `experts.py` and `functions.py` in
-`torch/export` write. They become ops of the `train` dialect, or ONNX operators that
+Reads nodes of DistIR's own domain, which `experts.py`, `functions.py` and `opaque.py`
+in `torch/export` write. They become ops of the `train` dialect, or ONNX operators that
 PyTorch's exporter does not write.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.onnx import operator
+from distir.dialects.onnx_ops.values import element_type as element_type_of_code
 from distir.dialects.tensors import element_type, rank_of, shape_of
 from distir.dialects.train_ops.determinant import SlogdetOp
 from distir.dialects.train_ops.experts import (
@@ -23,9 +24,12 @@ from distir.dialects.train_ops.experts import (
     GroupedProductOp,
 )
 from distir.dialects.train_ops.losses import CtcLossOp
+from distir.dialects.train_ops.opaque import OpaqueOp
 from distir.dialects.train_ops.selective_scan import SelectiveScanOp
+from distir.errors import DistIRError
 from distir.frontends.custom_operators import custom_operator
 from distir.frontends.onnx.names import TRAIN_DOMAIN
+from distir.sharding.opaque_rule import parse_opaque_rule
 
 Values = Sequence[SSAValue]
 Numbers = Mapping[str, int]
@@ -133,3 +137,48 @@ def slogdet(operands: Values, numbers: Numbers) -> Operation:
 def ctc_loss(operands: Values, numbers: Numbers) -> Operation:
     zero_infinity = bool(numbers["zero_infinity"])
     return CtcLossOp(*operands, blank=numbers["blank"], zero_infinity=zero_infinity)
+
+
+_TEXTS = (
+    *("module", "rule", "arguments", "flops", "gradient_flops"),
+    *("workspace", "gradient_workspace", "sent"),
+)
+_FLAGS = ("trains", "draws")
+
+
+@custom_operator(f"{TRAIN_DOMAIN}::opaque")
+def opaque(
+    operands: Sequence[SSAValue | None], attributes: Mapping[str, Any]
+) -> Operation:
+    """
+    Returns the op of an opaque module. Raises ValueError if its attributes or its
+    operands do not fit its sharding rule.
+    """
+    inputs = [value for value in operands if value is not None]
+    texts = {name: _text(attributes[name]) for name in _TEXTS if name in attributes}
+    names = [StringAttr(_text(name)) for name in attributes.get("tensors", ())]
+    dtypes = attributes.get("dtypes", ())
+    try:
+        factors = parse_opaque_rule(texts.get("rule", "")).factors
+        sizes = factors.of_operands.sizes([shape_of(v) for v in inputs], [])
+    except DistIRError as error:
+        raise ValueError(str(error)) from error
+    if "module" not in texts or len(dtypes) != len(factors.results):
+        raise ValueError("it lacks the name of a module or the types of its results")
+    types = [
+        TensorType(element_type_of_code(int(code)), factors.shape(dims, sizes))
+        for code, dims in zip(dtypes, factors.results, strict=True)
+    ]
+    return OpaqueOp(
+        inputs,
+        None,
+        [],
+        **texts,
+        **{name: bool(attributes.get(name, 0)) for name in _FLAGS},
+        tensors=ArrayAttr(names) if names else None,
+        outputs=types,
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

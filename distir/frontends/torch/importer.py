@@ -88,6 +88,7 @@ def import_torch(
     """
     from distir.frontends.onnx.importer import import_onnx
     from distir.frontends.torch.checks.comparison import compare
+    from distir.frontends.torch.checks.opaque import check_opaque
     from distir.frontends.torch.modules.runs import ModuleCall
 
     trust = Trust.of(check, allow)
@@ -104,6 +105,8 @@ def import_torch(
         )
         imported = import_onnx(exported.model, values=exported.values)
         # Tokens beyond the capacity of an expert are dropped by the program alone.
+        if check:
+            imported.notes = check_opaque(exported.opaque)
         if check and capacity_factor is None and not lacks_values(module):
             why_not = compare(
                 module,
@@ -116,7 +119,8 @@ def import_torch(
             )
             if why_not is not None:
                 imported.notes = [
-                    f"the program was not compared with {type(module).__name__}: {why_not}"
+                    *imported.notes,
+                    f"the program was not compared with {type(module).__name__}: {why_not}",
                 ]
     if copy:
         imported.weights = {n: a.copy() for n, a in imported.weights.items()}

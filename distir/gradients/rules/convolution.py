@@ -22,7 +22,7 @@ from distir.gradients.rule import (
     onnx_gradient,
     shape,
 )
-from distir.interpreters.kernels import TransposedWindows, Windows
+from distir.interpreters.window_kernels import TransposedWindows, Windows
 from distir.program import describe
 
 

@@ -11,7 +11,12 @@ kernel. A profile names the fusions of the software that it was measured with:
 - `elementwise`: an elementwise op, or a softmax, is computed by the kernel of the
   elementwise op before it;
 - `buckets`: the gradients of many parameters are accumulated over micro-batches and
-  reduced together, and the parameters are updated together.
+  reduced together, and the parameters are updated together;
+- `accumulation`: the product that computes a parameter's gradient adds it to the sum
+  over micro-batches;
+- `scales`: scales of 8-bit floats come from the magnitudes of earlier steps (delayed
+  scaling), which the kernels note that make the tensors, and which devices exchange
+  once a step.
 """
 
 from __future__ import annotations
@@ -23,12 +28,15 @@ from distir.dialects.dist_attributes import COMPILED
 from distir.dialects.onnx_ops import traits
 from distir.dialects.onnx_ops.traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
+from distir.dialects.train_ops.float8 import Float8ProductOp, Float8ScaleOp
 
-BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
+BIAS, VIEWS, ELEMENTWISE, BUCKETS, ACCUMULATION, SCALES = FUSIONS = (
     "bias",
     "views",
     "elementwise",
     "buckets",
+    "accumulation",
+    "scales",
 )
 
 _STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
@@ -148,10 +156,65 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     if op.name == "onnx.Cast":
         before = op.operands[0].owner
         return isinstance(before, Operation) and OPTIMIZERS.of(before)
+    if _accumulates(op):
+        return True
     users = [user for result in op.results for user in _users(result)]
-    if op.name == "onnx.Add" and all(user.name == "func.return" for user in users):
-        return any(isinstance(operand.owner, Block) for operand in op.operands)
     return any(map(OPTIMIZERS.of, users))
+
+
+def _accumulates(op: Operation) -> bool:
+    """
+    Whether an op adds to a sum that a function takes as an argument and returns, as the
+    sum of a parameter's gradients over micro-batches.
+    """
+    if op.name != "onnx.Add":
+        return False
+    users = [user for result in op.results for user in _users(result)]
+    if any(user.name != "func.return" for user in users):
+        return False
+    return any(isinstance(operand.owner, Block) for operand in op.operands)
+
+
+def accumulated(op: Operation, fusions: frozenset[str]) -> bool:
+    """
+    Whether the product that computes a gradient also adds it to the sum over
+    micro-batches, which `op` does in the program.
+    """
+    return ACCUMULATION in fusions and _accumulates(op)
+
+
+def is_free(op: Operation, fusions: frozenset[str]) -> bool:
+    """
+    Whether other kernels do all of the work of `op`: it finds a scale, or casts a
+    product to the wider type of a sum to which the product's kernel adds it.
+    """
+    if is_scale(op, fusions):
+        return True
+    if ACCUMULATION not in fusions or op.name != "onnx.Cast":
+        return False
+    users = _users(op.results[0])
+    adds = all(user.name == "func.return" or _accumulates(user) for user in users)
+    owner = op.operands[0].owner
+    while isinstance(owner, Operation) and (
+        traits.VIEWS.of(owner) or owner.name in _STRIDED
+    ):
+        owner = owner.operands[0].owner
+    if not isinstance(owner, Operation) or not adds:
+        return False
+    return owner.name in PRODUCTS or isinstance(owner, Float8ProductOp)
+
+
+def is_scale(op: Operation, fusions: frozenset[str]) -> bool:
+    """
+    Whether an op finds a scale of 8-bit floats, or reduces one over devices, while the
+    software takes scales from earlier steps.
+    """
+    if SCALES not in fusions:
+        return False
+    owner: Operation | Block = op
+    while isinstance(owner, Operation) and owner.name.startswith("collective."):
+        owner = owner.operands[0].owner
+    return isinstance(owner, Float8ScaleOp)
 
 
 def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:

@@ -189,6 +189,7 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
         ops=totals.ops,
         replay=replay,
         run=run,
+        unknown_links=device_map.hardware.unknown_links,
     )
 
 

@@ -90,6 +90,8 @@ class Simulation:
     order of `devices` (device ids).
 
     - `cluster`, `profiles`: the names of the cluster and of the profiles, if any;
+      `unknown_links`: the links of kinds that no profile knows, for which data sheets
+      count;
     - `step_time_s`: the seconds until the last device is done;
     - `throughput_samples_per_s`: the size of the first dimension of the first input,
       divided by the step time; 0 without such an input, or if the step takes no time;
@@ -133,6 +135,7 @@ class Simulation:
     ops: int
     replay: Callable[[Observer], object] = field(repr=False, compare=False)
     run: Run = field(repr=False, compare=False)
+    unknown_links: list[str] = field(default_factory=list[str])
 
     @property
     def exposed_communication_s(self) -> list[float]:
@@ -241,6 +244,7 @@ class Simulation:
             "ops": self.ops,
             "cluster": self.cluster,
             "profiles": self.profiles,
+            "unknown_links": self.unknown_links,
             "devices": self.devices,
             "memory_bytes": self.memory_bytes,
             "host_bytes": self.host_bytes,

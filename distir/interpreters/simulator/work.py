@@ -14,7 +14,7 @@ from distir.dialects.dist import Layout, layout_of
 from distir.errors import DistIRError
 from distir.program import describe
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import Rule, infer, rule_for
+from distir.sharding.rule import BY_ITSELF, Rule, infer, rule_for
 
 
 class Product(NamedTuple):
@@ -65,6 +65,8 @@ class Work:
             for factor, shards in inference.assignment.items()
             if shards
         }
+        if rule.own_axes:
+            parts[BY_ITSELF] = rule.parts_on(mesh)
         return Work(rule, parts)
 
     @cached_property

@@ -17,8 +17,8 @@ from distir.dialects.train_ops.convolution import (
     PoolGradOp,
     WindowsOp,
 )
-from distir.interpreters.kernels import Windows
 from distir.interpreters.train.arithmetic import Array, computes
+from distir.interpreters.window_kernels import Windows
 
 Slices = tuple[slice, ...]
 

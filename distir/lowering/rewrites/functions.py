@@ -18,6 +18,7 @@ from distir.dialects.tensors import shape_of
 from distir.dialects.torch import (
     NO_GRAPH,
     PRINTABLE,
+    AwaitGradientsOp,
     MessageOp,
     StateCopiesOp,
     UpdatesOp,
@@ -52,7 +53,7 @@ def outline_between_calls(module: ModuleOp) -> None:
     taken = set(functions(module))
     for function in reachable_functions(module):
         if COMPILED.of(function.attributes) == CUDA_GRAPH or not any(
-            isinstance(op, CallOp) for op in function.body.block.ops
+            isinstance(op, CallOp | AwaitGradientsOp) for op in function.body.block.ops
         ):
             continue
         for new in outline_runs(function, taken, _FEWEST_COMPILED, _stays):
@@ -61,7 +62,7 @@ def outline_between_calls(module: ModuleOp) -> None:
 
 def _stays(op: Operation) -> bool:
     """Whether an op cannot be compiled, or is a kernel of many tensors already."""
-    kinds = CallOp | MessageOp | StateCopiesOp | UpdatesOp
+    kinds = CallOp | MessageOp | StateCopiesOp | UpdatesOp | AwaitGradientsOp
     return isinstance(op, kinds) or bool(_reason(op))
 
 
@@ -107,7 +108,9 @@ def compile_leaves(program: ModuleOp) -> None:
     for function in reachable_functions(program):
         if COMPILED.of(function.attributes) == CUDA_GRAPH:
             continue
-        if not any(isinstance(op, CallOp) for op in function.body.block.ops):
+        if not any(
+            isinstance(op, CallOp | AwaitGradientsOp) for op in function.body.block.ops
+        ):
             function.attributes[COMPILED] = COMPILED.attr("inductor")
 
 
@@ -128,6 +131,8 @@ def _obstacle(function: FuncOp, known: dict[str, FuncOp]) -> str:
 def _reason(op: Operation) -> str:
     if is_per_rank(op):
         return f"{describe(op)} waits for other devices"
+    if isinstance(op, AwaitGradientsOp):
+        return f"{describe(op)} waits for the caller of the program"
     if isinstance(op, OffloadOp | FetchOp):
         return f"{describe(op)} copies between device and host"
     if isinstance(op, KernelCallOp):

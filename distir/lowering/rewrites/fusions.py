@@ -15,6 +15,7 @@ from xdsl.traits import is_side_effect_free
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist_attributes import KEPT
 from distir.dialects.torch import MessageOp
+from distir.dialects.train_ops.opaque import OpaqueBase
 from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.lowering.rewrites.gradients import fuse_convolution_gradients, fuse_look_ups
 from distir.lowering.rewrites.messages import fuse_messages
@@ -65,7 +66,7 @@ def _erase_unused(function: FuncOp) -> None:
     """
     for op in reversed(list(function.body.block.ops)):
         removable = (
-            not isinstance(op, CollectiveOp | MessageOp | GatheredOp)
+            not isinstance(op, CollectiveOp | MessageOp | GatheredOp | OpaqueBase)
             and KEPT not in op.attributes
             and is_side_effect_free(op)
         )

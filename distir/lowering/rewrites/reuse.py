@@ -16,7 +16,12 @@ from distir.dialects.collective_ops.per_rank import RecvFromRankOp, SendToRankOp
 from distir.dialects.dist_attributes import COMPILED
 from distir.dialects.onnx_ops.traits import PERMUTATIONS
 from distir.dialects.tensors import element_type, known_shape
-from distir.dialects.torch import IN_PLACE, AddIntoOp, AddLookUpsOp
+from distir.dialects.torch import (
+    IN_PLACE,
+    AddIntoOp,
+    AddLookUpsOp,
+    AwaitGradientsOp,
+)
 from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.offload import OffloadOp
 from distir.lowering.rewrites.products import supersede
@@ -94,8 +99,9 @@ class OwnMemory:
     1. For each value, the origins of the memory that it may lie in (`Root`). Callees
        come first, so that a call knows which of its operands a result may share memory
        with.
-    2. Memory that lasts: constants, values that are being sent or copied to the host
-       while the program goes on, and values that an unknown op may keep.
+    2. Memory that lasts: constants, values that are being sent, copied to the host or
+       given to the caller while the program goes on, and values that an unknown op may
+       keep.
     3. Arguments whose memory no caller needs any more. Callers come first.
     """
 
@@ -163,7 +169,7 @@ class OwnMemory:
             own = frozenset[Root]((result,))
             self._roots[result] = own if makes_new else own | taken
             self._users[result] = []
-        if isinstance(op, SendToRankOp | OffloadOp):
+        if isinstance(op, SendToRankOp | OffloadOp | AwaitGradientsOp):
             self._lasting |= taken
         elif not makes_new and op.name not in _OF_OPERANDS:
             self._lasting |= set(op.results)

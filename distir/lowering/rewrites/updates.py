@@ -26,6 +26,7 @@ from distir.dialects.torch import (
     settings_of,
     shared_operands,
 )
+from distir.dialects.train_ops.opaque import OpaqueBase
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.lowering.rewrites.sharing import SharedMemory
@@ -138,7 +139,7 @@ class UpdateFuser:
 
 def _can_wait(op: Operation) -> bool:
     return (
-        not isinstance(op, CallOp | CollectiveOp | GatheredOp | ReturnOp)
+        not isinstance(op, CallOp | CollectiveOp | GatheredOp | OpaqueBase | ReturnOp)
         and is_side_effect_free(op)
         and not op.regions
     )

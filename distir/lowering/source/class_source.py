@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from distir.dialects.torch import AwaitGradientsOp
 from distir.lowering.source.class_names import (
     ClassNames,
     number_range,
@@ -33,6 +34,9 @@ class ClassSource:
       and the member's name.
     - `overwritten`: for each result that overwrites an argument, the index of the
       argument.
+    - `given`: the indices of the results that the program gives before it takes the
+      arguments `awaited`, which are gradients of results; both in `parts` parts, for the
+      micro-batches.
     - `graphs`: functions that were chosen for CUDA graphs, each with the reason why it
       is not captured, or an empty text if it is.
     """
@@ -43,6 +47,9 @@ class ClassSource:
     groups: frozenset[tuple[str, tuple[str, ...]]]
     members: dict[int, str]
     overwritten: dict[int, int]
+    given: tuple[int, ...] = ()
+    awaited: tuple[int, ...] = ()
+    parts: int = 0
     graphs: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -55,6 +62,14 @@ def class_source(classes: RankClasses) -> ClassSource:
     body = ClassWriter(classes, root).body()
     results = return_op(classes.entry).operands
     places = overwritten_by_updates(classes.entry)
+    given: tuple[int, ...] = ()
+    awaited: tuple[int, ...] = ()
+    parts = 0
+    for op in classes.entry.body.block.ops:
+        if isinstance(op, AwaitGradientsOp):
+            given = tuple(map(int, op.places.iter_values()))
+            awaited = tuple(map(int, op.arguments.iter_values()))
+            parts += 1
     return ClassSource(
         body,
         frozenset(classes.helpers),
@@ -62,6 +77,9 @@ def class_source(classes: RankClasses) -> ClassSource:
         frozenset(classes.groups),
         {a.index: ".".join(classes.layout.path(a)) for a in root.instances[0]},
         {i: places[v] for i, v in enumerate(results) if v in places},
+        given,
+        awaited,
+        parts,
     )
 
 

@@ -11,7 +11,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from distir.dialects.collective_ops.base import REPEAT
 from distir.dialects.dist_attributes import COMPILED, NAME
 from distir.dialects.schedule import CUDA_GRAPH
-from distir.dialects.torch import Overwriting, PackOp, UnpackOp
+from distir.dialects.torch import AwaitGradientsOp, Overwriting, PackOp, UnpackOp
 from distir.lowering.emitter import Call, emitter_for
 from distir.lowering.source.class_names import ClassNames
 from distir.lowering.source.loop import Loop
@@ -40,8 +40,16 @@ class Method:
         self.lines: list[str] = []
         self.indent = ""
         self.positions = writer.cls.positions[function]
+        awaited = {
+            int(i)
+            for op in function.body.block.ops
+            if isinstance(op, AwaitGradientsOp)
+            for i in op.arguments.iter_values()
+        }
         self.arguments = [
-            a for i, a in enumerate(function.args) if i not in self.positions
+            a
+            for i, a in enumerate(function.args)
+            if i not in self.positions and i not in awaited
         ]
         # Lists that loops filled, and how many of their elements are still in them.
         self.left: dict[ValueList, int] = {}
@@ -158,6 +166,8 @@ class Method:
         if isinstance(op, CallOp):
             dying = self._give_away(op, dying)
             self._take_from_lists(op, at)
+        if isinstance(op, AwaitGradientsOp):
+            dying = self._hand_out(op, dying)
         written = self._written(op)
         if _is_returned(op):
             self.values.expressions[op.results[0]] = Expression(str(written))
@@ -196,6 +206,27 @@ class Method:
             and operands.count(v) == 1
             and _is_freed(argument, callee)
         ]
+        return self._move(given, dying)
+
+    def _hand_out(self, op: AwaitGradientsOp, dying: list[Key]) -> list[Key]:
+        """
+        Moves results of the program that it needs no longer into a list, from which its
+        caller takes them, so that the caller alone holds them. Returns the values that
+        must still be deleted.
+        """
+        operands = list(op.operands)
+        given = [
+            v
+            for v in operands
+            if v in dying and v in self.values.variables and operands.count(v) == 1
+        ]
+        return self._move(given, dying)
+
+    def _move(self, given: Sequence[SSAValue], dying: list[Key]) -> list[Key]:
+        """
+        Moves values from their variables into a list, from which the next expression takes
+        them. Returns those of the values `dying` that must still be deleted.
+        """
         if not given:
             return dying
         name = self.names.fresh("given", "x")
@@ -247,6 +278,10 @@ class Method:
             return f"[{', '.join(self.values.listed(op.inputs))}]"
         if isinstance(op, UnpackOp):
             return self.values.name(op.input)
+        if isinstance(op, AwaitGradientsOp):
+            # Not listed: what is popped from a list has to come in order.
+            given = [self.values.name(value) for value in op.inputs]
+            return f"yield [{', '.join(given)}]"
         return emitter_for(op)(Call(op, self.values))
 
     def _callee(self, op: CallOp) -> str:
@@ -263,7 +298,9 @@ class Method:
         if not results:
             self._add(written)
             return dying
-        if len(results) > _LISTED_RESULTS and not isinstance(op, UnpackOp | CallOp):
+        if len(results) > _LISTED_RESULTS and not isinstance(
+            op, UnpackOp | CallOp | AwaitGradientsOp
+        ):
             return self._assign_list(op, written, dying)
         reused = self._reused(op, dying)
         if reused is not None:
@@ -274,7 +311,8 @@ class Method:
                 self._add(f"{name} = {written}")
             return [k for k in dying if k is not reused]
         names = [self.values.result(r) for r in results]
-        comma = "," if isinstance(op, UnpackOp) and len(names) == 1 else ""
+        is_list = isinstance(op, UnpackOp | AwaitGradientsOp)
+        comma = "," if is_list and len(names) == 1 else ""
         *first, last = filled(self.indent, names, f"{comma} = ")
         *rest, end = [*first, last + written] if first else [last + written]
         self.lines += [*rest, *broken(end)]
@@ -299,7 +337,9 @@ class Method:
         """
         if len(op.results) != 1 or op.results[0] in dying:
             return None
-        if op.results[0].name_hint or isinstance(op, CallOp | PackOp):
+        if op.results[0].name_hint or isinstance(
+            op, CallOp | PackOp | AwaitGradientsOp
+        ):
             return None
         for key in dying:
             if isinstance(key, SSAValue) and key in self.values.variables:

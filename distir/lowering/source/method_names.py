@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.per_rank import CoordinateOp
 from distir.dialects.torch import MessageOp
+from distir.dialects.train_ops.opaque import OpaqueBase
 from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.lowering.emitter import known_constant
 from distir.lowering.helper_modules import helper_modules
@@ -220,7 +221,9 @@ class MethodNames:
         return self.writer.helper(module)
 
     def group(self, op: Operation) -> str:
-        assert isinstance(op, CollectiveOp | CoordinateOp | GatheredOp | MessageOp)
+        assert isinstance(
+            op, CollectiveOp | CoordinateOp | GatheredOp | MessageOp | OpaqueBase
+        )
         assert op.axes is not None  # the per-rank form
         return self.writer.group(op, tuple(a.data for a in op.axes.data))
 

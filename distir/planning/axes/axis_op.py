@@ -6,6 +6,7 @@ one axis.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -37,7 +38,16 @@ from distir.sharding.placement import (
     placement_in,
 )
 from distir.sharding.prices import local_bytes
-from distir.sharding.rule import Dim, Rule, dim_shards, factor_shards, layout_for
+from distir.sharding.rule import (
+    AxisDims,
+    Dim,
+    Rule,
+    dim_shards,
+    factor_shards,
+    layout_for,
+    operands_over,
+    results_over,
+)
 from distir.sharding.signatures import Signatures
 
 
@@ -81,6 +91,11 @@ class AxisOp:
         self.mesh = mesh = costs.mesh
         self.axis = axis
         self.parts = mesh.size(axis)
+        self.own = next((o for o in rule.axes_on(mesh) if o.axis == axis), None)
+        """
+        The splits that the op declares for this axis, because it communicates over the
+        axis by itself; None for most ops.
+        """
         self.base = base
         self.assignment = base.assignment(mesh)
         self.operand_bytes = [
@@ -137,6 +152,8 @@ class AxisOp:
 
     def _strategy(self, split: SplitFactor | None) -> AxisStrategy | None:
         rule, parts = self.rule, ()
+        if self.own is not None:
+            return None if split is not None else self._declared(self.own)
         if split is None:
             operands = (REPLICATED,) * len(self.operand_bytes)
             results = (REPLICATED,) * len(self.result_bytes)
@@ -172,6 +189,18 @@ class AxisOp:
                     # it whole.
                     results = (REPLICATED,) * len(results)
         return Strategy((split,), operands, results, parts)
+
+    def _declared(self, own: AxisDims) -> AxisStrategy:
+        """Returns the only strategy of an op that communicates over this axis itself."""
+
+        def split(dim: int | None) -> Placement:
+            return REPLICATED if dim is None else SplitPlacement(dim)
+
+        results = (
+            PartialPlacement("sum") if i in own.sums else split(dim)
+            for i, dim in enumerate(own.results)
+        )
+        return Strategy((None,), tuple(map(split, own.operands)), tuple(results))
 
     def _on_axis(self, strategy: LayoutStrategy) -> AxisStrategy:
         """
@@ -275,12 +304,12 @@ class AxisOp:
                     (*self.operand_bytes, *self.result_bytes), places, strict=True
                 )
             )
-            is_split = isinstance(option, SplitFactor)
-            has_runs = is_split and option.run is not None
+            has_runs = isinstance(option, SplitFactor) and option.run is not None
+            is_split = isinstance(option, SplitFactor) or self.own is not None
             work = self.costs.work(
                 self.flops / (self.parts if is_split else 1), touched
             )
-            if is_split and strategy.parts:
+            if isinstance(option, SplitFactor) and strategy.parts:
                 work += self._decompositions[option].price
             is_late = isinstance(option, PassPartial)
             known = self.costs.preferred(work, late=is_late, runs=has_runs)
@@ -319,10 +348,16 @@ class AxisOp:
                 for dims, layout in zip(values, old, strict=True)
             )
 
-        return found._replace(
-            operands=layouts(rule.operands, found.operands),
-            results=layouts(rule.results, found.results),
-        )
+        planned = {name for name, _ in self.mesh.axes[: len(found.options)]}
+        own_axes = [own for own in rule.axes_on(self.mesh) if own.axis in planned]
+        operands = layouts(rule.operands, found.operands)
+        results = layouts(rule.results, found.results)
+        if own_axes:
+            # Their sums are among the partial axes already.
+            splits = [replace(own, sums=frozenset()) for own in own_axes]
+            operands = operands_over(rule, own_axes, operands, self.mesh)
+            results = results_over(rule, splits, results, self.mesh)
+        return found._replace(operands=operands, results=results)
 
     def _placements(
         self,

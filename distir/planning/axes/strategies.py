@@ -114,6 +114,9 @@ class OpStrategies:
             return self._constrained(self.op, operands[0])
         found: dict[tuple[AxisStrategy, tuple[Take, ...]], None] = {}
         count = len(operands)
+        if self.info.own is not None:  # one strategy, which whole operands are cut for
+            self._add(found, None, (Take.CUT,) * count)
+            return [OpAlternative(*s, self.info.cost(s[0])) for s in found]
         self._add(found, None, (Take.MOVED,) * count)
         for split, takes in self._splits(operands, hints, requested):
             if not self._is_foreign(operands, split.factor):

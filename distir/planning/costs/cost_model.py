@@ -17,7 +17,7 @@ from distir.planning.graph.strategies import LayoutStrategy
 from distir.sharding.layout import layout_problem, local_shape
 from distir.sharding.mesh import Mesh
 from distir.sharding.reshard import Planner, ReshardStep
-from distir.sharding.rule import Rule, factor_shards
+from distir.sharding.rule import BY_ITSELF, Rule, factor_shards
 
 
 class CostModel(ABC):
@@ -140,7 +140,10 @@ class CostModel(ABC):
                 split = factor_shards(layout.dim(d), dim, rule, self.mesh) or {}
                 for factor, shards in split.items():
                     axes.setdefault(factor, set()).update(s.axis for s in shards)
-        return {f: prod(self.mesh.size(a) for a in split) for f, split in axes.items()}
+        parts = {f: prod(self.mesh.size(a) for a in split) for f, split in axes.items()}
+        if rule.own_axes:
+            parts[BY_ITSELF] = rule.parts_on(self.mesh)
+        return parts
 
     def _reshard(
         self, type_: TensorType[Attribute], before: Layout, after: Layout

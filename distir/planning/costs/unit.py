@@ -102,6 +102,8 @@ class UnitCosts(CostModel):
         total = 0.0
         for kind, times in found.kinds:
             sizes = (part, whole) if kind == "all_gather" else (whole, part)
+            if kind == "all_to_all":
+                sizes = (whole, whole)
             total += times * (PRICE_PER_MESSAGE + self._sent(kind, *sizes, parts))
         return total
 

@@ -7,6 +7,7 @@ from math import prod
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
+from distir.dialects.dist_attributes import GRADIENT_OF
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.annotations import (
@@ -51,7 +52,7 @@ def try_to_split_batch(module: ModuleOp, axis: str) -> str | None:
     shapes = {
         argument.index: shape_of(argument.type)
         for argument in arguments_of(function)
-        if argument.role in BATCH_ROLES
+        if argument.role in BATCH_ROLES and GRADIENT_OF not in argument.attributes
     }
     batched = [i for i, shape in shapes.items() if shape]
     if not batched:

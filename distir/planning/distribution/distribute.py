@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError, one_of
+from distir.interpreters.simulator import Simulation
 from distir.pipelining import SEARCH
 from distir.planning.annotations import add_notes
 from distir.planning.axes.sharding_plan import propagate_sharding
@@ -27,13 +28,15 @@ from distir.planning.distribution.meshes import (
     declare_mesh,
 )
 from distir.planning.distribution.options import AXES, NAME, DistributionOptions
+from distir.planning.distribution.outputs import split_outputs
 from distir.planning.distribution.overlap import overlap_communication
+from distir.planning.distribution.own_axes import request_own_axes
 from distir.planning.distribution.padding import PADDABLE, pad_dimensions, pad_heads
 from distir.planning.distribution.zero import store_split
 from distir.planning.expectations import check_expectations
 from distir.planning.requests import keep_whole, named_argument, request_shards
 from distir.planning.stages import make_pipeline_as_asked
-from distir.program import entry_function, is_training_step
+from distir.program import entry_function, is_training_step, replace_program
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
 from distir.transforms.memory.checkpoint_policies import LayerPolicies
@@ -123,11 +126,24 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
         )
 
 
-def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
+def may_gather_first(options: DistributionOptions) -> bool:
+    """
+    Whether parameters that ZeRO's stages 1 and 2 update in parts may be brought together
+    in front of the next step's forward, to overlap with it, instead of behind their
+    update. With several micro-batches each of them would gather all parameters again.
+    """
+    early = options.overlap and "params" in (options.overlapped or KINDS)
+    return early and options.zero in (1, 2) and not options.is_pipelined
+
+
+def choose_layouts(
+    module: ModuleOp, options: DistributionOptions, gather_first: bool = True
+) -> None:
     """
     Adds a mesh to a sequential program, chooses layouts on the mesh, and writes them as
-    annotations. This is the first part of `distribute`. Raises DistIRError for options
-    that contradict each other or do not suit the program.
+    annotations. This is the first part of `distribute`. With `gather_first`, parameters
+    are gathered in front of the next forward where `may_gather_first` allows it. Raises
+    DistIRError for options that contradict each other or do not suit the program.
     """
     check_sequential(module, NAME)
     check_options(options, module)
@@ -139,6 +155,7 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
         shard += tuple(r for r in heads if not _speaks_of(options, named_argument(r)))
     request_shards(module, mesh, shard, AXES)
     keep_whole(module, mesh, options.whole)
+    request_own_axes(module, mesh)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
@@ -148,6 +165,9 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     if options.e > 1:
         split_batch(module, "e")
         split_experts(module, "e", options.token_dispatch)
+    batch = ("r", "d", "e")
+    axes = [axis for axis in batch if getattr(options, axis) > 1]
+    split_outputs(module, mesh, [TIME_AXIS, *axes] if options.is_pipelined else axes)
     if options.c > 1:
         split_context(module, "c", options.context_order)
     if options.sequence_parallel:
@@ -155,12 +175,11 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     if options.t > 1:
         split_parameters(module, "t")
     if options.zero:
-        early = options.overlap and "params" in (options.overlapped or KINDS)
         store_split(
             module,
             options.zero,
             [axis for axis in ("d", "e") if mesh.sizes.get(axis, 1) > 1],
-            gather_first=early,
+            gather_first=gather_first and may_gather_first(options),
             no_sync=options.no_sync,
         )
     propagate_sharding(module, mesh)
@@ -172,8 +191,29 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     DistIRError for options that contradict each other or do not suit the program.
     """
     options = options.on_one_mesh()
+    late = module.clone() if may_gather_first(options) else None
+    found = _distributed(module, options, gather_first=True)
+    if late is not None and found is not None:
+        other = _distributed(late, options, gather_first=False)
+        if other is not None and _is_better(other, found):
+            replace_program(module, late)
+    verify_distribution(module)
+
+
+def _is_better(first: Simulation, second: Simulation) -> bool:
+    """Whether the first program fits into memory and the second not, or is faster."""
+    return (not first.fits, first.step_time_s) < (not second.fits, second.step_time_s)
+
+
+def _distributed(
+    module: ModuleOp, options: DistributionOptions, *, gather_first: bool
+) -> Simulation | None:
+    """
+    Distributes a program in place, as `distribute`. Returns the simulation of the
+    result if `overlap` asks for one.
+    """
     try:
-        choose_layouts(module, options)
+        choose_layouts(module, options, gather_first)
     except DistIRError as error:
         if not options.stage_shapes():
             raise
@@ -191,10 +231,10 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     if options.buckets:
         bucket_collectives_of(module)
     offload_states_as_asked(module, options)
-    if options.overlap:
-        kinds = options.overlapped or KINDS
-        overlap_communication(module, kinds=kinds, profiles=options.profile)
-    verify_distribution(module)
+    if not options.overlap:
+        return None
+    kinds = options.overlapped or KINDS
+    return overlap_communication(module, kinds=kinds, profiles=options.profile)
 
 
 def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:

@@ -22,6 +22,7 @@ from distir.dialects.train_ops.experts import (
 )
 from distir.errors import DistIRError, one_of
 from distir.planning.annotations import axis_mesh
+from distir.planning.distribution.own_axes import own_sizes
 from distir.planning.requests import request
 from distir.program import (
     argument_names,
@@ -59,6 +60,7 @@ def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]
         for op in module.walk()
         if isinstance(op, ExpertPlacesOp)
     }
+    sizes |= {size for module in modules for size in own_sizes(module, "e")}
     if not sizes:
         return (1,)
     most = gcd(devices, *sizes)
@@ -77,6 +79,8 @@ def split_experts(module: ModuleOp, axis: str, token_dispatch: str = "auto") -> 
     deal_out_experts(module, mesh.size(axis))
     found = _Experts(module)
     if not found.parameters:
+        if own_sizes(module, axis):
+            return  # a module sends the tokens to its experts itself
         raise DistIRError(
             "expert-parallel: the program has no mixture of experts: no product has a "
             "parameter with one matrix for each of several experts; leave out -e"

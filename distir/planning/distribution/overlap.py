@@ -18,6 +18,7 @@ from distir.transforms.overlap.across_calls import hoist_gathers, sink_reduction
 from distir.transforms.overlap.kinds import KINDS, erase_kinds, write_kinds
 from distir.transforms.overlap.pieces import products_in_pieces
 from distir.transforms.overlap.place import place_functions
+from distir.transforms.overlap.release import release_gradients
 
 _WHAT = "overlap-communication"
 
@@ -75,6 +76,7 @@ def overlap_communication(
             return False
         if has_buckets:
             bucket_collectives_of(copy)
+        release_gradients(reachable_functions(copy))
         result = simulate(copy, profiles=profiles)
         rank = _rank(result, limit)
         if rank[:2] >= best[:2] and (chosen is None or rank >= best):

@@ -23,7 +23,14 @@ from distir.sharding.decompose import PartLayouts, decompose, layouts_of_parts
 from distir.sharding.layout import canonical, layout_problem
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import Placement
-from distir.sharding.rule import Rule, inference_of, layout_for, rule_for
+from distir.sharding.rule import (
+    Rule,
+    inference_of,
+    layout_for,
+    operands_over,
+    results_over,
+    rule_for,
+)
 
 
 class SplitFactor(NamedTuple):
@@ -154,6 +161,8 @@ def options(
     """
     size = mesh.size(axis)
     found: list[Option] = [None]
+    if any(own.axis == axis for own in rule.axes_on(mesh)):
+        return found  # the op says itself what this axis splits
     tried = [*map(SplitFactor, range(len(rule.factors))), *sorted(runs)]
     for factor, run in tried:
         whole = rule.factors[factor].size
@@ -204,13 +213,20 @@ def _combined(
     if not rule.decomposed.isdisjoint(assignment):
         yield from _decomposed(op, mesh, given, operands)
         return
-    found = inference_of(rule, operands, mesh)
-    if isinstance(found, str) or any(
-        layout_problem(shape_of(result.type), layout, mesh)
-        for result, layout in zip(op.results, found.results, strict=True)
+    own_axes = [own for own in rule.axes_on(mesh) if own.axis in chosen]
+    found = inference_of(rule.with_axes(()), operands, mesh)
+    if isinstance(found, str):
+        return
+    results = results_over(rule, own_axes, found.results, mesh)
+    operands = operands_over(rule, own_axes, operands, mesh)
+    if any(
+        layout_problem(shape_of(value.type), layout, mesh)
+        for value, layout in zip(
+            (*op.operands, *op.results), (*operands, *results), strict=True
+        )
     ):
         return
-    yield Strategy(given, operands, found.results)
+    yield Strategy(given, operands, results)
 
 
 def _divides(

@@ -28,6 +28,9 @@ from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.pipeline import divided, schedule_for
 
+_Kind = tuple[str, int | None]
+"""A schedule: its name, and its stages per rank if they are given."""
+
 SharedByMeshes = dict[tuple[object, ...], SharedStages]
 """
 The compiled functions that pipelines share. The key holds the text of the cluster,
@@ -170,7 +173,7 @@ class ChosenProgram:
 
     - `stages`: the compiled functions that its pipelines share with those of other
       programs; all use the same `profiles`;
-    - `layer_ranks`: for each schedule used so far, by name, the pipeline rank of each
+    - `layer_ranks`: for each schedule used so far, by its name and chunks, the rank of each
       layer. A layer is a call in the forward.
     """
 
@@ -184,9 +187,9 @@ class ChosenProgram:
         self._plan = plan
         self._module = module
         self._verifier: DistributionVerifier | None = None
-        self._divisions: dict[str, DividedProgram] = {}
-        self.layer_ranks: dict[str, tuple[int, ...]] = {}
-        self._simulators: dict[tuple[str, bool], PipelineSimulator] = {}
+        self._divisions: dict[_Kind, DividedProgram] = {}
+        self.layer_ranks: dict[_Kind, tuple[int, ...]] = {}
+        self._simulators: dict[tuple[_Kind, bool], PipelineSimulator] = {}
         self._stages = stages
         self._profiles = profiles
         self._cluster = cluster_in(module, "", "search")
@@ -241,14 +244,15 @@ class ChosenProgram:
         Returns the division of the program into the stages of `pipeline`, for
         `micro_batches` micro-batches.
         """
-        known = self._divisions.get(pipeline.schedule)
+        kind = pipeline.schedule, pipeline.chunks
+        known = self._divisions.get(kind)
         if known is not None:
             return known.with_micro_batches(micro_batches)
         division = divided(self.copy(micro_batches), pipeline, ())
         if not division.structure.is_for_one_count:
-            self._divisions[pipeline.schedule] = division
+            self._divisions[kind] = division
         schedule = schedule_for(division.structure, pipeline)
-        self.layer_ranks[pipeline.schedule] = tuple(
+        self.layer_ranks[kind] = tuple(
             schedule.stage_rank(division.stages[op])
             for op in division.structure.forward
             if isinstance(op, CallOp)
@@ -268,11 +272,12 @@ class ChosenProgram:
             return None
         division = self.division(pipeline, micro_batches)
         try:
-            known = self._simulators.get((pipeline.schedule, buckets))
+            key = (pipeline.schedule, pipeline.chunks), buckets
+            known = self._simulators.get(key)
             if known is None or known.division.homes is not division.homes:
                 shared = self._shared_stages(division, pipeline.p, buckets)
                 known = PipelineSimulator(division, shared)
-                self._simulators[pipeline.schedule, buckets] = known
+                self._simulators[key] = known
             return known.step(division, pipeline)
         except NotUniform:
             self._is_uniform = False

@@ -93,7 +93,7 @@ def _source_of(plan: Plan) -> Hashable:
 
 def _schedule(plan: GridPlan) -> ScheduleOptions:
     """Returns the schedule options of a plan."""
-    return ScheduleOptions(p=plan.p, schedule=plan.schedule)
+    return ScheduleOptions(p=plan.p, schedule=plan.schedule, chunks=plan.chunks or None)
 
 
 class Evaluator:
@@ -185,7 +185,8 @@ class Evaluator:
         if plan.p > 1 and (plan.stages or not isinstance(plan, GridPlan)):
             return ()
         if isinstance(plan, GridPlan) and plan.p > 1:
-            return self._choose(plan).layer_ranks.get(plan.schedule, ())
+            ranks = self._choose(plan).layer_ranks
+            return ranks.get((plan.schedule, plan.chunks or None), ())
         module = self._program(plan.batch)
         return (0,) * len(call_pairs(entry_function(module), functions(module)))
 

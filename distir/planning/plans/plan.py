@@ -35,7 +35,8 @@ class Plan(ABC):
       `activation-checkpoint`;
     - `p`, `k`: numbers of pipeline ranks and micro-batches; `schedule`: the pipeline
       schedule, empty for the default one; `stages`: the division into stages, empty for
-      the default one, or `search` to search it;
+      the default one, or `search` to search it; `chunks`: the stages per rank, 0 for the
+      fewest that the schedule can have;
     - `overlap`: whether communication overlaps computation; `buckets`: whether
       neighbouring tensors travel in one message.
     """
@@ -47,6 +48,7 @@ class Plan(ABC):
     checkpoint: str = same_option(DistributionOptions, "checkpoint")
     schedule: str = same_option(PipelineOptions, "schedule")
     stages: str = same_option(PipelineOptions, "stages", default="")
+    chunks: int = same_option(PipelineOptions, "chunks", default=0)
     overlap: bool = same_option(DistributionOptions, "overlap")
     buckets: bool = same_option(DistributionOptions, "buckets")
 
@@ -66,7 +68,11 @@ class Plan(ABC):
         """
         stages = (self.stages,) if self.stages else ()
         return PipelineOptions(
-            p=self.p, k=self.k, schedule=self.schedule, stages=stages
+            p=self.p,
+            k=self.k,
+            schedule=self.schedule,
+            stages=stages,
+            chunks=self.chunks or None,
         )
 
     @property
@@ -97,6 +103,7 @@ class Plan(ABC):
             self.k,
             self.schedule,
             self.stages,
+            self.chunks,
             self.overlap,
             self.buckets,
         )
@@ -110,6 +117,7 @@ class Plan(ABC):
             text += f" schedule={self.schedule}"
         if self.stages:
             text += f" stages={self.stages}"
+        text += f" chunks={self.chunks}" if self.chunks else ""
         text += " overlap" if self.overlap else ""
         return text + ("" if self.buckets else " no-buckets")
 
@@ -123,7 +131,8 @@ class GridPlan(Plan):
     devices. Sequences that are split (c > 1) are dealt out in cyclic order. `r` is the
     number of groups of devices that each hold a full copy of the tensors that ZeRO
     splits over d. With `no_sync`, ZeRO 3 sums whole gradients over micro-batches. With
-    `offload_states`, the optimizer's states are in the host's memory.
+    `offload_states`, the optimizer's states are in the host's memory. With
+    `sequence_parallel`, sequences are split over the t devices between the blocks.
     """
 
     d: int = same_option(DistributionOptions, "d")
@@ -135,6 +144,7 @@ class GridPlan(Plan):
     r: int = same_option(DistributionOptions, "r")
     no_sync: bool = same_option(DistributionOptions, "no_sync")
     offload_states: bool = same_option(DistributionOptions, "offload_states")
+    sequence_parallel: bool = same_option(DistributionOptions, "sequence_parallel")
 
     @property
     def devices(self) -> int:
@@ -154,12 +164,14 @@ class GridPlan(Plan):
     def shared(self) -> tuple[object, ...]:
         # With overlap, ZeRO 1 and 2 store parameters split until the next step's
         # forward.
-        return *super().shared, self.overlap and self.zero in (1, 2), self.no_sync
+        stored = self.overlap and self.zero in (1, 2)
+        return *super().shared, stored, self.no_sync, self.sequence_parallel
 
     @property
     def _order(self) -> tuple[Any, ...]:
         sizes = self.d, self.t, self.p, self.zero, self.c, self.context, self.e, self.r
-        return self.batch, *sizes, self.no_sync, self.offload_states, *self._rest, ()
+        switches = self.no_sync, self.offload_states, self.sequence_parallel
+        return self.batch, *sizes, *switches, *self._rest, ()
 
     def options(
         self, shard: tuple[str, ...] = (), whole: tuple[str, ...] = ()
@@ -194,6 +206,7 @@ class GridPlan(Plan):
         text += f" zero={self.zero}" if self.zero else ""
         text += " no-sync" if self.no_sync else ""
         text += " offload-states" if self.offload_states else ""
+        text += " sequence-parallel" if self.sequence_parallel else ""
         return text + self._options()
 
 
@@ -212,7 +225,7 @@ class LayoutPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        grid = 1, 1, self.p, 0, 1, "", 1, 1, False, False
+        grid = 1, 1, self.p, 0, 1, "", 1, 1, False, False, False
         return self.batch, *grid, *self._rest, self.axes
 
     def __str__(self) -> str:

@@ -27,12 +27,16 @@ class Result(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """
-        Returns the result as one flat JSON object. All results have the same keys.
+        Returns the result as one flat JSON object. All results have the same keys, and
+        `chunks` and `sequence_parallel` where a plan has them.
         """
         known = {**vars(self.plan), **vars(self)}
         if isinstance(self.plan, LayoutPlan):
             known["axes"] = ",".join(f"{n}={size}" for n, size in self.plan.axes)
         data = {name: known.get(name, default) for name, default in _JSON.items()}
+        for name in _IF_SET:
+            if data[name] == _JSON[name]:
+                del data[name]
         return {**data, "fits": self.fits}
 
 
@@ -136,7 +140,11 @@ lacks it.
 """
 
 
+_IF_SET = ("chunks", "sequence_parallel")
+"""The keys that are left out of a result whose plan does not have them."""
+
 _ADDED = (
+    *_IF_SET,
     *("c", "context", "e", "r", "no_sync", "offload_states"),
     "reserved_memory_bytes",
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -64,6 +64,8 @@ class SavedPlan:
     - `arguments`: the arguments of the program that the search distributed; `program`:
       a digest of that program's ops; `trains`: whether the program is a training step;
     - `requests`: the user's requests, which the plan keeps;
+    - `run`: the model's configuration and all that a training system has besides, for
+      `distir export`, if `distir plan` made the plan; it says nothing that `result` says;
     - `reason`: a function that returns the text of `explain`; `searched`: a function
       that returns the program of the search; `outcomes`: the results of all plans. The
       last two are None for a plan from a file.
@@ -81,6 +83,7 @@ class SavedPlan:
         default=None, compare=False, repr=False
     )
     outcomes: SearchResults | None = field(default=None, compare=False, repr=False)
+    run: Mapping[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """
@@ -117,6 +120,31 @@ class SavedPlan:
             reason,
             lambda: programs(best.plan.batch),
             search.outcomes(),
+        )
+
+    @staticmethod
+    def for_program(
+        module: ModuleOp,
+        result: Simulated,
+        cluster: ClusterOp,
+        profiles: Sequence[str],
+        reason: str,
+    ) -> SavedPlan:
+        """
+        Returns a plan of the grid that was not searched: `result` is its prediction for
+        the sequential program `module` on `cluster` with `profiles`, and `reason` its
+        explanation.
+        """
+        assert isinstance(result.plan, GridPlan)
+        return SavedPlan(
+            result,
+            str(cluster),
+            tuple(profiles),
+            planned_arguments(module),
+            _digest(module),
+            trains(module),
+            Requests(),
+            lambda: reason,
         )
 
     @cached_property
@@ -217,7 +245,7 @@ class SavedPlan:
         written.
         """
         layouts = self.result.layouts
-        data = {
+        data: dict[str, Any] = {
             "format": _FORMAT,
             "distir": __version__,
             "result": self.result.to_json(),
@@ -231,6 +259,8 @@ class SavedPlan:
             "cluster": self.cluster,
             "explanation": self.explain(),
         }
+        if self.run is not None:
+            data["run"] = self.run
         lines = (f"{json.dumps(key)}: {json.dumps(data[key])}" for key in data)
         try:
             write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
@@ -356,6 +386,7 @@ def _from_json(data: Mapping[str, Any]) -> SavedPlan:
         bool(data["trains"]),
         Requests(tuple(map(str, data["shard"])), tuple(map(str, data["whole"]))),
         lambda: explanation,
+        run=dict(data["run"]) if "run" in data else None,
     )
 
 

@@ -23,6 +23,7 @@ from distir.dialects.dist_attributes import (
 )
 from distir.dialects.schedule import (
     ExpectOp,
+    OpaqueModulesOp,
     PlaceOp,
     RecomputeOp,
     ShardOp,
@@ -31,6 +32,7 @@ from distir.dialects.schedule import (
     WholeOp,
 )
 from distir.dialects.tensors import rank_of, shape_of
+from distir.dialects.train_ops.opaque import OpaqueOp
 from distir.errors import DistIRError, one_of
 from distir.planning.distribution.meshes import MESH
 from distir.planning.expectations import expect
@@ -353,3 +355,20 @@ def _requester(constrain: ConstrainOp, axis: str) -> str:
     by = constrain.attributes.get(FIXED_BY)
     found = by.data.get(axis) if isinstance(by, DictionaryAttr) else None
     return found.data if isinstance(found, StringAttr) else f"`{constrain.name}`"
+
+
+@schedule_action("schedule.opaque")
+def opaque(op: Operation, run: ScheduleRun) -> None:
+    """
+    Applies `schedule.opaque`, which the import has carried out: raises DistIRError if a
+    module was traced nevertheless.
+    """
+    assert isinstance(op, OpaqueModulesOp)
+    for scope in run.modules_of(op.modules):
+        found = (scoped.op for scoped in run.modules.within(scope))
+        if not any(isinstance(each, OpaqueOp) for each in found):
+            raise DistIRError(
+                f"{origin(op)}: {scope or 'the model'!r} was traced when the model was "
+                f"imported, so that it is too late to make it opaque; give the schedule to "
+                f"distir.parallelize, or call distir.opaque in the model"
+            )

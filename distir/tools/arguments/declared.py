@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from distir.options import DeclaredOption, options_of
 from distir.tools.arguments.types import (
+    duration,
     input_file,
     names,
     non_negative_integer,
@@ -17,14 +18,19 @@ from distir.tools.arguments.types import (
     output_file,
     positive_integer,
     positive_integers,
+    requests_per_second,
+    share,
 )
 
 _KINDS: Mapping[str, Callable[[str], Any]] = {
     "input_file": input_file,
+    "duration": duration,
     "integer": int,
     "non_negative_integer": non_negative_integer,
     "output_file": output_file,
     "path": Path,
+    "requests_per_second": requests_per_second,
+    "share": share,
 }
 """The function that parses an option's text, by the `kind` of the option."""
 

@@ -178,9 +178,11 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     if module.body.block.first_op is None:
         raise DistIRError(f"{arguments.program} holds no program")
     replace_cluster(module, cluster)
-    # Commands without --profile have no times to show.
+    # Without --profile, overlap is judged with the profiles that `simulate` uses.
     named = getattr(arguments, "profile", None)
-    profiles = () if named is None else ProfileChoice.of(named, cluster).names
+    profiles: tuple[str, ...] = ()
+    if named is not None or arguments.overlap:
+        profiles = ProfileChoice.of(named or (), cluster).names
     options = distribution_options(arguments, profiles)
     with progress("distributing"):
         apply_passes(

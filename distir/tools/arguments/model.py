@@ -231,3 +231,13 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
     for option in ("task", "batch"):
         if not getattr(arguments, option):
             raise DistIRError(f"--transformers needs --{option}; add it")
+
+
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds `--config`, a configuration of Hugging Face, to `parser`."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="config.json",
+        help="the model's configuration of Hugging Face, where the file or the plan has none",
+    )

@@ -88,7 +88,7 @@ class ImportOptions(TypedDict, total=False):
     float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]
     training: bool
-    loss: Literal["cross_entropy", "mse", "none"]
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
     optimizer: Literal["adamw", "adam", "sgd", "none"]
@@ -130,7 +130,7 @@ class BuildOptions(TypedDict, total=False):
     float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]
     training: bool
-    loss: Literal["cross_entropy", "mse", "none"]
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
     optimizer: Literal["adamw", "adam", "sgd", "none"]
@@ -163,6 +163,8 @@ class BuildOptions(TypedDict, total=False):
     kv_heads: int
     theta: float
     tied: bool
+    head_dim: int
+    top_k: int
     target_seq: int
     classes: int
     image: int
@@ -204,7 +206,7 @@ class SchedulingOptions(TypedDict, total=False):
     buckets: bool
     no_buckets: bool
     training: bool
-    loss: Literal["cross_entropy", "mse", "none"]
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
     optimizer: Literal["adamw", "adam", "sgd", "none"]
@@ -252,6 +254,29 @@ class SearchingOptions(TypedDict, total=False):
     backend: Literal["gloo", "nccl"]
     jobs: int
     resume: str | Path
+
+
+class ServePlanOptions(TypedDict, total=False):
+    """The options of `distir serve-plan`."""
+
+    cluster: Required[str | Path]
+    devices: int
+    prompt: int
+    generate: int
+    trace: str | Path
+    rate: str | float
+    ttft: str | float
+    tpot: str | float
+    percentile: Literal[50, 90, 99]
+    placement: Literal["both", "aggregated", "disaggregated"]
+    prefix_hits: str | float
+    max_sequences: int
+    batched_tokens: int | Sequence[int]
+    memory_share: str | float
+    admission: Literal["preempt", "reserve"]
+    requests: int
+    seed: int
+    profile: str | Path | Sequence[str | Path]
 
 
 class ShowOptions(DistributeOptions, total=False):
@@ -373,7 +398,21 @@ class ClusterOptions(TypedDict, total=False):
 class ExportOptions(TypedDict, total=False):
     """The options of `distir export`."""
 
-    to: Literal["safetensors", "dtensor"]
+    to: Literal[
+        "safetensors",
+        "dtensor",
+        "megatron",
+        "megatron-bridge",
+        "nemo",
+        "deepspeed",
+        "torchtitan",
+        "nanotron",
+        "accelerate",
+        "vllm",
+        "sglang",
+        "tensorrt-llm",
+    ]
+    config: str | Path
     program: str | Path
 
 

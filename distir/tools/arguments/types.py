@@ -146,6 +146,35 @@ def rate(text: str) -> float:
     return number * _SCALES[found[2]] / (1 if found[3] == "B" else 8)
 
 
+def duration(text: str) -> float:
+    """Parses a time, such as `1s`, `400ms` or `0.4` (seconds). Returns seconds."""
+    found = re.fullmatch(r"([0-9.]+) ?(us|ms|s|)", text)
+    number = _positive(found[1]) if found is not None else None
+    if found is None or number is None:
+        raise ArgumentTypeError(f"{text!r} is not a time, such as 1s or 40ms")
+    return number * {"us": 1e-6, "ms": 1e-3}.get(found[2], 1.0)
+
+
+def requests_per_second(text: str) -> float:
+    """Parses a rate of requests, such as `12/s` or `12`."""
+    number = _positive(text.removesuffix("/s"))
+    if number is None:
+        raise ArgumentTypeError(f"{text!r} is not a rate of requests, such as 12/s")
+    return number
+
+
+def share(text: str) -> float:
+    """Parses a number from 0 to 1, or a percentage such as `90%`."""
+    percent = text.endswith("%")
+    try:
+        number = float(text.removesuffix("%")) / (100 if percent else 1)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise ArgumentTypeError(f"{text!r} is not a share from 0 to 1, such as 0.9")
+    return number
+
+
 _FEWEST_BYTES = 1_000_000
 """
 The smallest accepted memory size in bytes. In a smaller one the unit was forgotten.

@@ -121,6 +121,9 @@ _MODELS = {
                 non_negative_number,
             ),
             "tied": _Option("the embedding is the output matrix too", None),
+            "head_dim": _Option("width of a head (default --d-model / --heads)"),
+            "experts": _Option("experts in place of each MLP, as in Mixtral"),
+            "top_k": _Option("experts that each token goes to (default 2)"),
         },
     ),
     "bert": _Model(

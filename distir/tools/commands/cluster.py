@@ -53,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "device)",
     )
     parser.add_argument(
+        "--nic-kind",
+        metavar="KIND",
+        help="what the network is, by which profiles know it: infiniband, roce, ethernet, ... "
+        "(default: as in the built-in cluster of these devices)",
+    )
+    parser.add_argument(
         "--link",
         type=rate,
         metavar="RATE",
@@ -92,6 +98,7 @@ def described(arguments: argparse.Namespace, name: str) -> ModuleOp:
         arguments.devices_per_node,
         arguments.nic,
         arguments.nics_per_node,
+        arguments.nic_kind,
         arguments.link,
         arguments.memory,
     )

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+from distir.exports.engines import ENGINES
+from distir.exports.systems.registry import SYSTEMS
 from distir.system.output_files import replaced, write_text
+from distir.tools.arguments.model import add_config_argument
 from distir.tools.arguments.types import output_file
+from distir.tools.engine_export import write_engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,11 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--to",
-        choices=("safetensors", "dtensor"),
+        choices=("safetensors", "dtensor", *SYSTEMS, *ENGINES),
         default="safetensors",
         help="safetensors (default): the weights of a checkpoint; dtensor: a plan as calls "
-        "of PyTorch's parallelize_module, fully_shard, checkpoint_wrapper and pipelining",
+        "of PyTorch's parallelize_module, fully_shard, checkpoint_wrapper and pipelining; "
+        "a training system: a plan as its arguments or its file; an engine for inference: a "
+        "plan of `distir serve-plan --json` as its flags (.sh)",
     )
+    add_config_argument(parser)
     parser.add_argument(
         "--program",
         type=Path,
@@ -42,9 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="output",
         type=output_file,
         required=True,
-        metavar="model.safetensors|plan.py",
+        metavar="model.safetensors|plan.py|FILE",
         help="the file to write: weights, beside their config.json a model that "
-        "transformers' from_pretrained loads; or Python, to be imported by a training script",
+        "transformers' from_pretrained loads; or Python, to be imported by a training "
+        "script; or the file of a training system (torchtitan: .toml, or .py)",
     )
 
 
@@ -52,6 +60,21 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
 
     output: Path = arguments.output
+    if arguments.to in SYSTEMS:
+        _write_system(arguments)
+        return 0
+    if arguments.to in ENGINES:
+        if arguments.config is not None:
+            raise DistIRError(
+                f"--config is for training systems; leave it out for --to {arguments.to}"
+            )
+        write_engine(arguments)
+        return 0
+    if arguments.config is not None:
+        raise DistIRError(
+            f"--config is for training systems; leave it out, or choose --to from "
+            f"{', '.join(SYSTEMS)}"
+        )
     suffix = ".py" if arguments.to == "dtensor" else ".safetensors"
     if output.suffix != suffix:
         raise DistIRError(f"cannot write {output}: its name has to end in {suffix}")
@@ -64,6 +87,45 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _write_weights(arguments.source, output)
     return 0
+
+
+def _write_system(arguments: argparse.Namespace) -> None:
+    """Writes a plan as the file of a training system, and says what that cannot do."""
+    from distir.errors import DistIRError
+    from distir.exports.systems.huggingface import read_model
+    from distir.exports.systems.plan_file import settings_of
+    from distir.planning.plans.saved_plan import SavedPlan
+    from distir.tools.reports.reporting import note
+
+    system, source, output = SYSTEMS[arguments.to], arguments.source, arguments.output
+    if system.suffixes and output.suffix not in system.suffixes:
+        raise DistIRError(
+            f"cannot write {output}: a file of {system.name} has to end in "
+            f"{' or '.join(system.suffixes)}"
+        )
+    if source.suffix != ".json":
+        raise DistIRError(
+            f"{source} is not a saved plan (.json), as `distir plan -o` and `distir search "
+            f"--save-plan` write; --to {system.name} needs one"
+        )
+    if arguments.program is not None:
+        raise DistIRError(f"--to {system.name} needs no --program; leave it out")
+    plan = SavedPlan.load(source)
+    model = {} if arguments.config is None else read_model(arguments.config)
+    settings = settings_of(plan, str(source), model)
+    run = plan.run or {}
+    is_own = run.get("system") == system.name
+    kept, said = (run.get(name, {}) if is_own else {} for name in ("kept", "said"))
+    launch = dict(run.get("launch", {}) if is_own else {})
+    launch["python"] = output.suffix == ".py"
+    values, remarks = system.write(settings, kept, said)
+    text = system.render(values, settings, launch)
+    try:
+        write_text(output, text)
+    except OSError as error:
+        raise DistIRError(f"cannot write {output}: {error.strerror}") from error
+    for remark in remarks:
+        note(remark)
 
 
 def _write_weights(checkpoint: Path, output: Path) -> None:

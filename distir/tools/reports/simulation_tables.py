@@ -79,7 +79,11 @@ def _basis(result: Simulation) -> str:
     if not result.profiles:
         return "as data sheets say"
     kind = "profile" if len(result.profiles) == 1 else "profiles"
-    return f"with the {kind} {' and '.join(result.profiles)}"
+    basis = f"with the {kind} {' and '.join(result.profiles)}"
+    if result.unknown_links:
+        names = " and ".join(result.unknown_links)
+        basis += f", and as data sheets say for {names}, a link that it does not know"
+    return basis
 
 
 def _row(result: Simulation, index: int) -> list[str]:

@@ -28,7 +28,12 @@ from distir.program import (
     unique_name,
 )
 from distir.program.functions import erase_unreachable
-from distir.transforms.overlap.kinds import REDUCTIONS, kind_of, write_kind
+from distir.transforms.overlap.kinds import (
+    REDUCTIONS,
+    chain_from_argument,
+    kind_of,
+    write_kind,
+)
 from distir.transforms.repeats.naming import specialise
 
 
@@ -53,9 +58,11 @@ class _Reduction:
         return new
 
 
-_Sunk = tuple[tuple[int, tuple[_Reduction, ...]], ...]
+_Sunk = tuple[tuple[int, _Reduction], ...]
 """
-For each reduced result of a function, its index and the reductions to apply, in order.
+For each reduced result of a function, its index and the reduction to apply. If it is
+reduced twice, as with hybrid sharding, the second reduction stays with the caller, where
+it can start when the first is done, without a device that waits for that.
 """
 
 
@@ -91,17 +98,16 @@ def _reductions(call: CallOp, callee: FuncOp, kinds: Collection[str]) -> _Sunk:
     The function must compute the result itself and return it only once.
     """
     returned = return_op(callee).operands
-    found: list[tuple[int, tuple[_Reduction, ...]]] = []
+    found: list[tuple[int, _Reduction]] = []
     for i, result in enumerate(call.results):
-        chain: list[_Reduction] = []
-        last: SSAValue = result
-        while (user := _only_reduction(last)) is not None and kind_of(user) in kinds:
-            purpose = kind_of(user)
-            chain.append(_Reduction(type(user), user.axes, user.result.type, purpose))
-            last = user.result
+        user = _only_reduction(result)
+        if user is None or kind_of(user) not in kinds:
+            continue
         is_computed = isinstance(returned[i].owner, Operation)
-        if chain and is_computed and list(returned).count(returned[i]) == 1:
-            found.append((i, tuple(chain)))
+        if is_computed and list(returned).count(returned[i]) == 1:
+            purpose = kind_of(user)
+            reduction = _Reduction(type(user), user.axes, user.result.type, purpose)
+            found.append((i, reduction))
     return tuple(found)
 
 
@@ -125,16 +131,14 @@ def _with_reductions(module: ModuleOp, name: str, sunk: _Sunk) -> FuncOp:
     )
     Rewriter.insert_op(function, InsertPoint.after(original))
     end = return_op(function)
-    for i, chain in sunk:
+    for i, reduction in sunk:
         value = end.operands[i]
-        for reduction in chain:
-            like = value.owner
-            assert isinstance(like, Operation)
-            new = reduction.on(value, like)
-            new.result.name_hint = value.name_hint
-            Rewriter.insert_op(new, InsertPoint.after(like))
-            value = new.result
-        end.operands[i] = value
+        like = value.owner
+        assert isinstance(like, Operation)
+        new = reduction.on(value, like)
+        new.result.name_hint = value.name_hint
+        Rewriter.insert_op(new, InsertPoint.after(like))
+        end.operands[i] = new.result
     function.update_function_type()
     return function
 
@@ -151,16 +155,13 @@ def _redirect(call: CallOp, function: FuncOp, sunk: _Sunk) -> None:
     reduced = dict(sunk)
     for i, (old, result) in enumerate(zip(call.results, new.results, strict=True)):
         result.name_hint = old.name_hint
-        last: SSAValue = old
-        chain: list[CollectiveOp] = []
-        for _ in reduced.get(i, ()):
-            user = _only_reduction(last)
-            assert user is not None
-            chain.append(user)
-            last = user.result
-        last.replace_all_uses_with(result)
-        for op in reversed(chain):
-            Rewriter.erase_op(op)
+        if i not in reduced:
+            old.replace_all_uses_with(result)
+            continue
+        user = _only_reduction(old)
+        assert user is not None
+        user.result.replace_all_uses_with(result)
+        Rewriter.erase_op(user)
     Rewriter.erase_op(call)
 
 
@@ -180,41 +181,54 @@ def hoist_gathers(module: ModuleOp) -> bool:
             calls.setdefault(op.callee.string_value(), []).append(op)
     for function in called:
         if not any(isinstance(op, CallOp) for op in function.body.block.ops):
-            for gather in _gathered_arguments(function):
-                _hoist(function, gather, calls.get(function.sym_name.data, []))
-                found = True
+            for gather in _gathers_of_parameters(function):
+                chain = _chain_to_hoist(gather)
+                if chain:
+                    _hoist(function, chain, calls.get(function.sym_name.data, []))
+                    found = True
     return found
 
 
-def _gathered_arguments(function: FuncOp) -> list[AllGatherOp]:
-    """
-    Returns the gathers of parameters in a function that can move to its callers. Their
-    operand is an argument without other uses.
-    """
+def _gathers_of_parameters(function: FuncOp) -> list[AllGatherOp]:
+    """Returns the gathers of parameters in a function, in order."""
     return [
         op
         for op in function.body.block.ops
-        if isinstance(op, AllGatherOp)
-        and kind_of(op) == "params"
-        and isinstance(op.source, BlockArgument)
-        and len(list(op.source.uses)) == 1
+        if isinstance(op, AllGatherOp) and kind_of(op) == "params"
     ]
 
 
-def _hoist(function: FuncOp, gather: AllGatherOp, calls: list[CallOp]) -> None:
-    argument = gather.source
+def _chain_to_hoist(gather: AllGatherOp) -> list[Operation]:
+    """
+    Returns the ops from an argument to its gather, such as a transposition or a cast,
+    if they can move to the function's callers. The argument must have no other use.
+    Returns an empty list otherwise.
+    """
+    chain = chain_from_argument(gather)
+    if not chain or len(list(chain[0].operands[0].uses)) > 1:
+        return []
+    return chain
+
+
+def _hoist(function: FuncOp, chain: list[Operation], calls: list[CallOp]) -> None:
+    """Moves the ops of `chain`, which gather an argument, in front of the calls."""
+    argument, gathered = chain[0].operands[0], chain[-1].results[0]
     assert isinstance(argument, BlockArgument)
     index = argument.index
     for call in calls:
-        given = call.operands[index]
-        new = made_with(gather, [given], [gather.result.type])
-        if scope_of(gather):
-            scope = specialise(scope_of(gather), scope_of(call))
-            new.attributes[SCOPE] = SCOPE.attr(scope)
-        new.results[0].name_hint = given.name_hint
-        Rewriter.insert_op(new, InsertPoint.before(call))
-        call.operands[index] = new.results[0]
-    argument = Rewriter.replace_value_with_new_type(argument, gather.result.type)
-    gather.result.replace_all_uses_with(argument)
-    Rewriter.erase_op(gather)
+        value = call.operands[index]
+        hint = value.name_hint
+        for op in chain:
+            new = made_with(op, [value], [op.results[0].type])
+            if scope_of(op):
+                scope = specialise(scope_of(op), scope_of(call))
+                new.attributes[SCOPE] = SCOPE.attr(scope)
+            new.results[0].name_hint = hint
+            Rewriter.insert_op(new, InsertPoint.before(call))
+            value = new.results[0]
+        call.operands[index] = value
+    argument = Rewriter.replace_value_with_new_type(argument, gathered.type)
+    gathered.replace_all_uses_with(argument)
+    for op in reversed(chain):
+        Rewriter.erase_op(op)
     function.update_function_type()

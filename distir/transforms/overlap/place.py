@@ -117,6 +117,7 @@ class CommunicationPlacer:
         end = ops.pop()
         assert isinstance(end, ReturnOp)
         ops = _reductions_early(ops, self.kinds)
+        ops = self._second_reductions_late(ops)
         if "params" in self.kinds:
             ops = _gathers_ahead(ops, self.ahead)
         if "tp" in self.kinds:
@@ -139,6 +140,33 @@ class CommunicationPlacer:
         if isinstance(op, REDUCTIONS) and kind_of(op) in self.kinds:
             return [op.result]
         return []
+
+    def _second_reductions_late(self, ops: Sequence[Operation]) -> list[Operation]:
+        """
+        Returns the ops with each reduction of a value that is itself being reduced, such
+        as the sum over the groups of hybrid sharding, behind the next call or
+        contraction. The first reduction runs meanwhile, so that no device waits for it.
+        """
+        works = [i for i, op in enumerate(ops) if _works_long(op)]
+        index = {op: i for i, op in enumerate(ops)}
+        started = {v: i for i, op in enumerate(ops) for v in self._arriving(op)}
+        after: dict[int, list[Operation]] = {}
+        for i, op in enumerate(ops):
+            if not isinstance(op, REDUCTIONS) or "dp" not in self.kinds:
+                continue
+            if kind_of(op) == "dp":
+                first = started.get(op.source, len(ops))
+                place = next((w for w in works if w > first), first)
+                users = [index.get(u.operation, len(ops)) for u in op.result.uses]
+                if i < place < min(users, default=len(ops)):
+                    after.setdefault(place, []).append(op)
+        moved = {op for group in after.values() for op in group}
+        placed: list[Operation] = []
+        for i, op in enumerate(ops):
+            if op not in moved:
+                placed.append(op)
+            placed += after.get(i, ())
+        return placed
 
     def _returned(self, ops: Sequence[Operation], end: ReturnOp) -> Arrivals:
         used = {v for op in ops for v in op.operands}
@@ -191,6 +219,13 @@ def _reductions_early(
     return [
         placed for op in ops if op not in moved for placed in (op, *after.get(op, ()))
     ]
+
+
+def _works_long(op: Operation) -> bool:
+    """Whether an op is a call or a contraction, beside which communication can run."""
+    if isinstance(op, CollectiveOp | SendOp) or FREE.of(op):
+        return False
+    return isinstance(op, CallOp) or bool(rule_for(op).flops)
 
 
 def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:

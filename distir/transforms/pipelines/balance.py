@@ -44,7 +44,7 @@ class StageWork:
         if isinstance(op, CallOp):
             return self.of_function(op.callee.string_value())
         rule = rule_for(op)
-        split = 1
+        split = rule.parts_on(self.mesh)
         if rule.flops:
             whole = Layout(self.mesh.name)
             layouts = [layout_of(v) or whole for v in op.operands]

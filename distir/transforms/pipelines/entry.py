@@ -10,7 +10,12 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import SendOp
-from distir.dialects.dist_attributes import ASYNCHRONOUS
+from distir.dialects.dist_attributes import (
+    ASYNCHRONOUS,
+    GRADIENT_OF,
+    MICRO_BATCHES,
+)
+from distir.program import argument_attributes, set_argument_attributes
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import (
     BlockBody,
@@ -154,6 +159,13 @@ class EntryFunction(BlockBody):
         function = self.function(old.sym_name.data, results, old.sym_visibility)
         function.arg_attrs, function.res_attrs = old.arg_attrs, old.res_attrs
         function.attributes.update(old.attributes)
+        count = self._structure.micro_batches
+        attributes = argument_attributes(function)
+        late = [own for own in attributes if GRADIENT_OF in own]
+        if late and count > 1:
+            for own in late:
+                own[MICRO_BATCHES] = MICRO_BATCHES.attr(count)
+            set_argument_attributes(function, attributes)
         return function
 
 

@@ -10,7 +10,8 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import ReshardOp
-from distir.program import argument_roles, made_with
+from distir.dialects.dist_attributes import GRADIENT_OF
+from distir.program import argument_attributes, argument_roles, made_with
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import REPLICATED, SplitPlacement
 from distir.transforms.pipelines.over_time import (
@@ -56,11 +57,16 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
 
 
 def _given(function: FuncOp) -> set[SSAValue]:
-    """Returns the values that depend only on inputs, labels and constants."""
+    """
+    Returns the values that depend only on inputs, labels and constants, all of which the
+    program has from the beginning.
+    """
     block = function.body.block
-    roles = argument_roles(function)
+    roles, attributes = argument_roles(function), argument_attributes(function)
     found: set[SSAValue] = {
-        arg for arg, role in zip(block.args, roles, strict=True) if role not in LEARNED
+        arg
+        for arg, role, own in zip(block.args, roles, attributes, strict=True)
+        if role not in LEARNED and GRADIENT_OF not in own
     }
     for op in block.ops:
         if not isinstance(op, CallOp) and all(v in found for v in op.operands):

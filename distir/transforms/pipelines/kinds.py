@@ -15,7 +15,6 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from distir.dialects.dist import ReshardOp
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.batch_normalization import BatchNormVarianceOp
-from distir.dialects.train_ops.float8 import Float8ScaleOp
 from distir.errors import DistIRError
 from distir.program import argument_roles, describe, updated_arguments
 from distir.sharding.placement import REPLICATED, ReplicatedPlacement, SplitPlacement
@@ -177,8 +176,6 @@ def whole_batch_remedy(op: Operation) -> str:
     options: list[str] = []
     if BatchNormVarianceOp in present:
         options.append("--batch-norm-micro-batches for batch normalisation")
-    if Float8ScaleOp in present:
-        options.append("--float8 row-gw-hp for products in 8-bit floats")
     found = "use one micro-batch (k=1)"
     if options:
         found += f", or, when the training step is made, {' and '.join(options)}"

@@ -37,6 +37,7 @@ from distir.transforms.pipelines.over_time import (
     over_time,
     without_time,
 )
+from distir.transforms.pipelines.scales import scale_micro_batches
 
 
 def program_mesh(module: ModuleOp) -> Mesh:
@@ -76,6 +77,8 @@ class Structure:
         self.functions: Mapping[str, FuncOp] = functions(module)
         self.ops = self.function.body.block.ops
         self._check_layouts()
+        if self.micro_batches > 1:
+            scale_micro_batches(module)
         _separate_time(self.ops)
         hoisted = self.micro_batches > 1 and hoist_inputs(self.function, self.mesh)
         self.is_for_one_count = self.micro_batches == 1 or hoisted

@@ -20,6 +20,7 @@ from distir.dialects.collective_ops.per_rank import (
 from distir.dialects.collective_ops.rooted import RootedOp
 from distir.dialects.dist import LAYOUT, LayoutAttr, layout_of
 from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
+from distir.dialects.train_ops.opaque import OpaqueBase
 from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.errors import DistIRError
 from distir.program import (
@@ -212,7 +213,7 @@ class FunctionProjection:
             if SCOPE in op.attributes and SCOPE not in new.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
             names_axes = isinstance(new, CollectiveOp | CoordinateOp) or (
-                isinstance(new, GatheredOp) and new.axes is not None
+                isinstance(new, GatheredOp | OpaqueBase) and new.axes is not None
             )
             if mesh is not None and names_axes:
                 new.attributes[MESH] = SymbolRefAttr(mesh.name)

@@ -13,7 +13,7 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
-from distir.dialects.dist_attributes import SCOPE
+from distir.dialects.dist_attributes import GRADIENT_OF, SCOPE
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.normalization import NormalizingOp
@@ -21,9 +21,11 @@ from distir.errors import DistIRError, one_of
 from distir.gradients.call_pairs import FORWARD, saved_values
 from distir.program import (
     LOSS,
+    argument_attributes,
     describe,
     entry_function,
     functions,
+    result_names,
     result_roles,
     return_op,
 )
@@ -229,11 +231,8 @@ def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
     concerns values that ops after the loss use, such as the results of the last
     normalisation before the logits.
     """
-    roles = result_roles(entry)
-    if LOSS not in roles:
-        return
-    loss = return_op(entry).operands[roles.index(LOSS)].owner
-    if not isinstance(loss, Operation):
+    loss = _end_of_forward(entry)
+    if loss is None:
         return
     for value in _computed_in_parts(entry, axis):
         owner = value.owner
@@ -251,6 +250,28 @@ def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
         Rewriter.insert_op(constrain, InsertPoint.after(loss))
         for use in later:
             use.operation.operands[use.index] = constrain.result
+
+
+def _end_of_forward(entry: FuncOp) -> Operation | None:
+    """
+    Returns the op of the entry function that ends the forward of a training step: that of
+    the loss or, if the caller computes it, of the last result whose gradient is given.
+    Returns None if there is none.
+    """
+    roles, names = result_roles(entry), result_names(entry)
+    taken = {GRADIENT_OF.of(own) for own in argument_attributes(entry)}
+    ends = [
+        value.owner
+        for value, role, name in zip(
+            return_op(entry).operands, roles, names, strict=True
+        )
+        if (role == LOSS or name in taken) and isinstance(value.owner, Operation)
+    ]
+    last: Operation | None = None
+    for op in ends:
+        if last is None or last.is_before_in_block(op):
+            last = op
+    return last
 
 
 def split_sequences(module: ModuleOp, mesh: Mesh, axis: str, residuals: str) -> None:

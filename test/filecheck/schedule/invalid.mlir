@@ -158,3 +158,11 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.place %model {index = -1 : i64, axis = "t"}
   transform.yield
 }
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.opaque: weights has 1 : i64 for 'up'; expected a text such as "f _"
+  schedule.opaque %model {rule = "b -> b", weights = {up = 1 : i64}}
+  transform.yield
+}

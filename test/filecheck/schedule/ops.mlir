@@ -24,6 +24,8 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.merge %layers {layers = ["query", "key"], merged = "qk"}
   // CHECK-NEXT: schedule.merge %layers {layers = ["q", "k"], merged = "qk", groups = 8 : i64}
   schedule.merge %layers {layers = ["q", "k"], merged = "qk", groups = 8 : i64}
+  // CHECK-NEXT: schedule.opaque %layers {rule = "b s d -> b s d", keep = "d", weights = {up = "f _"}, flops = "2*b*s"}
+  schedule.opaque %layers {rule = "b s d -> b s d", keep = "d", weights = {up = "f _"}, flops = "2*b*s"}
   // CHECK-NEXT: schedule.match "h.[0-9]" in %model {regex}
   %regex = schedule.match "h.[0-9]" in %model {regex}
   // CHECK-NEXT: %groups = schedule.find in %layers attributes {optional} {

@@ -13,9 +13,11 @@ from xdsl.dialects.builtin import StringAttr
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.train import Train
+from distir.dialects.train_ops.losses import LOGITS_AT_ONCE
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.hardware import cluster_names, load_cluster
+from distir.hardware.description import ClusterDescription
 from distir.interpreters.simulator import report, simulate
 from distir.interpreters.simulator.costs.communication import (
     all_gather_seconds,
@@ -33,6 +35,7 @@ from distir.interpreters.simulator.profiles.profile import OP_CLASSES, Curve, Pr
 from distir.interpreters.simulator.work import Product, Work
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
+from distir.runtime.layers import losses
 
 DATA = {
     "description": "round numbers",
@@ -71,7 +74,7 @@ def test_built_in_profiles_are_read(name):
     found = load_profile(name)
     for op_class in ("contraction", "elementwise", "optimizer", "gather"):
         assert found.curve("f16", op_class).bandwidth > 0
-    assert found.link("nvlink").share(8) > 0
+    assert found.links["nvlink"].share(8) > 0
 
 
 def test_classes_of_ops_are_those_of_profiles():
@@ -93,10 +96,6 @@ def test_without_a_profile_that_is_of_use_there_is_a_reason():
     nameless = ProfileChoice.of((), load_cluster("cpu"))
     assert not nameless.names and "@core of @cpu names no profile" in nameless.lacking
     on = load_cluster("dgx-a100")
-    on.links[0].sym_name = StringAttr("wire")
-    unknown = ProfileChoice.of((), on)
-    assert not unknown.names
-    assert "profile A100 has no figures for link @wire of @dgx_a100" in unknown.lacking
     # What the user names is taken as it is.
     assert ProfileChoice.of(("none",), on) == ProfileChoice(("none",))
     assert load_profiles(["none"], on) == []
@@ -118,12 +117,15 @@ def test_memory_that_a_software_keeps_beside_values():
     on = cluster(1, memory=1_500_000)
     arguments = 64 * 1000 * 2 + 64 * 8
     bare = simulate(program, on, profiles=[profile()])
-    assert bare.peak_memory_bytes == bare.reserved_memory_bytes == [arguments + 4]
+    # What a package has of the logits in 32 bits: they and their log-softmax.
+    copied = 8 * 64 * 1000
+    assert bare.peak_memory_bytes == bare.reserved_memory_bytes
+    assert bare.peak_memory_bytes == [arguments + 4 + copied]
 
     def keeps(**figures):
         return profile(lambda d: d.update(memory={**figures, "source": "made up"}))
 
-    blocks = simulate(program, on, profiles=[keeps(block=512, libraries=1000)])
+    blocks = simulate(program, on, profiles=[keeps(logit=0, block=512, libraries=1000)])
     assert blocks.peak_memory_bytes == [arguments + 512 + 1000]
     copies = simulate(program, on, profiles=[keeps(logit=12)])
     assert copies.peak_memory_bytes == [arguments + 4 + 12 * 64 * 1000]
@@ -524,9 +526,80 @@ def test_collectives_have_overheads():
     assert seconds == 3 + min(ring, tree)
 
 
-def test_links_without_figures():
+def test_links_of_an_unknown_kind_fall_back_by_figure():
+    """The software's overhead stays; bandwidth and latency are the data sheet's."""
+
     def rename(data):
         data["links"] = {"other": data["links"]["level0"]}
 
-    with pytest.raises(DistIRError, match="no figures for link @level0; it has @other"):
-        simulate(parse(REDUCED), cluster(4), profiles=[profile(rename)])
+    on = cluster(4, levels=((4, 2.0, 7.0),))
+    found = simulate(parse(REDUCED), on, profiles=[profile(rename)])
+    ring, tree = 6 * (7 + 2 / 2), 4 * 7 + 2 * 8 / 2
+    assert found.step_time_s == 3 + min(ring, tree)
+    assert found.unknown_links == ["@level0"]
+    assert found.to_json()["unknown_links"] == ["@level0"]
+
+
+def test_links_are_known_by_their_kind():
+    named = cluster(4, levels=((4, 2.0, 100.0),))
+    other = named.clone()
+    (link,) = other.links
+    link.sym_name, link.kind = StringAttr("cable"), StringAttr("level0")
+    known, same = (
+        simulate(parse(REDUCED), on, profiles=[profile()]) for on in (named, other)
+    )
+    assert same.step_time_s == known.step_time_s and not same.unknown_links
+    link.kind = StringAttr("wire")
+    found = simulate(parse(REDUCED), other, profiles=[profile()])
+    assert found.unknown_links == ["@cable (kind wire)"]
+
+
+@pytest.mark.parametrize("kind", ["A100", "H100", "H200", "V100"])
+def test_described_clusters_have_links_that_profiles_know(kind: str):
+    on = ClusterDescription("mine", kind, 2, 8, nic=25e9).build()
+    choice = ProfileChoice.of((), on)
+    hardware = Hardware.of(on, load_profiles(choice.names, on))
+    assert hardware.has_profiles and not hardware.unknown_links
+
+
+def copies_in_a_package(element: str, gradient: bool, rows: int) -> int:
+    """Returns the bytes of copies of `rows` times 2^22 logits while a loss runs."""
+    types = f"tensor<{rows}x{1 << 22}x{element}>, tensor<{rows}xi64>"
+    op = f"%y = train.cross_entropy %x, %i : ({types}) -> tensor<f32>"
+    if gradient:
+        op = (
+            f"%y = train.cross_entropy_grad %d, %x, %i : (tensor<f32>, {types}) -> "
+            f"tensor<{rows}x{1 << 22}x{element}>"
+        )
+    result = op.rsplit("-> ", 1)[1]
+    text = f"""
+      func.func @main(%d: tensor<f32>, %x: {types.split(", ")[0]}, %i: tensor<{rows}xi64>)
+          -> {result} {{
+        {op}
+        func.return %y : {result}
+      }}"""
+    measured, bare = (
+        simulate(parse(text), cluster(1), profiles=profiles).peak_memory_bytes[0]
+        for profiles in ([profile()], ())
+    )
+    return measured - bare
+
+
+@pytest.mark.parametrize(
+    ("element", "gradient", "rows", "each"),
+    [
+        ("bf16", False, 2, 8),  # the logits in f32, and their log-softmax
+        ("bf16", False, 8, 8),
+        ("bf16", True, 2, 4),  # the softmax in f32
+        ("bf16", True, 8, 6),  # and the gradient of the part
+        ("f32", False, 8, 4),
+        ("f32", True, 2, 0),  # it is the result
+        ("f32", True, 8, 4),
+    ],
+)
+def test_packages_copy_a_part_of_the_logits_at_a_time(
+    element: str, gradient: bool, rows: int, each: int
+):
+    assert losses.CHUNK == LOGITS_AT_ONCE
+    part = min(rows << 22, LOGITS_AT_ONCE)
+    assert copies_in_a_package(element, gradient, rows) == each * part

@@ -23,6 +23,7 @@ from xdsl.dialects.builtin import TensorType
 from distir.dialects.onnx import RANDOM
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError
+from distir.frontends.torch.checks.opaque import modules_on_arrays
 from distir.frontends.torch.checks.other_inputs import other_calls
 from distir.frontends.torch.checks.repeated_calls import call_twice
 from distir.frontends.torch.modules.inputs import leaf_names
@@ -41,6 +42,7 @@ from distir.frontends.torch.trust import (
     Trust,
     way_out,
 )
+from distir.interpreters.train.opaque import opaque_modules
 from distir.program import argument_names, entry_function, reachable_functions
 from distir.program.unknown_sizes import is_unknown
 
@@ -93,6 +95,15 @@ def compare(
         return None
     exporter = "older" if exported.is_traced else "newer"
     own = ModuleComparison(module, example, imported, training, exporter)
+    with opaque_modules(modules_on_arrays(exported.opaque, training=training)):
+        return _compared(own, exported, trust, same_rows=same_rows)
+
+
+def _compared(
+    own: ModuleComparison, exported: ExportedModule, trust: Trust, *, same_rows: bool
+) -> str | None:
+    """Carries out `compare`."""
+    module, example, training = own.module, own.example, own.training
     try:
         if (why := own.why_not) is not None:
             return why

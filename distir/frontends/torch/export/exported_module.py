@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from onnx import ModelProto, TensorProto, save_model
 
 from distir.errors import DistIRError
 from distir.system.output_files import replaced_files
+
+if TYPE_CHECKING:
+    from distir.frontends.torch.export.opaque import OpaquePart
 
 Value = npt.NDArray[Any]
 
@@ -36,12 +39,14 @@ class ExportedModule:
       module.
     - `accepted`: the names of the differences from the module that the user accepts
       (`trust.ACCEPTED`).
+    - `opaque`: the parts that were not traced, with their calls on the example inputs.
     """
 
     model: ModelProto
     values: Mapping[str, Value | None] = field(default_factory=dict[str, Value | None])
     is_traced: bool = False
     accepted: set[str] = field(default_factory=set[str])
+    opaque: Sequence[OpaquePart] = ()
 
     def save(self, path: str | Path) -> None:
         """

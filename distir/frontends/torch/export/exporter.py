@@ -21,7 +21,11 @@ from distir.frontends.torch.export.failures import (
     reason,
 )
 from distir.frontends.torch.modules.inputs import distinct
-from distir.frontends.torch.modules.meta import lacks_values, without_values
+from distir.frontends.torch.modules.meta import (
+    any_without_value,
+    lacks_values,
+    without_values,
+)
 from distir.frontends.torch.modules.state import training_norms, unchanged
 from distir.frontends.torch.trust import Trust
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from distir.frontends.torch.export.exported_module import ExportedModule
+    from distir.frontends.torch.export.opaque import OpaquePart
 
 Exporter = Literal["dynamo", "torchscript"]
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
@@ -56,6 +61,8 @@ def export_module(
     fails. Python code whose effect is fixed by the example inputs is an error unless
     `trust` allows it. Raises DistIRError if the module cannot be exported.
     """
+    from distir.frontends.torch.export.opaque import parts_of
+
     if exporter is not None:
         one_of("exporter", exporter, EXPORTERS)
     own_args, own_kwargs = distinct(module, args, kwargs)
@@ -66,6 +73,14 @@ def export_module(
                 f"{type(module).__name__} has parameters or buffers without values, but "
                 f"PyTorch's torchscript exporter runs the module and needs their "
                 f'values; import it with exporter="dynamo"'
+            )
+        wanted = EXPORTERS[:1]
+    parts = parts_of(module)
+    if parts:
+        if exporter == "torchscript":
+            raise DistIRError(
+                f"{parts[0].what} needs PyTorch's newer exporter, as the older one traces "
+                f'whatever runs; import the module with exporter="dynamo"'
             )
         wanted = EXPORTERS[:1]
     if equal_features:
@@ -88,6 +103,7 @@ def export_module(
             equal_features,
             failed.get("dynamo"),
             trust,
+            parts,
         )
         if not isinstance(outcome, Exception):
             if failed:
@@ -123,14 +139,17 @@ def _attempt(
     equal_features: bool,
     why_not_newer: str | None,
     trust: Trust,
+    parts: Sequence[OpaquePart],
 ) -> ExportedModule | Exception:
     """
     Returns the program that the exporter `exporter` makes of a module, or the exception
     that it raised. `why_not_newer` is the reason why the newer exporter failed before,
-    or None. Raises DistIRError if DistIR refuses the module.
+    or None. `parts` are the opaque parts of the module. Raises DistIRError if DistIR
+    refuses the module.
     """
     from distir.frontends.torch.export.dynamo import export_dynamo
     from distir.frontends.torch.export.lost_python import LostPython
+    from distir.frontends.torch.export.opaque import observe, opaque_as_ops
     from distir.frontends.torch.export.repetitions import warn_of_repetitions
     from distir.frontends.torch.export.script import export_torchscript, tell_of_stops
 
@@ -150,16 +169,23 @@ def _attempt(
                 without_values(module, (tuple(args), kwargs)) as (own_args, own_kwargs),
                 quiet("torch.onnx"),
                 quiet("torch.fx.experimental.symbolic_shapes"),
-                lost.recorded(),
             ):
-                if exporter == "dynamo":
-                    exported = export_dynamo(
-                        module, own_args, own_kwargs, capacity_factor, equal_features
-                    )
-                else:
-                    exported, stops, lost.reads = export_torchscript(
-                        module, own_args, own_kwargs
-                    )
+                if (
+                    parts
+                    and not lacks_values(module)
+                    and not any_without_value((own_args, own_kwargs))
+                ):
+                    observe(module, parts, own_args, own_kwargs)
+                with lost.recorded(), opaque_as_ops(parts):
+                    if exporter == "dynamo":
+                        exported = export_dynamo(
+                            *(module, own_args, own_kwargs),
+                            *(capacity_factor, equal_features),
+                        )
+                    else:
+                        exported, stops, lost.reads = export_torchscript(
+                            module, own_args, own_kwargs
+                        )
             if any(part.training for part in module.modules()):
                 write_training_mode(exported.model, norms)
     except Exception as error:
@@ -168,6 +194,7 @@ def _attempt(
             raise refusal from error
         return error
     exported.accepted = lost.accepted()
+    exported.opaque = parts
     if exporter == "dynamo":
         warn_of_repetitions()
     tell_of_stops(module, stops, training, why_not_newer)

@@ -31,6 +31,15 @@ def lacks_values(module: torch.nn.Module) -> bool:
     return any(has_no_value(t) for t in (*module.parameters(), *module.buffers()))
 
 
+def any_without_value(structure: Any) -> bool:
+    """Whether any tensor in nested containers has no value."""
+    import torch
+    from torch.utils import _pytree
+
+    leaves = _pytree.tree_leaves(structure)
+    return any(isinstance(x, torch.Tensor) and has_no_value(x) for x in leaves)
+
+
 def fake_on_cpu(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     """
     Returns a fake tensor of `mode` on the CPU with the shape, strides and type of

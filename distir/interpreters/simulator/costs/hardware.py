@@ -108,6 +108,7 @@ class LinkLevel:
     """
     A level of links. Consecutive groups of `span` devices reach each other at
     `bandwidth` bytes/s per device and direction, with `latency` seconds per message.
+    `kind` says what the links are, such as `infiniband`; profiles know them by it.
     """
 
     name: str
@@ -117,14 +118,26 @@ class LinkLevel:
     in_fabric_reduction: bool
     block_bandwidth: float | None = None
     profile: Profile | None = field(default=None, compare=False)
+    kind: str = ""
 
-    @property
+    @cached_property
     def figures(self) -> LinkFigures | None:
         """
-        The performance of the level in practice, or None without a profile. Raises
-        DistIRError if the profile has no figures for it.
+        The performance of the level in practice, or None without a profile. If the
+        profile does not know this kind of links, what the software adds is that of its
+        other links, and the rest is the data sheet's.
         """
-        return None if self.profile is None else self.profile.link(self.name)
+        if self.profile is None:
+            return None
+        known = self.profile.links.get(self.kind)
+        if known is not None:
+            return known
+        return replace(self.profile.unknown_link, latency=self.latency)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the profile, if there is one, has figures for this kind of links."""
+        return self.profile is None or self.kind in self.profile.links
 
     @staticmethod
     def of(op: LinkOp, profile: Profile | None = None) -> LinkLevel:
@@ -138,6 +151,7 @@ class LinkLevel:
             reduces is not None and bool(reduces.value.data),
             None if op.block_bandwidth is None else op.block_bandwidth.value.data,
             profile,
+            op.kind_name,
         )
 
 
@@ -187,7 +201,7 @@ class Hardware:
         """
         Returns the hardware that the op `device.cluster` declares. `profiles` holds one
         profile for each kind of device of the cluster, or none at all. A link gets the
-        first profile that has figures for it. Raises DistIRError if the profiles do not
+        first profile that has figures for its kind. Raises DistIRError if the profiles do not
         fit the kinds.
         """
         of_kind = _profiles_by_kind(cluster, profiles)
@@ -209,6 +223,16 @@ class Hardware:
         """The names of the profiles of the kinds of devices, each once."""
         profiles = [kind.profile for kind in self.kinds]
         return list(dict.fromkeys(p.name for p in profiles if p is not None))
+
+    @property
+    def unknown_links(self) -> list[str]:
+        """Descriptions of the links of kinds for which no profile has figures."""
+        return [
+            f"@{level.name}"
+            + (f" (kind {level.kind})" if level.kind != level.name else "")
+            for level in self.levels
+            if not level.is_known
+        ]
 
     @property
     def has_profiles(self) -> bool:
@@ -310,5 +334,5 @@ def _profiles_by_kind(
 
 
 def _link_profile(op: LinkOp, profiles: Sequence[Profile]) -> Profile | None:
-    knowing = [p for p in profiles if op.sym_name.data in p.links]
+    knowing = [p for p in profiles if op.kind_name in p.links]
     return next(iter(knowing or profiles), None)

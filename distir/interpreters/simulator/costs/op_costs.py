@@ -14,23 +14,33 @@ The other is the time to move the bytes of its operands and results.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
-from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import AnyFloat, IntegerType, TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.kernel import KernelCallOp
 from distir.dialects.onnx_ops.traits import VIEWS
-from distir.dialects.onnx_ops.values import ElementType
+from distir.dialects.onnx_ops.values import ElementType, bytes_per_element
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
 from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.losses import (
+    LOGITS_AT_ONCE,
+    CrossEntropyGradOp,
+    CrossEntropyOp,
+    CrossEntropyPartGradOp,
+    ExponentialSumOp,
+)
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
 from distir.interpreters.simulator.fusion import (
+    accumulated,
     fusions_around,
     is_bucketed,
+    is_free,
     is_view,
     joins,
     stays,
@@ -39,6 +49,7 @@ from distir.interpreters.simulator.profiles.measured import OpFigures, figures_o
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
 from distir.interpreters.simulator.work import Product, Work
 from distir.sharding.kernel_rule import evaluated, parse_rule
+from distir.sharding.rule import Rule
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,37 @@ FREE = Cost(0.0)
 
 NARROW = ("f16", "bf16")
 """The element types whose losses are computed in 32 bits."""
+
+_COPYING = (
+    CrossEntropyOp,
+    CrossEntropyGradOp,
+    CrossEntropyPartGradOp,
+    ExponentialSumOp,
+)
+"""The ops of losses that read logits and compute with them in 32 bits or more."""
+
+
+def copies_of_part(op: Operation, size: int, element: str) -> int:
+    """
+    Returns the bytes of the copies of logits that a generated package makes for a loss
+    or its gradient. `size` is the number of bytes of the logits, of element type
+    `element`. Packages compute `LOGITS_AT_ONCE` of them at a time: for the loss, the
+    logits of this part in 32 bits if they have 16, and their log-softmax; for the
+    gradient, the softmax in 32 bits, and the gradient of the part beside the whole one.
+    """
+    if not isinstance(op, _COPYING):
+        return 0
+    width = 2 if element in NARROW else 8 if element == "f64" else 4
+    wide, logits = max(width, 4), size // width
+    part = min(logits, LOGITS_AT_ONCE)
+    if isinstance(op, CrossEntropyOp):
+        return part * (wide if width == wide else 2 * wide)
+    is_cut = logits > part
+    if isinstance(op, ExponentialSumOp):
+        return part * wide
+    if width == wide:
+        return part * wide if is_cut else 0
+    return part * (wide + (width if is_cut else 0))
 
 
 @dataclass(frozen=True)
@@ -89,18 +131,13 @@ class CostContext:
         """
         return sum(self.operand_bytes) + sum(self.result_bytes)
 
-    @property
+    @cached_property
     def element_type(self) -> str:
         """
-        The element type in which the op computes: the element type of its first tensor.
+        The element type in which the op computes, whatever the order of its operands:
+        see `computing_type`.
         """
-        for value in (*self.op.operands, *self.op.results):
-            if isinstance(value.type, TensorType):
-                element = value.type.element_type
-                if isinstance(element, ElementType):
-                    return element.kind.data
-                return str(element)
-        return "default"
+        return computing_type(self.op, self.work.rule)
 
     @property
     def seconds_at_peak(self) -> float:
@@ -117,13 +154,16 @@ class CostContext:
     @property
     def copies_of_logits(self) -> int:
         """
-        The bytes of the 32-bit copies of 16-bit logits that the software makes for a
-        loss or its gradient, as the profile says; 0 for other ops.
+        The bytes of the 32-bit copies of logits that the software makes for a loss or
+        its gradient; 0 for other ops, and without a profile. They are those that the
+        profile names, or else those of generated packages (`copies_of_part`).
         """
         profile = self.device.profile
-        if profile is None or not profile.memory.logit:
+        if profile is None or class_of(self.op) != "loss":
             return 0
-        if class_of(self.op) != "loss" or self.element_type not in NARROW:
+        if profile.memory.logit is None:
+            return copies_of_part(self.op, max(self.operand_bytes), self.element_type)
+        if self.element_type not in NARROW:
             return 0
         return round(profile.memory.logit * max(self.operand_bytes) / 2)
 
@@ -187,6 +227,10 @@ class CostContext:
         sizes = (*self.operand_bytes, *self.result_bytes)
         if is_view(self.op, profile.fusion) or max(sizes, default=0) <= 8:
             return FREE  # numbers are the host's business
+        if is_free(self.op, profile.fusion):
+            return FREE
+        if accumulated(self.op, profile.fusion):
+            moved = 2 * sum(self.result_bytes)  # the sum; the gradient stays
         moved, goes_on = self._moved(moved, profile.fusion)
         op_class = class_of(self.op) or ("contraction" if flops else "elementwise")
         curve = profile.curve(self.element_type, op_class)
@@ -203,6 +247,53 @@ class CostContext:
         if not profile.dispatch.ahead:
             return Cost(max(seconds, profile.dispatch.op))
         return Cost(seconds, issue=profile.dispatch.op)
+
+
+def computing_type(op: Operation, rule: Rule) -> str:
+    """
+    Returns the name of the element type in which an op computes, `default` if it has no
+    tensors.
+
+    It follows from the op's types and its sharding rule, never from the order of
+    operands. If the op multiplies and adds up, the operands that count are those with a
+    dimension that the results lack, such as the two matrices of a product, without
+    their scales. Of them floats count before integers, such as positions or labels, and
+    of several types the narrowest: libraries multiply in the type of the factors, and
+    keep sums, statistics and masks in wider ones. Results decide only if no operand is
+    a tensor.
+    """
+    operands: Sequence[SSAValue] = op.operands
+    if rule.flops:
+        summed = set(range(len(rule.factors))) - rule.result_factors
+        operands = [
+            value
+            for value, dims in zip(operands, rule.operands, strict=False)
+            if any(factor in summed for dim in dims for factor in dim)
+        ] or operands
+    for values in (operands, op.operands, op.results):
+        types = {
+            value.type.element_type
+            for value in values
+            if isinstance(value.type, TensorType)
+        }
+        if types:
+            return min(map(_rank_of_type, types))[-1]
+    return DEFAULT
+
+
+@lru_cache
+def _rank_of_type(element: Attribute) -> tuple[bool, bool, float, str]:
+    """
+    Returns a sort key that puts floats before integers, both before booleans and other
+    types, and narrow types before wide ones, and ends with the name of the type.
+    """
+    name = element.kind.data if isinstance(element, ElementType) else str(element)
+    is_float = isinstance(element, AnyFloat) or name.startswith("float")
+    is_number = is_float or (
+        isinstance(element, IntegerType) and element.width.data > 1
+    )
+    width = bytes_per_element(element) if is_number else 0.0
+    return not is_float, not is_number, width, name
 
 
 CostFunction = Callable[[CostContext], Cost]

@@ -21,6 +21,7 @@ from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.indexing import GatherGradOp, adds_by_row
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
+from distir.dialects.train_ops.opaque import OpaqueBase
 from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator.engine.compiled import (
@@ -391,7 +392,7 @@ class Compiler:
         step comes before the op's own. Returns None for other ops. `first` is the slot
         of the op's first result.
         """
-        if not isinstance(op, GatheredOp):
+        if not isinstance(op, GatheredOp | OpaqueBase):
             return None
         layouts = [layout_of(v) for v in op.operands]
         known = [layout for layout in layouts if layout is not None]

@@ -29,7 +29,7 @@ from distir.interpreters.simulator.engine.device_map import (
     NotUniform,
     UniformDeviceMap,
 )
-from distir.interpreters.simulator.fusion import is_bucketed
+from distir.interpreters.simulator.fusion import is_bucketed, is_scale
 from distir.program import describe
 from distir.sharding.exchanges import state_exchange
 from distir.sharding.sends import keeps_coordinates, plan_send
@@ -154,7 +154,9 @@ def _transfer(
     profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
     issue = 0.0
     if profile is not None:
-        if is_bucketed(op, profile.fusion):
+        if is_scale(op, profile.fusion):
+            seconds = _at_once
+        elif is_bucketed(op, profile.fusion):
             seconds = _in_bucket(seconds) if size < BUCKET else seconds
         elif profile.dispatch.ahead:
             issue = profile.dispatch.collective
@@ -172,6 +174,11 @@ def _transfer(
         return Transfer(groups.positions, only, per_device, issue)
     each = np.array([by_topology[stages] for stages in groups.topologies])
     return Transfer(groups.positions, each, per_device, issue)
+
+
+def _at_once(size: float, stages: Topology) -> float:
+    """Returns no time: what is exchanged travels with something else."""
+    return 0.0
 
 
 def _later(seconds: Seconds, by: float) -> Seconds:

@@ -132,9 +132,8 @@ class ProfileChoice:
     def of(given: Sequence[str], cluster: ClusterOp) -> ProfileChoice:
         """
         Returns the profiles that the user named. If `given` is empty, returns those
-        that the cluster's kinds of devices name, provided that they have figures for
-        all of its links. Raises DistIRError for a profile that the cluster names but
-        that cannot be read.
+        that the cluster's kinds of devices name. Raises DistIRError for a profile that
+        the cluster names but that cannot be read.
         """
         if given:
             return ProfileChoice(tuple(given))
@@ -144,14 +143,7 @@ class ProfileChoice:
                 return ProfileChoice(
                     (), f"device kind @{kind.sym_name.data} of @{name} names no profile"
                 )
-        found = load_profiles([AUTO], cluster)
-        for link in cluster.links:
-            if not any(link.sym_name.data in profile.links for profile in found):
-                names = " and ".join(profile.name for profile in found)
-                return ProfileChoice(
-                    (),
-                    f"profile {names} has no figures for link @{link.sym_name.data} of @{name}",
-                )
+        load_profiles([AUTO], cluster)
         return ProfileChoice((AUTO,))
 
 

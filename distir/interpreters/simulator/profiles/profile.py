@@ -271,14 +271,15 @@ class MemoryFigures:
       products); `communicator`: the bytes for each group of devices that a device
       communicates with;
     - `logit`: the bytes per 16-bit logit of the 32-bit copies that are made while a
-      loss or its gradient is computed.
+      loss or its gradient is computed; None for those of generated packages, which
+      compute losses of a part of the logits at a time.
     """
 
     fragments: float = 0.0
     block: int = 1
     libraries: int = 0
     communicator: int = 0
-    logit: float = 0.0
+    logit: float | None = None
 
     @staticmethod
     def read(table: Table) -> MemoryFigures:
@@ -291,7 +292,7 @@ class MemoryFigures:
             table.size("block", 1),
             int(table.at_least_0("libraries", 0.0)),
             int(table.at_least_0("communicator", 0.0)),
-            table.at_least_0("logit", 0.0),
+            table.at_least_0("logit") if table.has("logit") else None,
         )
         table.finish()
         return figures
@@ -305,7 +306,7 @@ class Profile:
     - `device`: the name of the kind of device in a cluster;
     - `compute`: the curves, by element type (`default` is for types that are not
       listed) and by class of ops;
-    - `links`: the figures of links, by the name of a `device.link`;
+    - `links`: the figures of links, by the kind of a `device.link`;
     - `fusion`: the fusions of the software (see
       `distir.interpreters.simulator.fusion`);
     - `ops`: the figures of ops that were measured one by one, by element type;
@@ -351,17 +352,22 @@ class Profile:
             f"`compute`, or use another profile"
         )
 
-    def link(self, name: str) -> LinkFigures:
+    @cached_property
+    def unknown_link(self) -> LinkFigures:
         """
-        Returns the figures of the level of links `name`. Raises DistIRError if the
-        profile has none.
+        The figures of links of a kind that the profile does not know. Messages reach
+        all of their bandwidth; what the software adds is the most that it adds for
+        links of another kind: the overhead of a collective, copies in memory, and
+        whether sends are waited for.
         """
-        if name not in self.links:
-            raise DistIRError(
-                f"profile {self.name} has no figures for link @{name}; it has "
-                f"{', '.join('@' + n for n in self.links) or 'none'}; add it to `links`"
-            )
-        return self.links[name]
+        known = self.links.values()
+        return LinkFigures(
+            1.0,
+            max((figures.overhead for figures in known), default=0.0),
+            0.0,
+            min((figures.copy_bandwidth for figures in known), default=math.inf),
+            occupies=any(figures.occupies for figures in known),
+        )
 
     @staticmethod
     def parse(name: str, data: Any) -> Profile:

@@ -49,6 +49,10 @@ class Table:
             raise self._error(key, value, "a text")
         return value
 
+    def has(self, key: str) -> bool:
+        """Whether the table has a field `key`."""
+        return key in self._data
+
     def at_least_0(self, key: str, default: float | None = None) -> float:
         """
         Returns the number in field `key`, or `default` if the field is missing. Raises

@@ -1,0 +1,183 @@
+"""Plans of services as the flags of engines for inference: one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distir.errors import DistIRError
+
+FORMAT = "distir serving plan"
+"""The value of `format` in a file that `distir serve-plan --json` writes."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """
+    What an engine is told of a pool of replicas.
+
+    - `tensor`, `pipeline`, `data`, `experts`: degrees; with experts on several devices,
+      the `data` devices of a group divide the sequences;
+    - `replicas`: how many such engines run;
+    - `max_sequences`, `batched_tokens`, `longest`: of one device of a group;
+    - `static_share`: the share of a device's memory for parameters and caches;
+      `used_share`: the same with what steps need;
+    - `free_share`: the share for caches of what parameters and steps leave;
+    - `role`: `both`, `prefill` or `decode`;
+    - `prefix_cache`: whether prompts share prefixes.
+    """
+
+    tensor: int
+    pipeline: int
+    data: int
+    experts: int
+    replicas: int
+    max_sequences: int
+    batched_tokens: int
+    longest: int
+    static_share: float
+    used_share: float
+    free_share: float
+    role: str
+    prefix_cache: bool
+
+
+def read_settings(path: Path) -> list[EngineSettings]:
+    """
+    Reads the best plan in a file that `distir serve-plan --json` wrote: one pool of
+    replicas, or two if it is disaggregated. Raises DistIRError.
+    """
+    try:
+        data: Any = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DistIRError(f"cannot read {path}: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+        raise DistIRError(
+            f"{path} is no plan of a service; `distir serve-plan --json` writes one"
+        )
+    if data["best"] is None:
+        raise DistIRError(
+            f"{path} has no plan that keeps its limits; search again with other limits "
+            f"or more devices"
+        )
+    plan = data["best"]["plan"]
+    roles = ("replica", "prefill", "decode")
+    pools = [(name, plan[name]) for name in roles if name in plan]
+    share = data["memory_share"]
+    return [
+        EngineSettings(
+            tensor=pool["t"],
+            pipeline=pool["p"],
+            data=pool["e"],
+            experts=pool["t"] * pool["e"] if data["model"]["experts"] else 1,
+            replicas=pool["replicas"],
+            max_sequences=pool["max_sequences"] // pool["e"],
+            batched_tokens=pool["batched_tokens"] // pool["e"],
+            longest=data["workload"]["longest_request"],
+            static_share=round(pool["static_share"], 3),
+            used_share=round(pool["static_share"] + pool["step_share"], 3),
+            free_share=share,
+            role="both" if name == "replica" else name,
+            prefix_cache=data["workload"]["prefix_hits"] > 0,
+        )
+        for name, pool in pools
+    ]
+
+
+def _vllm(s: EngineSettings) -> Mapping[str, Any]:
+    flags: dict[str, Any] = {
+        "tensor-parallel-size": s.tensor,
+        "pipeline-parallel-size": s.pipeline,
+        "data-parallel-size": s.data,
+        "enable-expert-parallel": s.experts > 1,
+        "max-num-seqs": s.max_sequences,
+        "max-num-batched-tokens": s.batched_tokens,
+        "enable-chunked-prefill": True,
+        "max-model-len": s.longest,
+        "gpu-memory-utilization": s.used_share,
+        "enable-prefix-caching": s.prefix_cache,
+    }
+    if s.role != "both":
+        side = "kv_producer" if s.role == "prefill" else "kv_consumer"
+        connector = {"kv_connector": "NixlConnector", "kv_role": side}
+        flags["kv-transfer-config"] = json.dumps(connector)
+    return flags
+
+
+def _sglang(s: EngineSettings) -> Mapping[str, Any]:
+    # A group of tensor parallelism holds the devices that divide the sequences too.
+    flags: dict[str, Any] = {
+        "tp-size": s.tensor * s.data,
+        "pp-size": s.pipeline,
+        "dp-size": s.data,
+        "enable-dp-attention": s.data > 1,
+        "ep-size": s.experts,
+        "max-running-requests": s.max_sequences * s.data,
+        "chunked-prefill-size": s.batched_tokens,
+        "context-length": s.longest,
+        "mem-fraction-static": s.static_share,
+        "disable-radix-cache": not s.prefix_cache,
+    }
+    if s.role != "both":
+        flags["disaggregation-mode"] = s.role
+    return flags
+
+
+def _tensorrt_llm(s: EngineSettings) -> Mapping[str, Any]:
+    return {
+        "tp_size": s.tensor * s.data,
+        "pp_size": s.pipeline,
+        "ep_size": s.experts,
+        "max_batch_size": s.max_sequences,
+        "max_num_tokens": s.batched_tokens,
+        "max_seq_len": s.longest,
+        "kv_cache_free_gpu_memory_fraction": s.free_share,
+    }
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine: its command, and its flags for settings."""
+
+    command: str
+    flags: Callable[[EngineSettings], Mapping[str, Any]]
+
+
+ENGINES: Mapping[str, Engine] = {
+    "vllm": Engine("vllm serve $MODEL", _vllm),
+    "sglang": Engine("python -m sglang.launch_server --model-path $MODEL", _sglang),
+    "tensorrt-llm": Engine("trtllm-serve $MODEL", _tensorrt_llm),
+}
+"""The engines whose flags `distir export` writes, by their names."""
+
+
+def engine_script(name: str, pools: list[EngineSettings]) -> str:
+    """
+    Returns a shell script with a command for each pool of replicas: `$MODEL` is the
+    model to serve. A flag that is off is left out.
+    """
+    engine = ENGINES[name]
+    lines = ["#!/bin/sh", "# Written by distir export. Usage: MODEL=... sh serve.sh"]
+    for pool in pools:
+        what = {"both": "each reads prompts and generates"}.get(
+            pool.role, f"each does the {pool.role}"
+        )
+        lines += ["", f"# {pool.replicas} of these; {what}."]
+        if name == "tensorrt-llm" and pool.role != "both":
+            lines.append(
+                "# trtllm-serve disaggregated -c FILE joins context_servers (prefill) and "
+                "generation_servers (decode)."
+            )
+        parts = [engine.command]
+        for flag, value in engine.flags(pool).items():
+            if value is True:
+                parts.append(f"--{flag}")
+            elif isinstance(value, str):
+                parts.append(f"--{flag} '{value}'")
+            elif value is not False:
+                parts.append(f"--{flag} {value}")
+        lines.append(" \\\n  ".join(parts))
+    return "\n".join([*lines, ""])

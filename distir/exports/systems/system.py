@@ -1,0 +1,235 @@
+"""The steps from the options of any system to settings, and back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from distir.errors import DistIRError
+from distir.exports.systems.settings import RunSettings
+from distir.exports.systems.table import OptionRule, OptionTable
+
+
+@dataclass
+class Document:
+    """
+    The options that a file gives.
+
+    - `values`: the options by name; `where`: for each, the text that begins a message
+      about it, with file and line;
+    - `devices`, `per_node`: of the run, or 0 if the file does not say;
+    - `launch`: what else the file says about starting the run, to be written again.
+    """
+
+    path: str
+    values: dict[str, Any]
+    where: dict[str, str] = field(default_factory=dict[str, str])
+    devices: int = 0
+    per_node: int = 0
+    launch: dict[str, Any] = field(default_factory=dict[str, Any])
+    notes: list[str] = field(default_factory=list[str])
+
+    def place(self, name: str) -> str:
+        """Returns the text that begins a message about an option."""
+        return self.where.get(name, f"{self.path}: {name}")
+
+
+@dataclass(frozen=True)
+class Read:
+    """
+    RunSettings that were read from a file, and the rest of it.
+
+    - `kept`: options that stand for no setting, to be written again;
+    - `said`: the options that rules read, as they were written;
+    - `ignored`: the names of options that change nothing that is predicted; `unknown`:
+      those that the system does not have as far as DistIR knows.
+    """
+
+    settings: RunSettings
+    kept: dict[str, Any]
+    said: dict[str, Any]
+    launch: dict[str, Any]
+    ignored: list[str]
+    unknown: list[str]
+    notes: list[str]
+
+
+_SIZES = ("ffn", "head_dim", "kv_heads", "expert_ffn", "positions")
+"""RunSettings that follow from others if nobody says them."""
+
+
+class System(ABC):
+    """A training system: the table of its options and the form of its files."""
+
+    name: ClassVar[str]
+    table: ClassVar[OptionTable]
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """The endings of a file of this system; any if there are none."""
+
+    @abstractmethod
+    def parse(self, text: str, path: str, given: Mapping[str, str]) -> Document:
+        """
+        Returns the options in the text of a file. `given` are values of variables or
+        options that the user gives besides. Raises DistIRError.
+        """
+
+    @abstractmethod
+    def render(
+        self,
+        values: Mapping[str, Any],
+        settings: RunSettings,
+        launch: Mapping[str, Any],
+    ) -> str:
+        """Returns the text of a file with the options `values`."""
+
+    def option(self, name: str) -> str:
+        """Returns an option as users of the system write it."""
+        return name
+
+    def started(self, document: Document, settings: RunSettings) -> RunSettings:
+        """Returns the settings that rules may know, before they are applied."""
+        return settings
+
+    def settle(self, document: Document, settings: RunSettings) -> RunSettings:
+        """Returns the settings after all rules, where the system derives more of them."""
+        return settings
+
+    def vocabulary(self, settings: RunSettings) -> int:
+        """Returns the rows of the embedding, which systems may pad."""
+        return settings.vocab
+
+    def derived(self, settings: RunSettings) -> Mapping[str, Any]:
+        """Returns options that follow from the settings, to be written in any case."""
+        return {}
+
+    def check(self, settings: RunSettings) -> list[str]:
+        """
+        Returns remarks on what the system does differently from the plan. Raises
+        DistIRError if the system cannot run the plan at all.
+        """
+        return []
+
+    def read(self, document: Document, more: Mapping[str, Any]) -> Read:
+        """
+        Returns the settings that a file says. `more` are settings that the user gives
+        besides. Raises DistIRError, which names file, line and option.
+        """
+        table, named = self.table, self.table.named()
+        of_rules = table.of_rules()
+        facts: dict[str, Any] = {
+            row.fact: row.default for row in table.rows if row.default is not None
+        }
+        said: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
+        ignored: list[str] = []
+        unknown: list[str] = []
+        for name, value in document.values.items():
+            where = document.place(name)
+            if name in named:
+                if value is not None and value != "":
+                    facts[named[name].fact] = named[name].read(value, where)
+                elif named[name].is_switch:
+                    facts[named[name].fact] = named[name].read(True, where)
+                continue
+            if name in of_rules:
+                said[name] = value
+                continue
+            if (why := table.refusal(name)) and value not in (
+                None,
+                False,
+                0,
+                "0",
+                "none",
+            ):
+                raise DistIRError(f"{where} cannot be predicted: {why}")
+            kept[name] = value
+            if not table.is_harmless(name) and not why:
+                if meant := table.suggestion(name):
+                    raise DistIRError(
+                        f"{where} is not an option of {self.name}; "
+                        f"{meant.replace('--', '').strip()}"
+                    )
+                unknown.append(name)
+            else:
+                ignored.append(name)
+        settings = replace(RunSettings(), **facts)
+        if document.devices:
+            settings = replace(
+                settings, devices=document.devices, per_node=document.per_node
+            )
+        settings = replace(settings, **{n: v for n, v in more.items() if v})
+        settings = self.started(document, settings)
+        for rule in table.rules:
+            known = {**rule.options, **{n: said[n] for n in rule.options if n in said}}
+            try:
+                settings = replace(settings, **rule.read(known, settings))
+            except DistIRError as error:
+                culprit = next((n for n in rule.options if n in said), "")
+                place = document.place(culprit).rsplit(":", 1)[0]
+                raise DistIRError(f"{place}: {error}") from None
+        settings = replace(settings, **{n: v for n, v in more.items() if v})
+        settings = self.settle(document, settings).completed()
+        settings.check(document.path)
+        return Read(
+            settings, kept, said, document.launch, ignored, unknown, document.notes
+        )
+
+    def write(
+        self, settings: RunSettings, kept: Mapping[str, Any], said: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """
+        Returns the options that say the settings, and remarks on what the system does
+        differently. `kept` and `said` are those of `Read`, of the same system. Raises
+        DistIRError if the system cannot run the plan.
+        """
+        remarks = self.check(settings)
+        if settings.c == 1:  # then it is of no matter
+            defaults = {row.fact: row.default for row in self.table.rows}
+            context = defaults.get("context", settings.context)
+            settings = replace(settings, context=context)
+        values: dict[str, Any] = {}
+        usual = replace(
+            settings, ffn=0, head_dim=0, kv_heads=0, expert_ffn=0, positions=0
+        )
+        usual = usual.completed()
+        for row in self.table.rows:
+            setting = getattr(settings, row.fact)
+            is_usual = row.default == 0 and setting == getattr(usual, row.fact)
+            if row.fact == "ffn" and settings.mlp == "swiglu":
+                is_usual = False  # systems round it differently
+            if is_usual and row.fact in _SIZES and not row.always:
+                continue
+            value = row.write(setting)
+            if value is None and setting != row.default:
+                raise DistIRError(
+                    f"{self.name} has no {self.option(row.key)} for {row.fact} = {setting}"
+                )
+            if (setting != row.default or row.always) and value is not None:
+                values[row.key] = value
+        for rule in self.table.rules:
+            values |= self._ruled(rule, settings, said)
+        values |= self.derived(settings)
+        return values | {n: v for n, v in kept.items() if n not in values}, remarks
+
+    @staticmethod
+    def _ruled(
+        rule: OptionRule, settings: RunSettings, said: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """
+        Returns the options of a rule as they were written, if they still say the
+        settings, and else as the rule writes them.
+        """
+        before = {name: said[name] for name in rule.options if name in said}
+        if not before:
+            return rule.write(settings)
+        try:
+            read = rule.read({**rule.options, **before}, settings)
+        except DistIRError:
+            read = None
+        if read is not None and all(
+            getattr(settings, name) == value for name, value in read.items()
+        ):
+            return before
+        return rule.write(settings)

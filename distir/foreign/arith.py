@@ -1,0 +1,244 @@
+"""
+`arith` on tensors and numbers: sharding rules, local constants, and meaning on arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import (
+    DenseIntOrFPElementsAttr,
+    FloatAttr,
+    IntegerAttr,
+    TensorType,
+)
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    PythonValues,
+    impl,
+    register_impls,
+)
+from xdsl.ir import Operation
+
+from distir.errors import DistIRError
+from distir.foreign.elementwise import (
+    Linearity,
+    dtype_of,
+    register_meaning,
+    register_rules,
+)
+from distir.interpreters.reference import register_reference_implementations
+from distir.program import describe
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Factor, Rule, sharding_rule
+
+Array = npt.NDArray[Any]
+
+_TOGETHER = ("addf", "subf", "addi", "subi")
+_EACH = ("mulf", "muli")
+_FIRST = ("divf", "negf")
+_OTHERS = (
+    *("divui", "divsi", "floordivsi", "ceildivsi", "ceildivui", "remui", "remsi"),
+    *("minsi", "maxsi", "minui", "maxui", "cmpi", "cmpf", "select"),
+    *("andi", "ori", "xori", "shli", "shrui", "shrsi"),
+    *("minimumf", "minnumf", "maximumf", "maxnumf", "bitcast", "index_cast"),
+    *("fptosi", "fptoui", "sitofp", "uitofp", "extf", "truncf"),
+    *("trunci", "extsi", "extui"),
+)
+
+_LINEARITY: dict[str, Linearity] = {
+    **dict.fromkeys(_TOGETHER, "all"),
+    **dict.fromkeys(_EACH, "each"),
+    **dict.fromkeys(_FIRST, "first"),
+    **dict.fromkeys(_OTHERS, ""),
+}
+
+register_rules("arith", _LINEARITY)
+
+
+def splat(op: Operation) -> DenseIntOrFPElementsAttr | None:
+    """
+    Returns the value of an `arith.constant` tensor whose elements are all equal, or
+    None for another op or value.
+    """
+    value = op.properties.get("value")
+    is_splat = isinstance(value, DenseIntOrFPElementsAttr) and value.is_splat()
+    return value if is_splat and op.name == "arith.constant" else None  # type: ignore[return-value]
+
+
+@sharding_rule("arith.constant")
+def constant_rule(op: Operation) -> Rule:
+    """
+    Returns the rule of a constant. One whose elements are equal can be made in any
+    layout; another one is whole on every device.
+    """
+    if splat(op) is None:
+        return Rule.replicated(op)
+    type_ = op.results[0].type
+    assert isinstance(type_, TensorType)
+    shape = type_.get_shape()
+    return Rule(
+        factors=tuple(map(Factor, shape)),
+        results=(tuple((i,) for i in range(len(shape))),),
+    )
+
+
+@local_form("arith.constant")
+def local_constant(context: LocalContext) -> Sequence[Operation]:
+    """Returns the constant of one device: the same number in a smaller tensor."""
+    value = splat(context.op)
+    (type_,) = context.result_types
+    if value is None or not isinstance(type_, TensorType):
+        return [context.same_op()]
+    new = context.same_op()
+    new.properties["value"] = DenseIntOrFPElementsAttr(type_, value.data)
+    return [new]
+
+
+def _unsigned(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that takes the bits of its operands for unsigned integers."""
+
+    def run(*args: Array) -> Any:
+        return compute(*(x.view(np.dtype(f"u{x.dtype.itemsize}")) for x in args))
+
+    return run
+
+
+def _divided(x: Array, y: Array) -> Array:
+    """Divides integers and rounds towards zero."""
+    floor = np.floor_divide(x, y)
+    return floor + ((np.remainder(x, y) != 0) & (floor < 0))
+
+
+def _divided_up(x: Array, y: Array) -> Array:
+    """Divides integers and rounds up."""
+    return -np.floor_divide(-x, y)
+
+
+def _same(x: Array) -> Array:
+    """Returns the operand; the result is of another type."""
+    return x
+
+
+_FLOAT_COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
+    np.equal,
+    np.greater,
+    np.greater_equal,
+    np.less,
+    np.less_equal,
+    np.not_equal,
+)
+"""In the order of `arith.cmpf`: eq, gt, ge, lt, le, ne."""
+
+_INTEGER_COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
+    np.equal,
+    np.not_equal,
+    np.less,
+    np.less_equal,
+    np.greater,
+    np.greater_equal,
+)
+"""In the order of `arith.cmpi`; unsigned ones repeat the last four."""
+
+
+def _predicate(op: Operation) -> int:
+    value = op.properties["predicate"]
+    assert isinstance(value, IntegerAttr)
+    return value.value.data
+
+
+def _compare_floats(op: Operation, x: Any, y: Any) -> Any:
+    """
+    Computes `arith.cmpf`: predicates 1 to 6 are false for NaN (7 asks that there is
+    none), 8 to 13 are true for NaN (14 asks for one).
+    """
+    number = _predicate(op)
+    unordered = np.isnan(x) | np.isnan(y)
+    if number in (0, 15):
+        return np.full(np.shape(unordered), number == 15)
+    if number in (7, 14):
+        return unordered if number == 14 else ~unordered
+    if number < 7:
+        return _FLOAT_COMPARISONS[number - 1](x, y) & ~unordered
+    return _FLOAT_COMPARISONS[number - 8](x, y) | unordered
+
+
+def _compare_integers(op: Operation, x: Any, y: Any) -> Any:
+    number = _predicate(op)
+    if number < 6:
+        return _INTEGER_COMPARISONS[number](x, y)
+    compare = _INTEGER_COMPARISONS[number - 4]
+    return _unsigned(compare)(x, y)
+
+
+register_meaning(
+    {
+        arith.AddiOp: np.add,
+        arith.SubiOp: np.subtract,
+        arith.MuliOp: np.multiply,
+        arith.DivSIOp: _divided,
+        arith.DivUIOp: _unsigned(np.floor_divide),
+        arith.FloorDivSIOp: np.floor_divide,
+        arith.CeilDivSIOp: _divided_up,
+        arith.RemSIOp: np.fmod,
+        arith.RemUIOp: _unsigned(np.remainder),
+        arith.MinSIOp: np.minimum,
+        arith.MaxSIOp: np.maximum,
+        arith.MinUIOp: _unsigned(np.minimum),
+        arith.MaxUIOp: _unsigned(np.maximum),
+        arith.AndIOp: np.bitwise_and,
+        arith.OrIOp: np.bitwise_or,
+        arith.XOrIOp: np.bitwise_xor,
+        arith.ShLIOp: np.left_shift,
+        arith.ShRSIOp: np.right_shift,
+        arith.ShRUIOp: _unsigned(np.right_shift),
+        arith.AddfOp: np.add,
+        arith.SubfOp: np.subtract,
+        arith.MulfOp: np.multiply,
+        arith.DivfOp: np.divide,
+        arith.NegfOp: np.negative,
+        arith.MaximumfOp: np.maximum,
+        arith.MinimumfOp: np.minimum,
+        arith.MaxnumfOp: np.fmax,
+        arith.MinnumfOp: np.fmin,
+        arith.SelectOp: np.where,
+        arith.IndexCastOp: _same,
+        arith.FPToSIOp: np.trunc,
+        arith.SIToFPOp: _same,
+        arith.UIToFPOp: _unsigned(_same),
+        arith.ExtFOp: _same,
+        arith.TruncFOp: _same,
+        arith.TruncIOp: _same,
+        arith.ExtSIOp: _same,
+    },
+    {arith.CmpiOp: _compare_integers, arith.CmpfOp: _compare_floats},
+)
+
+
+@register_reference_implementations
+@register_impls
+class ArithFunctions(InterpreterFunctions):
+    """The meaning of constants."""
+
+    @impl(arith.ConstantOp)
+    def constant(
+        self, interpreter: Interpreter, op: arith.ConstantOp, args: PythonValues
+    ) -> PythonValues:
+        value, type_ = op.value, op.result.type
+        if isinstance(value, DenseIntOrFPElementsAttr) and isinstance(
+            type_, TensorType
+        ):
+            dtype = dtype_of(type_)
+            if value.is_splat():
+                number = next(iter(value.iter_values()))
+                return (np.full(type_.get_shape(), number, dtype),)
+            values = np.array(list(value.get_values()))
+            return (values.astype(dtype).reshape(type_.get_shape()),)
+        if isinstance(value, FloatAttr | IntegerAttr):
+            return (np.asarray(value.value.data).astype(dtype_of(type_)),)
+        raise DistIRError(f"{describe(op)}: a value of type {type_} cannot be computed")

@@ -1,0 +1,400 @@
+"""
+Structured ops of `linalg`: loops over tensors, given by an indexing map for each operand
+and a body that computes one element. Their sharding rules and values follow from these.
+
+A loop that indexes results is a parallel factor. A loop that does not is a reduction, if
+the body adds to the old element of the output (or takes the maximum or minimum of it). A
+loop in an expression such as `d0 + d1` (the windows of a convolution) stays whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    FloatAttr,
+    IntegerAttr,
+    TensorType,
+)
+from xdsl.interpreter import Interpreter
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineMap,
+)
+
+from distir.dialects.constants import keeps_value
+from distir.errors import DistIRError
+from distir.foreign.arith import splat
+from distir.interpreters.functions import ProgramFunctions
+from distir.sharding.rule import Factor, Linear, Rule
+
+Array = npt.NDArray[Any]
+
+MONOIDS = {
+    "arith.addf": "sum",
+    "arith.addi": "sum",
+    "arith.maximumf": "max",
+    "arith.maxnumf": "max",
+    "arith.maxsi": "max",
+    "arith.minimumf": "min",
+    "arith.minnumf": "min",
+    "arith.minsi": "min",
+}
+"""The reductions of the ops that join an element with the old one."""
+
+_ADDS = ("arith.addf", "arith.subf", "arith.addi", "arith.subi")
+_MULTIPLIES = ("arith.mulf", "arith.muli")
+
+_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def is_zero(value: SSAValue) -> bool:
+    """
+    Whether all elements of a tensor are known to be zero, or may be taken for zero: those
+    of `tensor.empty` have no value yet. Ops that only change the layout are looked
+    through.
+    """
+    while isinstance(value, OpResult) and keeps_value(value.owner):
+        value = value.owner.operands[0]
+    if not isinstance(value, OpResult):
+        return False
+    op = value.owner
+    if op.name in ("linalg.fill", "tensor.splat"):
+        return is_zero(op.operands[0])
+    if op.name != "arith.constant":
+        return op.name == "tensor.empty"
+    number = op.properties["value"]
+    if isinstance(number, FloatAttr | IntegerAttr):
+        return number.value.data == 0
+    equal = splat(op)
+    return equal is not None and next(iter(equal.iter_values())) == 0
+
+
+@dataclass(frozen=True)
+class Loops:
+    """
+    An op as loops over tensors.
+
+    - `op`: the op, whose operands are its inputs and then its outputs;
+    - `maps`: for each operand, the indices of the element that an iteration takes;
+    - `reductions`: the loops that do not index the outputs;
+    - `body`: the ops of one iteration, with an argument for each operand. The last one
+      returns the new elements of the outputs.
+    """
+
+    op: Operation
+    maps: tuple[AffineMap, ...]
+    reductions: frozenset[int]
+    body: Block
+
+    @cached_property
+    def count(self) -> int:
+        """The number of loops."""
+        return self.maps[0].num_dims
+
+    @cached_property
+    def inputs(self) -> int:
+        """The number of operands before the outputs."""
+        return len(self.op.operands) - len(self.op.results)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """
+        The number of iterations of each loop, from the operands that it indexes alone.
+        """
+        found = [1] * self.count
+        for value, indices in zip(self.op.operands, self.maps, strict=True):
+            if isinstance(value.type, TensorType):
+                for size, index in zip(
+                    value.type.get_shape(), indices.results, strict=True
+                ):
+                    if isinstance(index, AffineDimExpr):
+                        found[index.position] = size
+        return tuple(found)
+
+    @cached_property
+    def whole(self) -> frozenset[int]:
+        """Loops that cannot be split, as an element's place depends on their position."""
+        found = {
+            used
+            for indices in self.maps
+            for index in indices.results
+            if not isinstance(index, AffineDimExpr)
+            for used in index.used_dims()
+        }
+        for op in self.body.walk():
+            if op.name == "linalg.index":
+                dim = op.properties["dim"]
+                assert isinstance(dim, IntegerAttr)
+                found.add(dim.value.data)
+        return frozenset(found)
+
+    @cached_property
+    def joined(self) -> tuple[tuple[str, SSAValue] | None, ...]:
+        """
+        For each output, the reduction that joins the old element with a new one, and the
+        new one. None if the body does something else with the old element.
+        """
+        returned = self.body.last_op
+        assert returned is not None
+        return tuple(
+            self._joined(value, self.body.args[self.inputs + i])
+            for i, value in enumerate(returned.operands)
+        )
+
+    def _joined(
+        self, value: SSAValue, old: BlockArgument
+    ) -> tuple[str, SSAValue] | None:
+        if not isinstance(value, OpResult) or len(list(old.uses)) != 1:
+            return None
+        monoid = MONOIDS.get(value.owner.name)
+        if monoid is None or old not in value.owner.operands:
+            return None
+        first, second = value.owner.operands
+        return monoid, second if first is old else first
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the body reads old elements of outputs."""
+        return any(arg.uses for arg in self.body.args[self.inputs :])
+
+    @cached_property
+    def starts_at_zero(self) -> bool:
+        """Whether all outputs are zero before the loops."""
+        return all(map(is_zero, self.op.operands[self.inputs :]))
+
+    @cached_property
+    def monoid(self) -> str | None:
+        """The reduction of all outputs, or None if there is none, or several."""
+        kinds = {None if j is None else j[0] for j in self.joined}
+        return kinds.pop() if len(kinds) == 1 else None
+
+    @cached_property
+    def adds_to_outputs(self) -> bool:
+        """
+        Whether the outputs hold numbers that a sum is added to. Devices with terms of
+        the sum would each add them.
+        """
+        return self.monoid == "sum" and not self.starts_at_zero
+
+    def rule(self) -> Rule:
+        """
+        Returns the sharding rule. A sum that is added to numbers can be split by the
+        op's decomposition alone, which adds them once.
+        """
+        factors = tuple(
+            Factor(n, self._kind(i), self.monoid or "sum")
+            for i, n in enumerate(self.sizes)
+        )
+        dims = tuple(
+            tuple(
+                (i.position,)
+                if isinstance(i, AffineDimExpr) and self.sizes[i.position] > 1
+                else ()
+                for i in indices.results
+            )
+            for indices in self.maps
+        )
+        late = (
+            self.reductions - self.whole if self.adds_to_outputs else frozenset[int]()
+        )
+        return Rule(
+            factors=factors,
+            operands=dims,
+            results=dims[self.inputs :],
+            linear=tuple(Linear(frozenset(s)) for s in self._linear_sets()),
+            decomposed=frozenset(i for i in late if factors[i].kind == "reduction"),
+            flops=self._flops(),
+        )
+
+    def _kind(self, loop: int) -> Any:
+        """Returns the kind of a loop's factor."""
+        if loop in self.whole:
+            return "replicate"
+        if loop not in self.reductions:
+            return "parallel"
+        if self.monoid is None or (self.adds_to_outputs and len(self.joined) > 1):
+            return "replicate"
+        return "reduction"
+
+    def _flops(self) -> int:
+        """
+        Returns the number of operations on floats if the loops reduce, else 0: other
+        ops are bound by memory.
+        """
+        if not self.reductions:
+            return 0
+        each = sum(
+            1
+            for op in self.body.ops
+            for r in op.results
+            if isinstance(r.type, AnyFloat) and op.operands
+        )
+        return each * prod(self.sizes)
+
+    def _linear_sets(self) -> list[tuple[int, ...]]:
+        """
+        Returns the sets of inputs in which the results are linear: each one by itself,
+        and all together.
+        """
+        inputs = [i for i in range(self.inputs) if self.maps[i].results]
+        sets = [(i,) for i in inputs] + ([tuple(inputs)] if len(inputs) > 1 else [])
+        if self.is_in_place and not (self.monoid == "sum" and self.starts_at_zero):
+            return []
+        return [s for s in sets if self._is_linear(s)]
+
+    def _is_linear(self, inputs: Sequence[int]) -> bool:
+        """
+        Whether all new elements are linear in the elements of `inputs`: a sum of them,
+        each times something that does not depend on them.
+        """
+        chosen = {self.body.args[i] for i in inputs}
+        # True: linear; False: does not depend on them; None: depends otherwise.
+        known: dict[SSAValue, bool | None] = {}
+        for arg in self.body.args[: self.inputs]:
+            known[arg] = arg in chosen
+        for arg in self.body.args[self.inputs :]:
+            known[arg] = True  # it starts at zero
+        for op in self.body.ops:
+            given = [known.get(v, False) for v in op.operands]
+            known.update((r, _degree(op.name, given)) for r in op.results)
+        returned = self.body.last_op
+        assert returned is not None
+        return all(known.get(v, False) is True for v in returned.operands)
+
+    def run(self, interpreter: Interpreter, args: Sequence[Any]) -> tuple[Array, ...]:
+        """
+        Returns the values of the outputs for operands `args`, arrays of the shapes that
+        the loops index. Parallel loops run as operations on arrays; so do reductions
+        that the body joins, and others run one after the other.
+        """
+        sizes = self._sizes_of(args)
+        joins = [join for join in self.joined if join is not None]
+        together = len(joins) == len(self.joined) and prod(sizes) <= 2**24
+        outputs = [np.array(x) for x in args[self.inputs :]]
+        steps: list[dict[int, int]] = [{}]
+        if not together:
+            spaces = [(d, range(sizes[d])) for d in sorted(self.reductions)]
+            for d, space in spaces:
+                steps = [{**step, d: i} for step in steps for i in space]
+        for fixed in steps:
+            grid = _grid(sizes, fixed)
+            places = [
+                tuple(_evaluated(e, grid) for e in indices.results)
+                for indices in self.maps
+            ]
+            given = [
+                np.asarray(x)[place] if place else np.asarray(x)
+                for x, place in zip(
+                    [*args[: self.inputs], *outputs], places, strict=True
+                )
+            ]
+            values = self._values(interpreter, given, grid)
+            for i, output in enumerate(outputs):
+                place = places[self.inputs + i]
+                if together:
+                    monoid, new = joins[i]
+                    over = tuple(sorted(self.reductions))
+                    full = np.broadcast_to(values[new], sizes) if over else values[new]
+                    found = _UFUNCS[monoid].reduce(full, axis=over, keepdims=True)
+                    found = _UFUNCS[monoid](given[self.inputs + i], found)
+                else:
+                    returned = self.body.last_op
+                    assert returned is not None
+                    found = values[returned.operands[i]]
+                output[place] = found
+        return tuple(outputs)
+
+    def _sizes_of(self, args: Sequence[Any]) -> tuple[int, ...]:
+        """Returns the number of iterations of each loop for operands `args`."""
+        found = [1] * self.count
+        for value, indices in zip(args, self.maps, strict=True):
+            for size, index in zip(np.shape(value), indices.results, strict=True):
+                if isinstance(index, AffineDimExpr):
+                    found[index.position] = size
+        return tuple(found)
+
+    def _values(
+        self, interpreter: Interpreter, given: Sequence[Array], grid: Sequence[Array]
+    ) -> Mapping[SSAValue, Any]:
+        """Returns the values in the body, for all iterations of `grid` at once."""
+        values: dict[SSAValue, Any] = dict(zip(self.body.args, given, strict=True))
+        for op in self.body.ops:
+            if op.name == "linalg.index":
+                dim = op.properties["dim"]
+                assert isinstance(dim, IntegerAttr)
+                values[op.results[0]] = grid[dim.value.data]
+            elif op.results:
+                inner = tuple(values[v] for v in op.operands)
+                found = ProgramFunctions.run_one(interpreter, op, inner)
+                values.update(zip(op.results, found, strict=True))
+        return values
+
+
+def _degree(name: str, given: Sequence[bool | None]) -> bool | None:
+    """
+    Whether the result of an op is linear (True), independent (False) or neither (None),
+    given the same of its operands.
+    """
+    if not any(g is not False for g in given):
+        return False
+    if None in given:
+        return None
+    if name in _ADDS:
+        return True if all(given) else None
+    if name in _MULTIPLIES:
+        return True if list(given).count(True) == 1 else None
+    if name == "arith.divf":
+        return True if given[0] and not given[1] else None
+    return True if name == "arith.negf" else None
+
+
+def _grid(sizes: Sequence[int], fixed: Mapping[int, int]) -> list[Array]:
+    """
+    Returns the positions of each loop as arrays that broadcast to all iterations. Loops
+    in `fixed` have one position.
+    """
+    count = len(sizes)
+    found: list[Array] = []
+    for i, size in enumerate(sizes):
+        own = np.array([fixed[i]]) if i in fixed else np.arange(size)
+        found.append(own.reshape([-1 if j == i else 1 for j in range(count)]))
+    return found
+
+
+def _ceil_divided(x: Array, y: Array) -> Array:
+    return -np.floor_divide(-x, y)
+
+
+_BINARY = {
+    AffineBinaryOpKind.Add: np.add,
+    AffineBinaryOpKind.Mul: np.multiply,
+    AffineBinaryOpKind.Mod: np.mod,
+    AffineBinaryOpKind.FloorDiv: np.floor_divide,
+    AffineBinaryOpKind.CeilDiv: _ceil_divided,
+}
+
+
+def _evaluated(expr: AffineExpr, grid: Sequence[Array]) -> Array:
+    """Returns the values of an index for all iterations of `grid`."""
+    if isinstance(expr, AffineDimExpr):
+        return grid[expr.position]
+    if isinstance(expr, AffineConstantExpr):
+        return np.full((1,) * len(grid), expr.value)
+    if isinstance(expr, AffineBinaryOpExpr):
+        return _BINARY[expr.kind](
+            _evaluated(expr.lhs, grid), _evaluated(expr.rhs, grid)
+        )
+    raise DistIRError(f"an indexing map has {expr}, which is no index of loops")

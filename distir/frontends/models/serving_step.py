@@ -1,0 +1,281 @@
+"""
+Steps of inference for decoders of any size: what simulations of a service run.
+
+The program of a step has the costs of one: its products of matrices, its attention over
+a cache of keys and values, its communication. It leaves out what engines do within
+other kernels, such as rotating queries and keys by their positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp, i64
+from xdsl.ir import Attribute, SSAValue
+
+from distir.dialects.dist_attributes import SCOPE
+from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.experts import (
+    CombineOp,
+    DispatchOp,
+    ExpertPlacesOp,
+    GroupedProductOp,
+)
+from distir.errors import DistIRError
+from distir.frontends.models.function_builder import Layer, check_sizes, element_type
+from distir.frontends.models.module_builder import ModuleBuilder
+from distir.program import ENTRY
+
+_EPSILON = 1e-5
+_ROOT = "model.layers.*"
+
+
+@dataclass(frozen=True)
+class DecoderSizes:
+    """
+    The sizes of a decoder.
+
+    - `layers`: how many there are; `expert_layers` of them have a mixture of experts
+      instead of an MLP;
+    - `heads`, `kv_heads`, `head_width`: the heads of queries, those of keys and values,
+      and the width of each;
+    - `ffn`: the width inside an MLP, which is `gated` or not;
+    - `experts`, `choices`, `expert_ffn`: how many experts a mixture has, to how many of
+      them a token goes, and the width inside each;
+    - `shared_ffn`: the width of the expert that takes every token, or 0;
+    - `dtype`: the element type of parameters and caches;
+    - `tied`: whether the embedding is the output matrix too;
+    - `positions`: the number of learned positions, or None.
+    """
+
+    layers: int
+    d_model: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    ffn: int
+    vocab: int
+    dtype: str
+    gated: bool = True
+    tied: bool = False
+    expert_layers: int = 0
+    experts: int = 0
+    choices: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    positions: int | None = None
+
+    @property
+    def parameters(self) -> int:
+        """The number of elements of the matrices of layers and of the embeddings."""
+        attention = self.head_width * (2 * self.heads + 2 * self.kv_heads)
+        matrices = 3 if self.gated else 2
+        dense = (self.layers - self.expert_layers) * self.ffn
+        inside = self.experts * self.expert_ffn + self.shared_ffn
+        mixtures = self.expert_layers * inside
+        gates = self.expert_layers * self.experts
+        own = self.layers * attention + matrices * (dense + mixtures) + gates
+        tables = 1 if self.tied else 2
+        return self.d_model * (own + tables * self.vocab)
+
+    @property
+    def cached_elements(self) -> int:
+        """The number of elements of keys and values that a token adds to the cache."""
+        return 2 * self.layers * self.kv_heads * self.head_width
+
+
+CACHES = ("*.self_attn.key:1", "*.self_attn.value:1")
+"""The names of the caches with the dimension of their heads, as in a request."""
+
+
+def build_serving_step(
+    sizes: DecoderSizes,
+    batch: int,
+    new: int = 1,
+    cached: int = 0,
+    *,
+    layers: tuple[int, int] | None = None,
+) -> ModuleOp:
+    """
+    Returns the program of a step in which each of `batch` sequences has `new` tokens
+    behind `cached` tokens, from token ids [batch, new] to the logits of the last token,
+    [batch, 1, vocab]. `layers` are the numbers of layers with an MLP and with experts;
+    by default they are those of the model.
+
+    Caches are inputs `model.layers.<i>.self_attn.key` and `.value`, [batch, kv heads,
+    cached, width of a head]. Attention reads them, or if there are none, the keys and
+    values of the new tokens. Those of the new tokens are results. Raises DistIRError if
+    a size is not valid, or if several new tokens have a cache: their attention is
+    causal among them and has no op.
+    """
+    check_sizes(layers=sizes.layers, vocab=sizes.vocab, batch=batch, new=new)
+    if cached and new > 1:
+        raise DistIRError(
+            f"a step of {new} tokens behind a cache of {cached}: build a step with one "
+            f"new token, or without a cache"
+        )
+    dense, mixed = layers or (sizes.layers - sizes.expert_layers, sizes.expert_layers)
+    element = element_type(sizes.dtype)
+    main = ModuleBuilder(element, "")
+    ids = main.argument("input_ids", (batch, new), role="input", element=i64)
+    shape = (batch, sizes.kv_heads, cached, sizes.head_width)
+    built = {
+        is_mixed: _layer(sizes, is_mixed, batch, new, cached)
+        for is_mixed, count in ((False, dense), (True, mixed))
+        if count
+    }
+    kinds = [False] * dense + [True] * mixed
+    names = [f"model.layers.{i}" for i in range(len(kinds))]
+    sides = ("key", "value") if cached else ()
+    caches = [
+        [
+            main.argument(f"{name}.self_attn.{side}", shape, role="input")
+            for side in sides
+        ]
+        for name in names
+    ]
+    h = main.embedding("model.embed_tokens", ids, sizes.vocab, sizes.d_model)
+    embedding = main.block.args[-1]
+    kept: list[SSAValue] = []
+    for name, is_mixed, own in zip(names, kinds, caches, strict=True):
+        layer = built[is_mixed]
+        parameters = main.parameters(name, layer.parameters)
+        h, *new_ones = main.calls(layer.function, name, [h, *own, *parameters])
+        kept += new_ones
+    if new > 1:
+        ends = [main.integers(n) for n in (new - 1, new, 1)]
+        h = main.at("model").op("Slice", [h, *ends], (batch, 1, sizes.d_model))
+    h = main.rms_norm("model.norm", h, _EPSILON)
+    if sizes.tied:
+        logits = main.at("lm_head").product(h, embedding)
+    else:
+        logits = main.linear("lm_head", h, sizes.vocab, bias=False)
+    results = [
+        f"{name}.self_attn.{side}" for name in names for side in ("key", "value")
+    ]
+    step = main.finish(ENTRY, [logits, *kept], ["logits", *results])
+    return ModuleOp([step, *(layer.function for layer in built.values())])
+
+
+def _layer(
+    sizes: DecoderSizes, is_mixed: bool, batch: int, new: int, cached: int
+) -> Layer:
+    """
+    Returns a layer that maps (hidden, keys and values if there is a cache,
+    parameters...) to (hidden, new keys, new values).
+    """
+    width = sizes.head_width
+    b = ModuleBuilder(element_type(sizes.dtype), _ROOT)
+    x = b.argument("hidden", (batch, new, sizes.d_model), role=None)
+    shape = (batch, sizes.kv_heads, cached, width)
+    caches = [
+        b.argument(name, shape, role=None) for name in ("keys", "values") if cached
+    ]
+    h = b.rms_norm("input_layernorm", x, _EPSILON)
+    q, *own = (
+        b.heads(b.linear(f"self_attn.{name}_proj", h, count * width, bias=False), width)
+        for name, count in (
+            ("q", sizes.heads),
+            ("k", sizes.kv_heads),
+            ("v", sizes.kv_heads),
+        )
+    )
+    b.at("self_attn")
+    h = b.merge_heads(b.attention(q, *(caches or own), causal=not cached))
+    h = b.linear("self_attn.o_proj", h, sizes.d_model, bias=False)
+    x = b.at().elementwise("Add", x, h)
+    h = b.rms_norm("post_attention_layernorm", x, _EPSILON)
+    h = _mixture(b, sizes, h) if is_mixed else _mlp(b, "mlp", h, sizes.ffn, sizes.gated)
+    out = b.at().elementwise("Add", x, h)
+    name = "expert_layer" if is_mixed else "layer"
+    return Layer(b.finish(name, [out, *own]), b.own)
+
+
+def _mlp(b: ModuleBuilder, name: str, h: SSAValue, ffn: int, gated: bool) -> SSAValue:
+    """Adds an MLP, with a gate or with GELU, and returns its result."""
+    d_model = shape_of(h)[-1]
+    up = b.linear(f"{name}.up_proj", h, ffn, bias=False)
+    if gated:
+        gate = b.linear(f"{name}.gate_proj", h, ffn, bias=False)
+        gate = b.at(f"{name}.act_fn").elementwise("Swish", gate)
+        up = b.elementwise("Mul", gate, up)
+    else:
+        up = b.at(f"{name}.act_fn").op("Gelu", [up], shape_of(up), approximate="tanh")
+    return b.linear(f"{name}.down_proj", up, d_model, bias=False)
+
+
+def _mixture(b: ModuleBuilder, sizes: DecoderSizes, h: SSAValue) -> SSAValue:
+    """
+    Adds a mixture of experts, in which no token is dropped, and returns its result.
+    """
+    batch, new, d_model = shape_of(h)
+    tokens, choices = batch * new, sizes.choices
+    scope: dict[str, Attribute] = {SCOPE: SCOPE.attr(b.path("mlp.experts"))}
+    flat = b.at("mlp").reshape(h, (tokens, 1, d_model))
+    scores = b.linear("mlp.gate", flat, sizes.experts, bias=False)
+    chosen = (tokens, 1, choices)
+    count = b.integers(choices)
+    weights, ids = b.results(
+        "TopK", [scores, count], [(chosen, None), (chosen, i64)], axis=-1
+    )
+    weights = b.op("Softmax", [weights], chosen, axis=-1)
+    places = ExpertPlacesOp(
+        ids,
+        experts=sizes.experts,
+        capacity=1,
+        rows=b.type((1, tokens, choices), i64),
+    )
+
+    def added(op: DispatchOp | CombineOp | GroupedProductOp) -> SSAValue:
+        op.attributes.update(scope)
+        b.block.add_op(op)
+        return op.results[0]
+
+    places.attributes.update(scope)
+    b.block.add_op(places)
+    rows = (1, tokens, choices)
+
+    def product(value: SSAValue, name: str, inputs: int, outputs: int) -> SSAValue:
+        matrices = b.parameter(f"mlp.experts.{name}", (sizes.experts, inputs, outputs))
+        return added(
+            GroupedProductOp(
+                value,
+                places.rows,
+                matrices,
+                taken=choices,
+                result=b.type((*rows, outputs)),
+            )
+        )
+
+    inside = sizes.expert_ffn
+    sent = added(
+        DispatchOp(
+            flat,
+            places.slots,
+            places.rows,
+            None,
+            result=b.type((*rows, d_model)),
+        )
+    )
+    up = product(sent, "up_proj", d_model, inside)
+    if sizes.gated:
+        gate = product(sent, "gate_proj", d_model, inside)
+        gate = b.at("mlp.act_fn").elementwise("Swish", gate)
+        up = b.elementwise("Mul", gate, up)
+    else:
+        up = b.at("mlp.act_fn").op("Gelu", [up], shape_of(up), approximate="tanh")
+    down = product(up, "down_proj", inside, d_model)
+    out = added(
+        CombineOp(
+            down,
+            places.slots,
+            places.rows,
+            weights,
+            result=b.type((tokens, 1, d_model)),
+        )
+    )
+    out = b.at("mlp").reshape(out, (batch, new, d_model))
+    if sizes.shared_ffn:
+        shared = _mlp(b, "mlp.shared_expert", h, sizes.shared_ffn, sizes.gated)
+        out = b.at("mlp").elementwise("Add", out, shared)
+    return out

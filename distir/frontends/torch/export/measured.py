@@ -1,0 +1,72 @@
+"""Counts the work and the memory of a call of PyTorch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+
+class _Memory(TorchDispatchMode):
+    """
+    Counts the bytes of tensors that operations make inside the context: `peak` is the
+    largest number of bytes that live at once.
+    """
+
+    def __init__(self, known: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._seen = {_storage(tensor) for tensor in known}
+        self._live = self.peak = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for leaf in _pytree.tree_leaves(found):
+            if isinstance(leaf, torch.Tensor):
+                self._add(leaf)
+        return found
+
+    def _add(self, tensor: torch.Tensor) -> None:
+        storage, key = tensor.untyped_storage(), _storage(tensor)
+        if key in self._seen:
+            return
+        size = storage.nbytes()
+        self._seen.add(key)
+        self._live += size
+        self.peak = max(self.peak, self._live)
+
+        def free() -> None:
+            self._seen.discard(key)
+            self._live -= size
+
+        weakref.finalize(storage, free)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
+
+
+def measured(
+    run: Callable[[], Any], known: Sequence[torch.Tensor]
+) -> tuple[Any, int, int]:
+    """
+    Returns the result of `run`, its floating-point operations (of the operators that
+    PyTorch counts: products and convolutions), and the bytes that it needs at most
+    besides its result and the tensors `known`.
+    """
+    memory, flops = _Memory(known), FlopCounterMode(display=False)
+    with flops, memory:
+        found = run()
+    leaves = [x for x in _pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]
+    own = sum({_storage(x): x.untyped_storage().nbytes() for x in leaves}.values())
+    return found, flops.get_total_flops(), max(memory.peak - own, 0)

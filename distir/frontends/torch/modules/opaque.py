@@ -1,0 +1,271 @@
+"""
+Marks modules as opaque: they are not traced, and run as they are on each process's
+parts of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from distir.errors import DistIRError
+from distir.sharding.opaque_rule import OpaqueRule, in_brackets, parse_opaque_rule
+
+_MARK = "_distir_opaque"
+
+Part = TypeVar("Part", bound=torch.nn.Module)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """
+    The facts that a user declares about an opaque module, as `opaque` documents them.
+    `communicates` tells whether it communicates by itself (`local_map`).
+    """
+
+    rule: str
+    weights: tuple[tuple[str, str], ...] = ()
+    keep: str = ""
+    flops: str | None = None
+    gradient_flops: str | None = None
+    memory: str | None = None
+    gradient_memory: str | None = None
+    sends: str | None = None
+    communicates: bool = False
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The tensors of the rule with brackets: inputs, and results."""
+        inputs, _, results = in_brackets(self.rule).partition("->")
+        return inputs.strip(), results.partition(" keep ")[0].strip()
+
+    def full_rule(self, part: torch.nn.Module, tensors: Mapping[str, Any]) -> str:
+        """
+        Returns the rule of a module in brackets, with the parameters and buffers
+        `tensors` behind the inputs. Dimensions without a declaration are whole.
+        """
+        known = dict(self.weights)
+        inputs, results = self.sides
+        weights = [
+            f"[{', '.join(_dims(known.get(name), tensor.shape))}]"
+            for name, tensor in tensors.items()
+        ]
+        kept = in_brackets(self.rule).partition(" keep ")[2].split()
+        kept += [name for name in self.keep.split() if name not in kept]
+        operands = ", ".join(filter(None, (inputs, *weights)))
+        return f"{operands} -> {results}" + (f" keep {' '.join(kept)}" if kept else "")
+
+
+def opaque(
+    module: Part,
+    rule: str,
+    *,
+    weights: Mapping[str, str] | None = None,
+    keep: str = "",
+    flops: str | int | None = None,
+    gradient_flops: str | int | None = None,
+    memory: str | int | None = None,
+    gradient_memory: str | int | None = None,
+) -> Part:
+    """
+    Marks a module as opaque, and returns it: `distir.parallelize`, `import_model` and
+    `search` do not trace it. It runs as it is on each process's parts of its inputs,
+    and its own autograd gives its gradients. For everything else, such as PyTorch
+    itself, the module is the same as before.
+
+    ```python
+    self.moe = distir.opaque(MyExperts(64), rule="b s d -> b s d", keep="d")
+    ```
+
+    - `rule`: the sharding rule. It names the dimensions of all tensors among the
+      module's arguments, in their order, and of its results: dimensions of one name are
+      split together. `(h 64)` is a dimension of `h` runs of 64 elements, a number is
+      the size of a dimension that stays whole. A result that lacks a name is a sum over
+      it. A group of devices may split any name, and each then calls the module with its
+      part alone; that is checked when the module is imported.
+    - `weights`: the dimensions of parameters and buffers that may be split too, by name
+      in the module: `{"up": "f _"}`, where `_` stays whole. All others are whole.
+    - `keep`: the names, separated by spaces, that must stay whole.
+    - `flops`, `gradient_flops`: floating-point operations of the module and of its
+      gradient, as numbers or sums of products of names: `"2*b*s*64*f"`. By default they
+      are counted when the module is imported.
+    - `memory`, `gradient_memory`: likewise, the bytes that they need while they run,
+      besides arguments and results.
+
+    Raises DistIRError if the rule is malformed or the module is no module.
+    """
+    declared = Declared(
+        *(rule, tuple((weights or {}).items()), keep),
+        *(_text(flops), _text(gradient_flops)),
+        *(_text(memory), _text(gradient_memory)),
+    )
+    return mark(module, declared)
+
+
+def local_map(
+    function: Callable[..., Any],
+    rule: str,
+    *,
+    weights: Mapping[str, str] | None = None,
+    keep: str = "",
+    flops: str | int | None = None,
+    gradient_flops: str | int | None = None,
+    memory: str | int | None = None,
+    gradient_memory: str | int | None = None,
+    sends: str | int | None = None,
+) -> torch.nn.Module:
+    """
+    Returns a module that is opaque (see `opaque`) and communicates by itself over mesh
+    axes, such as a dispatch of tokens to experts or a ring.
+
+    ```python
+    self.moe = distir.local_map(
+        MyExperts(64),
+        rule="b@e s d -> b@e s d",
+        weights={"up": "_@e _ _", "down": "_@e _ _"},
+        keep="d",
+    )
+    ```
+
+    A dimension with `@axis` is split over that axis: every process passes and returns
+    its part of it. A tensor without the axis is whole on all processes of the axis. All
+    other axes split dimensions as in `opaque`.
+
+    `function`, a module or a function, gets the keyword argument `group`: the process
+    group of these axes, in the order of the processes' places on them, or None for a
+    single process. Its collectives must take part in autograd, such as those of
+    `torch.distributed.nn.functional`. The gradient of a result that is whole reaches
+    each process divided by their number, and gradients of whole inputs and parameters
+    are added up over the axes, as these collectives expect.
+
+    `sends` is the number of bytes that all processes together send over the axes, as a
+    number or a sum of products; without it messages cost nothing in the simulator.
+    Raises DistIRError if the rule is malformed or names no axis.
+    """
+    part = function if isinstance(function, torch.nn.Module) else _Function(function)
+    declared = Declared(
+        *(rule, tuple((weights or {}).items()), keep),
+        *(_text(flops), _text(gradient_flops)),
+        *(_text(memory), _text(gradient_memory), _text(sends)),
+        communicates=True,
+    )
+    if not checked_rule(part, declared).axes:
+        raise DistIRError(
+            f"local_map: the rule {rule!r} names no mesh axis; write the axes over which "
+            f"the function communicates behind the dimensions that they split, such as b@e, "
+            f"or use distir.opaque for a function that does not communicate"
+        )
+    return mark(part, declared)
+
+
+class _Function(torch.nn.Module):
+    """A function of tensors as a module without parameters."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _text(work: str | int | None) -> str | None:
+    return None if work is None else str(work)
+
+
+def mark(module: Part, declared: Declared) -> Part:
+    """
+    Marks a module as opaque and returns it. Raises DistIRError if what is declared does
+    not suit the module.
+    """
+    if not isinstance(module, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DistIRError(
+            f"opaque: a {type(module).__name__} is no module of PyTorch; wrap it into one"
+        )
+    rule = checked_rule(module, declared)
+    if rule.axes and not declared.communicates:
+        raise DistIRError(
+            f"opaque: the rule {declared.rule!r} names the mesh axis {rule.axes[0]!r}, over "
+            f"which a module communicates by itself; use distir.local_map for that"
+        )
+    object.__setattr__(module, _MARK, declared)
+    return module
+
+
+def checked_rule(module: torch.nn.Module, declared: Declared) -> OpaqueRule:
+    """
+    Returns the sharding rule of a module as declared. Raises DistIRError if it is
+    malformed or does not suit the parameters of the module.
+    """
+    tensors = state_of(module)
+    kind = type(module).__name__
+    for name, _ in declared.weights:
+        if name not in tensors:
+            known = ", ".join(tensors) or "none"
+            raise DistIRError(
+                f"opaque: weights names {name!r}, which {kind} has not as a parameter or "
+                f"buffer (it has {known})"
+            )
+    if "->" not in declared.rule:
+        raise DistIRError(
+            f"opaque: cannot read the rule {declared.rule!r} of {kind}; write its inputs and "
+            f"results as b s d -> b s d"
+        )
+    return parse_opaque_rule(declared.full_rule(module, tensors))
+
+
+_WHOLE = "_"
+"""The name of a dimension of a parameter that stays whole."""
+
+
+def _dims(declared: str | None, shape: Sequence[int]) -> list[str]:
+    """
+    Returns the text of each dimension of a parameter of this shape. Dimensions that are
+    not named are whole.
+    """
+    if declared is None:
+        return list(map(str, shape))
+    names = _names_of(declared)
+    if len(names) != len(shape):
+        raise DistIRError(
+            f"opaque: weights has {len(names)} dimensions in {declared!r}, for a parameter "
+            f"or buffer of shape {list(shape)}"
+        )
+    return [
+        name.replace(_WHOLE, str(size), 1)
+        if name.partition("@")[0].strip() == _WHOLE
+        else name
+        for name, size in zip(names, shape, strict=True)
+    ]
+
+
+def _names_of(dims: str) -> list[str]:
+    inside = in_brackets(f"{dims} ->").partition("->")[0].strip()[1:-1]
+    return [name.strip() for name in inside.split(",")] if inside.strip() else []
+
+
+def declared_of(module: torch.nn.Module) -> Declared | None:
+    """Returns what is declared of an opaque module, or None for any other module."""
+    return vars(module).get(_MARK)
+
+
+def opaque_parts(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """
+    Returns the opaque modules in a module, by their first names. A module inside of
+    another opaque one is part of that.
+    """
+    found: dict[str, torch.nn.Module] = {}
+    for name, part in module.named_modules():
+        if declared_of(part) is None:
+            continue
+        if not any(n == "" or name.startswith(f"{n}.") for n in found):
+            found[name] = part
+    return found
+
+
+def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Returns the parameters and buffers of a module by their first names."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}

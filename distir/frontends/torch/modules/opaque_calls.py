@@ -1,0 +1,139 @@
+"""
+Calls of opaque modules: from tensors and other arguments to the form in which a program
+holds the call, and back to a call of the module itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from distir.errors import DistIRError
+from distir.frontends.torch.modules.opaque import declared_of
+
+TENSOR = "*"
+"""The text that stands for a tensor among the arguments of a call."""
+
+
+@dataclass(frozen=True)
+class FlatCall:
+    """
+    The arguments of a call: its `tensors` in order, and all arguments with `TENSOR` in
+    the place of each tensor (`arguments`), or None if all are positional tensors.
+    """
+
+    tensors: list[torch.Tensor]
+    arguments: dict[str, Any] | None
+
+    @staticmethod
+    def of(what: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FlatCall:
+        """
+        Returns the form of a call of the module `what`. Raises DistIRError for an
+        argument that is neither a tensor nor a number, a text, a flag or None.
+        """
+        tensors: list[torch.Tensor] = []
+
+        def flat(name: str, value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                tensors.append(value)
+                return TENSOR
+            plain = value is None or isinstance(value, bool | int | float | str)
+            if not plain or value == TENSOR:
+                raise DistIRError(
+                    f"{what} is called with {name} of type {type(value).__name__}; an "
+                    f"opaque module takes tensors, numbers, texts, flags and None"
+                )
+            return value
+
+        own = [flat(f"argument {i}", value) for i, value in enumerate(args)]
+        named = {name: flat(repr(name), value) for name, value in kwargs.items()}
+        is_plain = not named and all(value == TENSOR for value in own)
+        return FlatCall(tensors, None if is_plain else {"args": own, "kwargs": named})
+
+
+def _filled(
+    arguments: Mapping[str, Any] | None, tensors: Sequence[torch.Tensor]
+) -> tuple[list[Any], dict[str, Any]]:
+    if arguments is None:
+        return list(tensors), {}
+    rest = iter(tensors)
+
+    def fill(value: Any) -> Any:
+        return next(rest) if value == TENSOR else value
+
+    args = [fill(value) for value in arguments["args"]]
+    return args, {name: fill(value) for name, value in arguments["kwargs"].items()}
+
+
+def tensors_in(what: str, output: Any) -> tuple[torch.Tensor, ...]:
+    """
+    Returns the tensors that the module `what` gives. Raises DistIRError unless its
+    result is a tensor or a list or tuple of tensors.
+    """
+    found: tuple[Any, ...] = (output,)
+    if isinstance(output, list | tuple):
+        found = tuple(output)
+    for value in found:
+        if not isinstance(value, torch.Tensor):
+            raise DistIRError(
+                f"{what} gives a {type(value).__name__}; an opaque module gives a tensor, or "
+                f"a list or tuple of tensors"
+            )
+    return found
+
+
+class OpaqueCalls:
+    """
+    Calls an opaque module of the script with other tensors in the place of its
+    parameters and buffers. `name` is its name in messages. The module keeps the modes
+    that its parts have now; a module in evaluation mode is trained in all parts.
+    """
+
+    def __init__(self, name: str, part: torch.nn.Module, is_training: bool):
+        self._what = f"opaque module {name!r} ({type(part).__name__})"
+        self._part = part
+        self._modes = {
+            each: each.training if is_training else True for each in part.modules()
+        }
+        declared = declared_of(part)
+        self._communicates = declared is not None and declared.communicates
+
+    def __call__(
+        self,
+        inputs: Sequence[torch.Tensor],
+        *,
+        tensors: Sequence[str],
+        arguments: Mapping[str, Any] | None,
+        trains: bool,
+        group: Any = None,
+        sizes: Mapping[str, int] | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """
+        Returns the results of the module for `inputs`: the tensors among its arguments,
+        then its parameters and buffers `tensors`. `arguments` are as in `FlatCall`.
+        With `trains`, it runs in training mode. `group` is the process group over which
+        it communicates, and `sizes` are the sizes of the mesh axes of the group.
+        """
+        count = len(inputs) - len(tensors)
+        state = dict(zip(tensors, inputs[count:], strict=True))
+        args, kwargs = _filled(arguments, inputs[:count])
+        if self._communicates:
+            kwargs["group"] = group
+        with self._in_mode(trains):
+            output = torch.func.functional_call(self._part, state, tuple(args), kwargs)
+        return tensors_in(self._what, output)
+
+    @contextlib.contextmanager
+    def _in_mode(self, trains: bool) -> Generator[None]:
+        before = {each: each.training for each in self._modes}
+        try:
+            for each, mode in self._modes.items():
+                each.training = mode and trains
+            yield
+        finally:
+            for each, mode in before.items():
+                each.training = mode

@@ -1,0 +1,73 @@
+"""Pickles the content of modules, to find out which modules compute the same."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import marshal
+import pickle
+import sys
+from typing import Any
+
+import torch
+
+from distir.frontends.torch.modules.meta import has_no_value
+
+_NOT_OF_FORWARD = ("GenerationConfig",)
+"""
+The names of classes whose objects are left out of keys: modules hold such objects, but
+their forward does not use them. The content of a `GenerationConfig` differs in every
+process.
+"""
+
+
+class ContentPickler(pickle.Pickler):
+    """
+    Pickles everything that decides the computation of a module, including the code of
+    functions. For a parameter it writes shape, type and `requires_grad`, but no values.
+    """
+
+    def __init__(self, file: io.BytesIO, parameters: set[int]):
+        super().__init__(file, protocol=4)
+        self._parameters = parameters
+        self._classes: set[type] = set()
+
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, set | frozenset):
+            elements: Any = obj
+            return ("set", sorted(map(repr, elements)))  # in the same order every time
+        if type(obj).__name__ in _NOT_OF_FORWARD:
+            return type(obj).__name__
+        if isinstance(obj, torch.Tensor):
+            what = (tuple(obj.shape), str(obj.dtype), obj.requires_grad)
+            if id(obj) in self._parameters or has_no_value(obj):
+                return ("tensor", what)
+            data = obj.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            return ("tensor", what, hashlib.sha256(data.numpy().tobytes()).hexdigest())
+        return None
+
+    def reducer_override(self, obj: Any) -> Any:
+        if inspect.isfunction(obj) and obj is not _known:
+            if not has_file(obj.__module__):
+                raise pickle.PicklingError(f"the code of {obj} is in no file")
+            held = [cell.cell_contents for cell in obj.__closure__ or ()]
+            code = marshal.dumps(obj.__code__)
+            return _known, (code, obj.__defaults__, obj.__kwdefaults__, held)
+        return NotImplemented
+
+
+def _known(*parts: Any) -> None:
+    """
+    Stands in a pickle for the function that would restore a pickled function. Nothing
+    calls it.
+    """
+
+
+def has_file(module: str) -> bool:
+    """
+    Whether the loaded Python module named `module` comes from a file, or is built into
+    Python.
+    """
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    return loaded is not None or module in sys.builtin_module_names

@@ -1,0 +1,1 @@
+"""The parts of a step of a parallel module in training."""

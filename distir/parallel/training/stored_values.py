@@ -1,0 +1,158 @@
+"""
+The values that a parallel module stores, as its programs take them and give new ones:
+parameters, buffers, states, and gradients of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from distir.parallel.filling import STATES
+from distir.parallel.merged import merged_parts
+from distir.parallel.rank_program import RankProgram
+from distir.parallel.weights import local_part
+
+
+class StoredValues:
+    """
+    Maps the values that a module stores to arguments and results of its programs. The
+    module stores them as `program`, its first one, takes them. `others` are those that it
+    does not store as parameters or buffers, by name. Methods take the module's parameters
+    and buffers, by all their names, as `named`.
+    """
+
+    def __init__(self, program: RankProgram, others: dict[str, torch.Tensor]):
+        self._program, self._others = program, others
+        self._known = {spec.name: spec for spec in program.all_arguments}
+
+    def held(
+        self,
+        program: RankProgram,
+        given: Mapping[str, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
+    ) -> dict[str, torch.Tensor]:
+        """
+        Returns this rank's parts of the program's arguments that a call does not give:
+        parameters, constants and states. Every rank must call this.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for spec in program.all_arguments:
+            if spec.name not in given and not spec.gradient_of:
+                value = self._as_in(program, spec, named)
+                if value is not None:
+                    found[spec.name] = value
+        return found
+
+    def _as_in(
+        self, program: RankProgram, spec: Any, named: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor | None:
+        """
+        Returns a parameter, constant or state as `program` takes it, or None if this
+        rank does not need it. It may have another layout in `program` than in the first
+        program, or be on another stage. Every rank must therefore call this.
+        """
+        own = self._program
+        known = self._known.get(spec.name)
+        # A constant of the exporter may have another value in another program.
+        if known is None or (program is not own and spec.role == "constant"):
+            if not program.holds(spec):
+                return None
+            value = named.get(spec.name)
+            if value is None:
+                return program.other(spec)
+            return program.part(spec, local_part(value))
+        held = self.tensor(spec.name, named) if own.holds(known) else None
+        if program is own:
+            return held
+        return own.moved(known, held, program, spec)
+
+    def tensor(self, name: str, named: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """
+        Returns this rank's part of the parameter, buffer or program state called
+        `name`.
+        """
+        value = self._others.get(name)
+        if value is None:
+            value = named.get(name)
+        if value is None:
+            value = named[f"{STATES}.{name}"]
+        return local_part(value)
+
+    def update(
+        self,
+        program: RankProgram,
+        results: Mapping[int, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
+    ) -> None:
+        """
+        Stores the new values of buffers and states that are among the results of a program.
+        Every rank must call this.
+        """
+        for index, spec in enumerate(program.all_results):
+            if spec.updates:
+                own = self._known[spec.updates]
+                value = program.moved(spec, results.get(index), self._program, own)
+                if value is not None:
+                    self.tensor(spec.updates, named).copy_(value)
+
+    def gradients(
+        self,
+        program: RankProgram,
+        results: Mapping[int, torch.Tensor],
+        given: Mapping[str, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """
+        Yields the inputs and parameters that require gradients, each with its gradient
+        among the results of a program. Every rank must call this.
+        """
+        for index, spec in enumerate(program.all_results):
+            value = results.get(index)
+            if spec.of in given:
+                gradient = program.output(index, value)
+                if given[spec.of].requires_grad:
+                    yield given[spec.of], gradient.to(given[spec.of])
+            elif spec.of:
+                own = self._known[spec.of]
+                value = program.moved(spec, value, self._program, own)
+                if value is not None:
+                    for name, part in self._parts_of_gradient(own, value):
+                        if named[name].requires_grad:
+                            yield named[name], part
+
+    def _parts_of_gradient(
+        self, spec: Any, value: torch.Tensor
+    ) -> list[tuple[str, DTensor]]:
+        """
+        Returns the gradient of an argument together with the argument's name. For a
+        merged argument, it returns the name and the gradient of each parameter in it.
+        """
+        program = self._program
+        if not spec.repacked:
+            # Contiguous like the parameter: fused optimizers on GPUs require it.
+            return [(spec.name, program.distributed(spec, value.contiguous()))]
+        return [
+            (part.name, program.distributed(part, view.contiguous()))
+            for part, view in merged_parts(program, spec, value)
+        ]
+
+    def sources(
+        self,
+        program: RankProgram,
+        given: Mapping[str, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """Returns the inputs and parameters whose gradients a program gives."""
+        found: list[torch.Tensor] = []
+        for spec in program.all_results:
+            if spec.of in given:
+                found.append(given[spec.of])
+            elif spec.of:
+                own = self._known[spec.of]
+                names = [p.name for p in own.parts()] if own.repacked else [own.name]
+                found += [named[name] for name in names]
+        return [tensor for tensor in found if tensor.requires_grad]

@@ -1,0 +1,81 @@
+"""Keeps the outputs of a program whose loss is outside split with the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import OpResult
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr, Shard
+from distir.dialects.tensors import shape_of
+from distir.planning.annotations import request_split, requested_layout
+from distir.planning.axes.micro_batches import MicroBatchPlanner
+from distir.planning.axes.sharding_plan import ShardingPlan
+from distir.program import (
+    argument_attributes,
+    entry_function,
+    forward_results,
+    gradients_of_results,
+    return_op,
+    set_argument_attributes,
+)
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.placement import SplitPlacement, placement_in
+
+
+def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
+    """
+    Annotates a sequential program that takes gradients of its results: results whose first
+    dimension holds the samples of the batch are split over `axes`, which split the batch,
+    as the gradients of them are. Otherwise layouts of least cost may have them whole. Other
+    programs are left unchanged.
+    """
+    entry = entry_function(module)
+    links = gradients_of_results(entry)
+    if not links or not axes:
+        return
+    found = _batched(module, mesh, axes[0])
+    attributes = argument_attributes(entry)
+    returned = return_op(entry)
+    for index in found:
+        value = returned.operands[index]
+        rank = len(shape_of(value.type))
+        if index in links:
+            own = attributes[links[index]]
+            layout = requested_layout(own) or Layout(mesh.name)
+            for axis in axes:
+                layout = request_split(layout, 0, Shard(axis), rank, mesh)
+            own[LAYOUT] = LayoutAttr(layout)
+            continue
+        space = [axis for axis in axes if axis != TIME_AXIS]  # time splits it anyway
+        if not space:
+            continue
+        shards = [Shard(axis) for axis in space]
+        layout = Layout(mesh.name).with_dim(0, shards, rank)
+        constrain = ConstrainOp(value, layout, space)
+        Rewriter.insert_op(constrain, InsertPoint.before(returned))
+        returned.operands[index] = constrain.result
+    set_argument_attributes(entry, attributes)
+
+
+def _batched(module: ModuleOp, mesh: Mesh, axis: str) -> list[int]:
+    """
+    Returns the indices of the forward's results whose first dimension is the batch: a split
+    of the inputs over `axis` is also theirs, where all ops keep it.
+    """
+    entry = entry_function(module)
+    plan = ShardingPlan(module, mesh)
+    keys = [
+        placement_in(request or Layout(mesh.name), axis) for request in plan.requests
+    ]
+    placed = MicroBatchPlanner(plan.seen_by(axis)).solve(keys)
+    found: list[int] = []
+    for index in forward_results(entry):
+        value = return_op(entry).operands[index]
+        if isinstance(value, OpResult):
+            placement = placed.sharding_of(value)
+            if placement == SplitPlacement(0):
+                found.append(index)
+    return found

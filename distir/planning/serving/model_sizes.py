@@ -1,0 +1,281 @@
+"""Reads the sizes of a decoder from its program, by its ops and the shapes of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from distir.dialects.onnx_ops.values import numpy_dtype
+from distir.dialects.tensors import element_type, shape_of
+from distir.errors import DistIRError
+from distir.frontends.models.serving_step import DecoderSizes
+from distir.program import argument_roles, functions
+
+_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """
+    The model of a program: its sizes, and the most tokens of a sequence, which its
+    cache or its learned positions allow, with the reason; None if nothing limits them.
+    """
+
+    sizes: DecoderSizes
+    most_tokens: int | None
+    limit: str
+
+    def check(self, tokens: int) -> None:
+        """Raises DistIRError if sequences of so many tokens are too long."""
+        if self.most_tokens is not None and tokens > self.most_tokens:
+            raise DistIRError(
+                f"a request takes {tokens} tokens, prompt and generated ones together, but "
+                f"{self.limit} has {self.most_tokens}; ask for shorter requests, or make "
+                f"the program for longer ones"
+            )
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A product with a parameter [inputs, outputs], and its index among a layer's ops."""
+
+    inputs: int
+    outputs: int
+    at: int
+
+
+@dataclass
+class _Facts:
+    """What the ops of a function say."""
+
+    attention: Operation
+    place: int
+    matrices: Sequence[_Matrix]
+    experts: Sequence[tuple[int, ...]]
+    choices: int
+
+
+def served_model(module: ModuleOp, name: str) -> ServedModel:
+    """
+    Reads the model of a sequential program: a forward pass, or prefill and decode of
+    inference. `name` names the program in messages. Raises DistIRError if it is no
+    decoder of layers with attention.
+    """
+    known = functions(module)
+    entry = _entry(known, name)
+    roles = argument_roles(entry)
+    layers = list(_layers(entry, known))
+    if not layers:
+        raise DistIRError(
+            f"{name} has no op of attention, so that it is no decoder whose steps can be "
+            f"priced; build it without --no-fused-attention, or import it with the default "
+            f"exporter"
+        )
+    tables = _tables(entry)
+    if not tables:
+        raise DistIRError(
+            f"{name} looks up no tokens in an embedding: it is no decoder"
+        )
+    vocab, d_model = shape_of(tables[0])
+    mixed = [facts for facts in layers if facts.experts]
+    dense = [facts for facts in layers if not facts.experts]
+    heads, kv_heads, width = _heads(layers[0].attention)
+    widths = [_inside(facts, d_model) for facts in dense]
+    gated = any(is_gated for _, is_gated in widths)
+    expert_ffn = shared = experts = 0
+    if mixed:
+        shapes = mixed[0].experts
+        experts = shapes[0][0]
+        expert_ffn, is_gated = _expert_width(shapes, d_model)
+        gated = gated or is_gated
+        shared, _ = _inside(mixed[0], d_model)
+    dtype = _DTYPES.get(numpy_dtype(element_type(tables[0])).name)
+    if dtype is None:
+        raise DistIRError(
+            f"{name} has parameters of type {element_type(tables[0])}; the steps of a "
+            f"service are priced for f32, f16 and bf16"
+        )
+    positions = next(
+        (
+            shape_of(a)[0]
+            for a, role in zip(entry.body.block.args, roles, strict=True)
+            if role == "parameter" and _is_position_table(a, tables[0], d_model)
+        ),
+        None,
+    )
+    sizes = DecoderSizes(
+        len(layers),
+        d_model,
+        heads,
+        kv_heads,
+        width,
+        max((ffn for ffn, _ in widths), default=expert_ffn),
+        vocab,
+        dtype,
+        gated,
+        not _has_head(entry, tables[0], vocab),
+        len(mixed),
+        experts,
+        mixed[0].choices if mixed else 0,
+        expert_ffn,
+        shared,
+        positions,
+    )
+    caches = [
+        shape_of(a)[2]
+        for a, role in zip(entry.body.block.args, roles, strict=True)
+        if role == "cache" and len(shape_of(a)) == 4
+    ]
+    limits = [(max(caches), "its cache")] if caches else []
+    if positions is not None:
+        limits.append((positions, "its table of positions"))
+    most, limit = min(limits, default=(None, ""))
+    return ServedModel(sizes, most, limit)
+
+
+def _entry(known: Mapping[str, FuncOp], name: str) -> FuncOp:
+    """
+    Returns the function that a program begins with: `@decode` of inference, else
+    `@main`.
+    """
+    for entry in ("decode", "main"):
+        if entry in known:
+            return known[entry]
+    raise DistIRError(f"{name} has neither @main nor @decode; it is no decoder")
+
+
+def _layers(function: FuncOp, known: Mapping[str, FuncOp]) -> Iterator[_Facts]:
+    """
+    Yields the facts of each layer with attention, in the order in which layers run,
+    calls of functions included.
+    """
+    ops = list(function.body.block.ops)
+    own = [i for i, op in enumerate(ops) if op.name == "onnx.Attention"]
+    if own:
+        for place, at in enumerate(own):
+            # A layer ends where the attention of the next one begins.
+            first = own[place - 1] + 1 if place else 0
+            last = own[place + 1] if place + 1 < len(own) else len(ops)
+            yield _facts(ops, first, at, last)
+        return
+    for op in ops:
+        if isinstance(op, CallOp):
+            yield from _layers(known[op.callee.string_value()], known)
+
+
+def _facts(ops: Sequence[Operation], first: int, at: int, last: int) -> _Facts:
+    matrices, experts, choices = list[_Matrix](), list[tuple[int, ...]](), 0
+    for i in range(first, last):
+        op = ops[i]
+        if op.name in ("onnx.MatMul", "onnx.Gemm"):
+            weight, is_turned = _weight(op.operands[1])
+            if weight is not None and len(shape_of(weight)) == 2:
+                a, b = shape_of(weight)
+                matrices.append(_Matrix(b, a, i) if is_turned else _Matrix(a, b, i))
+        elif op.name == "onnx.TopK":
+            choices = shape_of(op.results[0])[-1]
+        for operand in op.operands:
+            weight, _ = _weight(operand)
+            if weight is not None and len(shape_of(weight)) == 3:
+                experts.append(shape_of(weight))
+    return _Facts(ops[at], at, matrices, experts, choices)
+
+
+def _weight(value: SSAValue) -> tuple[BlockArgument | None, bool]:
+    """
+    Returns the parameter that `value` is, perhaps transposed, and whether it is; None
+    if `value` is something else.
+    """
+    is_turned = False
+    while isinstance(value.owner, Operation) and value.owner.name in (
+        "onnx.Transpose",
+        "onnx.Identity",
+    ):
+        is_turned ^= value.owner.name == "onnx.Transpose"
+        value = value.owner.operands[0]
+    if not isinstance(value, BlockArgument) or not isinstance(value.type, TensorType):
+        return None, False
+    function = value.owner.parent_op()
+    if not isinstance(function, FuncOp):
+        return None, False
+    is_weight = argument_roles(function)[value.index] == "parameter"
+    return (value, is_turned) if is_weight else (None, False)
+
+
+def _heads(op: Operation) -> tuple[int, int, int]:
+    """
+    Returns the heads of queries, those of keys and values, and the width of a head of
+    values.
+    """
+    q, k, v = (shape_of(value) for value in op.operands[:3])
+    if len(q) == 4:
+        return q[1], k[1], v[3]
+    properties = {**op.properties, **op.attributes}
+    heads, kv_heads = (
+        int(properties[name].value.data)  # pyright: ignore
+        for name in ("q_num_heads", "kv_num_heads")
+    )
+    return heads, kv_heads, v[2] // kv_heads
+
+
+def _inside(facts: _Facts, d_model: int) -> tuple[int, bool]:
+    """
+    Returns the width inside the MLP behind a layer's attention, and whether it is
+    gated; 0 if there is none. The first product behind attention belongs to it.
+    """
+    behind = [m for m in facts.matrices if m.at > facts.place][1:]
+    experts = facts.experts[0][0] if facts.experts else 0
+    up = [m.outputs for m in behind if m.inputs == d_model and m.outputs != experts]
+    down = [m for m in behind if m.outputs == d_model]
+    if not up or not down:
+        return 0, False
+    inside = down[-1].inputs
+    # Both matrices of a gated MLP, or one that holds both.
+    return inside, up.count(inside) > 1 or max(up) == 2 * inside
+
+
+def _expert_width(shapes: Sequence[tuple[int, ...]], d_model: int) -> tuple[int, bool]:
+    """Returns the width inside an expert, and whether experts are gated."""
+    others = [max(a, b) if d_model in (a, b) else b for _, a, b in shapes]
+    inside = [b if a == d_model else a for _, a, b in shapes]
+    least = min(inside)
+    return least, len(others) > 2 or max(inside) == 2 * least
+
+
+def _tables(entry: FuncOp) -> list[BlockArgument]:
+    """Returns the matrices in which the program looks up its input of token ids."""
+    found = list[BlockArgument]()
+    for op in entry.body.block.ops:
+        if op.name != "onnx.Gather":
+            continue
+        weight, _ = _weight(op.operands[0])
+        ids = op.operands[1]
+        if weight is not None and isinstance(ids, BlockArgument):
+            found.append(weight)
+    return found
+
+
+def _is_position_table(value: SSAValue, table: SSAValue, d_model: int) -> bool:
+    """
+    Whether an argument is a table of positions: a matrix as wide as the model that is
+    neither the embedding of tokens nor the operand of a product.
+    """
+    shape = shape_of(value)
+    if value is table or len(shape) != 2 or shape[1] != d_model:
+        return False
+    users = {use.operation.name for use in value.uses}
+    return bool(users & {"onnx.Add", "onnx.Gather", "onnx.Slice"})
+
+
+def _has_head(entry: FuncOp, table: SSAValue, vocab: int) -> bool:
+    """Whether another matrix than the embedding computes the logits."""
+    for op in entry.body.block.ops:
+        if op.name in ("onnx.MatMul", "onnx.Gemm"):
+            weight, _ = _weight(op.operands[1])
+            if weight is not None and weight is not table and vocab in shape_of(weight):
+                return True
+    return False

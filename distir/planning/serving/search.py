@@ -1,0 +1,564 @@
+"""Searches for the plan of a service that generates the most within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+
+from distir.dialects.device import ClusterOp
+from distir.dialects.onnx_ops.values import bytes_per_element
+from distir.errors import DistIRError
+from distir.frontends.models.function_builder import element_type
+from distir.interpreters.simulator.costs.communication import send_seconds
+from distir.planning.serving.options import ServiceOptions
+from distir.planning.serving.plans import (
+    LatencyLimits,
+    LoadPoint,
+    ReplicaPool,
+    ReplicaShape,
+    ServicePlan,
+    latency_front,
+)
+from distir.planning.serving.replicas import Highest, JudgedReplica, Refused
+from distir.planning.serving.step_simulator import (
+    SHORT,
+    Layers,
+    ReplicaMemory,
+    StepPrograms,
+    StepSimulator,
+)
+from distir.serving.metrics import ServiceMetrics
+from distir.serving.replica import Admission, ReplicaLimits
+from distir.serving.requests import TokenRequest, Workload
+from distir.serving.service import (
+    CacheTransfer,
+    Pool,
+    serve,
+    serve_disaggregated,
+    serve_generation,
+)
+from distir.serving.step_times import StepTable, causal_pairs
+
+_LOADS = (0.25, 0.5, 0.7, 0.85, 1.0)
+"""The shares of a replica's throughput at which a service is simulated."""
+
+_HALVINGS = 3
+"""The loads between the last one within limits and the first one beyond them."""
+
+_MOST_REQUESTS = 4000
+_SIDES = 4
+"""The best shapes of replicas that are tried as either side of a disaggregated plan."""
+
+_VERIFIED = 3
+"""The best plans that are simulated with all of their replicas."""
+
+
+@dataclass(frozen=True)
+class ServiceResult:
+    """
+    What a search for the plan of a service found.
+
+    - `best`: the plan with the most tokens per second within the limits, at its highest
+      load; None if no plan keeps the limits;
+    - `at_rate`: that plan at the rate that was asked for, or None without a rate;
+    - `needed`: the plan with the fewest devices for that rate, or None;
+    - `highest`: the highest load of every plan that was judged, the best first;
+    - `front`: the Pareto front of time per token and tokens per second and device;
+    - `refused`: the shapes of replicas that cannot serve the requests;
+    - `simulations`: how many steps were simulated; `error`: the largest relative error
+      of the step times that were interpolated between them, where it was checked.
+    """
+
+    best: LoadPoint | None
+    at_rate: LoadPoint | None
+    needed: ServicePlan | None
+    highest: Sequence[LoadPoint]
+    points: Sequence[LoadPoint]
+    front: Sequence[LoadPoint]
+    refused: Sequence[Refused]
+    simulations: int
+    error: float
+
+
+class ServiceSearch:
+    """
+    Searches plans of a service on `devices` devices of a cluster.
+
+    `work` returns the requests, given how many there should be. `rate` is the rate that
+    is asked for, in requests/s, or None.
+    """
+
+    def __init__(
+        self,
+        programs: StepPrograms,
+        cluster: ClusterOp,
+        profiles: Sequence[str],
+        devices: int,
+        work: Callable[[int], Workload],
+        rate: float | None,
+        limits: LatencyLimits,
+        options: ServiceOptions,
+    ):
+        self.programs, self.cluster, self.profiles = programs, cluster, profiles
+        self.devices, self.work, self.rate = devices, work, rate
+        self.limits, self.options = limits, options
+        self.refused: list[Refused] = []
+        self._simulators: dict[tuple[int, int], StepSimulator] = {}
+        self._tables: dict[ReplicaShape, StepTable] = {}
+        some = work(options.requests)
+        self.longest = some.longest
+        self.longest_prompt = max(r.prompt for r in some.requests)
+        self.generated = some.mean_generated
+
+    def run(self, advance: Callable[[str], None] = lambda _: None) -> ServiceResult:
+        """
+        Runs the search. `advance` is called with the name of each shape before its
+        steps are simulated. Raises DistIRError if no shape of a replica can serve the
+        requests.
+        """
+        budgets = sorted(self.options.batched_tokens)
+        middle = budgets[len(budgets) // 2]
+        found = list[Highest]()
+        # Pipelines come last: others may show that they need not be judged.
+        for shape in sorted(self.shapes(), key=lambda s: (s.p, s)):
+            advance(str(shape))
+            replica = self._replica(shape, middle)
+            if replica is not None and self._is_quick(replica):
+                best = max((each.rate_per_device for each in found), default=0.0)
+                found.append(self._aggregated(replica, best * shape.devices))
+        if not found:
+            raise DistIRError(self._nothing_fits())
+        found.sort(key=self._order)
+        for best in found[:_VERIFIED]:
+            for budget in budgets:
+                replica = self._replica(best.replica.shape, budget)
+                if budget != middle and replica is not None:
+                    found.append(self._aggregated(replica))
+        found.sort(key=self._order)
+        points = [point for each in found for point in each.points]
+        proposals = list[tuple[float, ServicePlan]]()
+        if self.options.placement != "disaggregated":
+            proposals += self._aggregated_plans(found)
+        if self.options.placement != "aggregated" and self.generated > 1:
+            proposals += self._disaggregated_plans(found)
+        proposals.sort(key=lambda each: (-each[0], each[1].devices, str(each[1])))
+        highest = list[LoadPoint]()
+        for rate, plan in proposals[:_VERIFIED]:
+            point = self._verified(plan, rate)
+            if point is not None:
+                highest.append(point)
+        highest.sort(key=lambda p: (-p.rate, p.plan.devices))
+        best = highest[0] if highest else None
+        points += highest
+        at_rate = needed = None
+        if self.rate is not None:
+            needed = self._needed(found, best)
+            if best is not None:
+                at_rate = self.load(best.plan, self.rate)
+        # Every plan at its highest load, for comparison: those that were not verified
+        # as multiples of one replica.
+        others = [each.point for each in found if each.point is not None]
+        error = self._error(best) if best is not None else 0.0
+        return ServiceResult(
+            best,
+            at_rate,
+            needed,
+            [*highest, *others],
+            points,
+            latency_front(points, self.limits.ttft_s),
+            self.refused,
+            sum(s.simulations for s in self._simulators.values()),
+            error,
+        )
+
+    def shapes(self) -> Iterator[ReplicaShape]:
+        """
+        Yields the shapes of replicas to judge: powers of two that divide what they
+        split, on the devices that there are, whose parameters could fit.
+        """
+        sizes = self.programs.sizes
+        node = min(link.span for link in self.simulator(1, 1).hardware.levels)
+        for e in _powers(sizes.experts or 1):
+            for t in _powers(min(node, sizes.heads)):
+                if sizes.kv_heads % t or (e > 1 and sizes.experts % e):
+                    continue
+                for p in _powers(sizes.layers if e == 1 else 1):
+                    shape = ReplicaShape(t, p, e)
+                    if shape.devices <= self.devices and self._may_fit(shape):
+                        yield shape
+
+    def _may_fit(self, shape: ReplicaShape) -> bool:
+        """Whether the matrices, split as far as possible, leave memory for caches."""
+        sizes = self.programs.sizes
+        size = bytes_per_element(element_type(sizes.dtype))
+        matrices = 3 if sizes.gated else 2
+        experts = (
+            sizes.expert_layers
+            * sizes.experts
+            * sizes.expert_ffn
+            * matrices
+            * sizes.d_model
+        )
+        group = shape.t * shape.p
+        own = (sizes.parameters - experts) / group + experts / (group * shape.e)
+        [kind] = self.simulator(1, 1).hardware.distinct_kinds([0])
+        if own * size < kind.memory:
+            return True
+        self.refused.append(
+            Refused(
+                shape,
+                f"its parameters take {own * size / 1e9:.4g} GB of a device, which has "
+                f"{kind.memory / 1e9:.4g} GB",
+            )
+        )
+        return False
+
+    def simulator(self, t: int, e: int) -> StepSimulator:
+        """Returns the simulator of steps on `t` x `e` devices."""
+        if (t, e) not in self._simulators:
+            self._simulators[t, e] = StepSimulator(
+                self.programs,
+                self.cluster,
+                self.profiles,
+                t,
+                e,
+                self.longest,
+                self.options.max_sequences,
+                max(self.options.batched_tokens),
+            )
+        return self._simulators[t, e]
+
+    def _replica(self, shape: ReplicaShape, budget: int) -> JudgedReplica | None:
+        """
+        Returns a replica of a shape whose steps have at most `budget` tokens on each of
+        `e` devices, or None if it cannot serve the requests.
+        """
+        steps = self.simulator(shape.t, shape.e)
+        try:
+            table = self._table(shape)
+            memory: ReplicaMemory = steps.memory(shape.p)
+        except DistIRError as error:
+            self.refused.append(Refused(shape, " ".join(str(error).split())))
+            return None
+        tokens = memory.cache_tokens(self.options.memory_share)
+        if tokens < self.longest:
+            self.refused.append(
+                Refused(
+                    shape,
+                    f"its caches have room for {tokens} tokens, a request takes "
+                    f"{self.longest}",
+                )
+            )
+            return None
+        admission: Admission = (
+            "reserve" if self.options.admission == "reserve" else "preempt"
+        )
+        limits = ReplicaLimits(
+            tokens,
+            self.options.max_sequences * shape.e,
+            budget * shape.e,
+            shape.p,
+            admission,
+        )
+        static = memory.static_share(tokens)
+        return JudgedReplica(
+            shape, table, limits, static, memory.activations / memory.device
+        )
+
+    def _nothing_fits(self) -> str:
+        """Returns the message for requests that no shape can serve."""
+        best = max(self.refused, key=lambda r: r.shape.devices, default=None)
+        why = f"; {best.shape}: {best.reason}" if best is not None else ""
+        return (
+            f"serve-plan: no replica on up to {self.devices} devices can serve these "
+            f"requests{why}; give more --devices, or shorter requests"
+        )
+
+    def _requests(self, pool: ReplicaPool, rate: float) -> list[TokenRequest]:
+        """
+        Returns requests at a rate: several times as many as may be in progress, so that
+        the service settles.
+        """
+        limits = pool.limits
+        most = min(limits.max_sequences, limits.cache_tokens // self.longest)
+        count = max(self.options.requests, min(4 * most, _MOST_REQUESTS)) * pool.count
+        return self.work(count).at_rate(rate)
+
+    def load(self, plan: ServicePlan, rate: float) -> LoadPoint:
+        """Simulates a plan at a rate."""
+        requests = self._requests(plan.generating, rate)
+        if plan.reading is None:
+            found = serve(requests, self._pool(plan.generating))
+        else:
+            found = serve_disaggregated(
+                requests,
+                self._pool(plan.reading),
+                self._pool(plan.generating),
+                self.transfer(plan.reading.shape, plan.generating.shape),
+            )
+        return self._point(plan, rate, found)
+
+    def _pool(self, pool: ReplicaPool) -> Pool:
+        return Pool(self._table(pool.shape), pool.limits, pool.count)
+
+    def _table(self, shape: ReplicaShape) -> StepTable:
+        """Returns the step times of a shape, simulated once."""
+        if shape not in self._tables:
+            steps = self.simulator(shape.t, shape.e)
+            self._tables[shape] = steps.table(shape.p)
+        return self._tables[shape]
+
+    def _point(
+        self,
+        plan: ServicePlan,
+        rate: float,
+        found: ServiceMetrics,
+        limits: LatencyLimits | None = None,
+    ) -> LoadPoint:
+        if rate == inf:
+            speed = found.tokens_per_s
+        else:
+            speed, found = rate * self.generated, found.steady()
+        return (limits or self.limits).point(plan, rate, speed, found)
+
+    def _is_quick(self, replica: JudgedReplica) -> bool:
+        """
+        Whether a request alone keeps the limits. If not, the shape is refused with the
+        reason.
+        """
+        e, prompt = replica.shape.e, self.longest_prompt
+        token = replica.table.step(e, e * prompt, 0, 0).latency_s
+        pairs = causal_pairs(0, prompt)
+        first = replica.table.step(0, 0, prompt, pairs).latency_s
+        reason = ""
+        if token > self.limits.tpot_s:
+            reason = f"a token takes {token * 1e3:.4g} ms without other requests"
+        elif first > self.limits.ttft_s and not self.options.prefix_hits:
+            reason = f"a prompt takes {first:.4g} s without other requests"
+        if reason:
+            self.refused.append(Refused(replica.shape, reason))
+        return not reason
+
+    def _aggregated(self, replica: JudgedReplica, least: float = 0.0) -> Highest:
+        """
+        Finds the highest load within the limits of one replica that does both; none if
+        it cannot be as much as `least` requests/s.
+        """
+        plan = ServicePlan(replica.pool())
+        return self._highest(replica, lambda rate: self.load(plan, rate), least)
+
+    def _highest(
+        self,
+        replica: JudgedReplica,
+        load: Callable[[float], LoadPoint],
+        least: float = 0.0,
+    ) -> Highest:
+        """
+        Finds the highest load within the limits. `load` simulates a rate; an infinite
+        one gives the throughput that no load can exceed. Below `least` requests/s
+        nothing is searched.
+        """
+        found = Highest(replica)
+        top = load(inf).tokens_per_s / self.generated
+        if top < least:
+            return found
+        low, high = 0.0, inf
+
+        def tried(rate: float) -> bool:
+            point = load(rate)
+            found.points.append(point)
+            if point.is_within:
+                found.rate, found.point = rate, point
+            return point.is_within
+
+        for share in _LOADS:
+            if not tried(share * top):
+                high = share * top
+                break
+            low = share * top
+        if high < inf:
+            for _ in range(_HALVINGS):
+                middle = (low + high) / 2
+                if tried(middle):
+                    low = middle
+                else:
+                    high = middle
+        return found
+
+    def _order(self, found: Highest) -> tuple[float, int]:
+        """The key that puts the most requests per second and device first."""
+        devices = found.replica.shape.devices
+        return -found.rate * (self.devices // devices) / self.devices, devices
+
+    def _aggregated_plans(
+        self, found: Sequence[Highest]
+    ) -> Iterator[tuple[float, ServicePlan]]:
+        """Yields plans of equal replicas on all devices, with their estimated rates."""
+        for each in found:
+            if each.rate:
+                shape = each.replica.shape
+                count = self.devices // shape.devices
+                yield each.rate * count, ServicePlan(each.replica.pool(count))
+
+    def _disaggregated_plans(
+        self, found: Sequence[Highest]
+    ) -> Iterator[tuple[float, ServicePlan]]:
+        """
+        Yields plans whose replicas read prompts or generate, with their estimated
+        rates: the lower of the rates of both sides.
+        """
+        seen = {each.replica.shape: each.replica for each in reversed(found)}
+        best = sorted(found, key=self._order)
+        shapes = list(dict.fromkeys(each.replica.shape for each in best))[:_SIDES]
+        readers = [self._reading(seen[shape]) for shape in shapes]
+        generators = [self._generating(seen[shape]) for shape in shapes]
+        for reader in readers:
+            for generator in generators:
+                first, second = reader.replica.shape, generator.replica.shape
+                most: tuple[float, int, int] = (0.0, 0, 0)
+                for count in range(1, self.devices // first.devices + 1):
+                    others = (self.devices - count * first.devices) // second.devices
+                    rate = min(count * reader.rate, others * generator.rate)
+                    most = max(most, (rate, -count, others))
+                rate, count, others = most
+                if rate:
+                    yield (
+                        rate,
+                        ServicePlan(
+                            generator.replica.pool(others),
+                            reader.replica.pool(-count),
+                        ),
+                    )
+
+    def _reading(self, replica: JudgedReplica) -> Highest:
+        """Finds the highest load of one replica that only reads prompts."""
+        budget = max(self.options.batched_tokens) * replica.shape.e
+        replica = replica._replace(
+            limits=replace(replica.limits, batched_tokens=budget)
+        )
+        plan = ServicePlan(replica.pool())
+        limits = replace(self.limits, tpot_s=inf)
+
+        def load(rate: float) -> LoadPoint:
+            requests = [
+                replace(r, generate=1) for r in self._requests(plan.generating, rate)
+            ]
+            found = serve(requests, Pool(replica.table, replica.limits))
+            point = self._point(plan, rate, found, limits)
+            # The throughput of requests, as if their other tokens were generated too.
+            if rate < inf:
+                return point
+            return replace(point, tokens_per_s=point.tokens_per_s * self.generated)
+
+        return self._highest(replica, load)
+
+    def _generating(self, replica: JudgedReplica) -> Highest:
+        """Finds the highest load of one replica that only generates."""
+        plan = ServicePlan(replica.pool())
+        limits = replace(self.limits, ttft_s=inf)
+
+        def load(rate: float) -> LoadPoint:
+            requests = self._requests(plan.generating, rate)
+            found = serve_generation(requests, Pool(replica.table, replica.limits))
+            return self._point(plan, rate, found, limits)
+
+        return self._highest(replica, load)
+
+    def transfer(self, source: ReplicaShape, target: ReplicaShape) -> CacheTransfer:
+        """
+        Returns what sending caches takes: the devices of the smaller replica send, or
+        receive, their parts at the same time, over the network.
+        """
+        sizes, hardware = self.programs.sizes, self.simulator(1, 1).hardware
+        links = min(source.devices, target.devices)
+        each = sizes.cached_elements * bytes_per_element(element_type(sizes.dtype))
+        last = len(hardware.kinds) - 1
+        node = min(level.span for level in hardware.levels)
+        tokens = 1024
+
+        def seconds(size: float) -> float:
+            return send_seconds(size, 0, last, hardware, min(links, node))
+
+        latency = seconds(0.0)
+        token_s = (seconds(each * tokens / links) - latency) / tokens
+        return CacheTransfer(latency, token_s)
+
+    def _verified(self, plan: ServicePlan, rate: float) -> LoadPoint | None:
+        """
+        Returns the highest load of a plan with all of its replicas, near an estimated
+        rate; None if the limits cannot be kept near it. Several replicas can do more
+        than one so many times: bursts are divided among them.
+        """
+        best: LoadPoint | None = None
+        for share in (1.0, 1.1, 1.2, 1.3):
+            point = self.load(plan, share * rate)
+            if not point.is_within:
+                break
+            best = point
+        for share in () if best is not None else (0.95, 0.9, 0.8, 0.65, 0.5):
+            point = self.load(plan, share * rate)
+            if point.is_within:
+                return point
+        return best
+
+    def _needed(
+        self, found: Sequence[Highest], best: LoadPoint | None
+    ) -> ServicePlan | None:
+        """Returns the plan with the fewest devices that sustains the rate."""
+        assert self.rate is not None
+        plans = [
+            ServicePlan(each.replica.pool(ceil(self.rate / each.rate)))
+            for each in found
+            if each.rate and self.options.placement != "disaggregated"
+        ]
+        if best is not None and best.plan.reading is not None:
+            times = self.rate / best.rate
+            reading, generating = best.plan.reading, best.plan.generating
+            plans.append(
+                ServicePlan(
+                    replace(generating, count=ceil(generating.count * times)),
+                    replace(reading, count=ceil(reading.count * times)),
+                )
+            )
+        plans.sort(key=lambda plan: (plan.devices, str(plan)))
+        needed = plans[0] if plans else None
+        # One replica's rate is a low estimate for each of several.
+        for plan in plans[:_VERIFIED]:
+            while plan.reading is None and plan.generating.count > 1:
+                pool = plan.generating
+                fewer = ServicePlan(replace(pool, count=pool.count - 1))
+                if not self.load(fewer, self.rate).is_within:
+                    break
+                plan = fewer
+            if needed is None or plan.devices < needed.devices:
+                needed = plan
+        return needed
+
+    def _error(self, best: LoadPoint) -> float:
+        """
+        Returns the largest relative error of step times of the best plan: one that
+        generates, and one that reads a prompt, between the simulated points, each beside
+        the simulation of the whole model.
+        """
+        sizes, shape = self.programs.sizes, best.plan.generating.shape
+        steps = self.simulator(shape.t, shape.e)
+        table = self._table(shape)
+        layers = Layers(sizes.layers - sizes.expert_layers, sizes.expert_layers)
+        batch = max(3 * best.metrics.largest_batch // (4 * shape.e), 1) * shape.e
+        context = max(3 * self.longest // 4, SHORT)
+        real = steps.simulated(batch, 1, context, layers, shape.p).seconds
+        errors = [table.step(batch, batch * context, 0, 0).latency_s / real - 1]
+        prompt = 3 * max(self.options.batched_tokens) // 4
+        real = steps.simulated(shape.e, prompt, 0, layers, shape.p).seconds
+        pairs = shape.e * causal_pairs(0, prompt)
+        found = table.step(0, 0, shape.e * prompt, pairs).latency_s
+        return max(map(abs, [*errors, found / real - 1]))
+
+
+def _powers(most: int) -> Iterator[int]:
+    """Yields the powers of two up to `most`."""
+    power = 1
+    while power <= most:
+        yield power
+        power *= 2

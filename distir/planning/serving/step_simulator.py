@@ -1,0 +1,353 @@
+"""Simulates steps of inference at a few points, for the step times of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil
+from typing import NamedTuple, Protocol
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp
+from distir.dialects.onnx_ops.values import bytes_per_element
+from distir.frontends.models.function_builder import element_type
+from distir.frontends.models.serving_step import (
+    CACHES,
+    DecoderSizes,
+    build_serving_step,
+)
+from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.costs.communication import send_seconds
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.profiles.files import load_profiles
+from distir.interpreters.simulator.reports.argument_layouts import argument_layouts
+from distir.planning.distribution.distribute import distribute
+from distir.planning.distribution.options import DistributionOptions
+from distir.planning.plans.programs import replace_cluster
+from distir.serving.step_times import StepTable, StepTime
+
+SHORT = 64
+"""The tokens in each cache of the decoding steps with short contexts."""
+
+BATCHES = (1, 4, 16, 64, 128, 256, 1024)
+"""The batches of decoding steps that are simulated."""
+
+PROMPTS = (16, 128, 512, 2048, 8192)
+"""The numbers of tokens of prompts that are simulated in a step."""
+
+_FEW = 2
+"""With expert parallelism, every second of these: there are many degrees to judge."""
+
+_PARTS = 4
+"""The shorter prompts beside one prompt of as many tokens, to tell its attention."""
+
+
+class Layers(NamedTuple):
+    """Numbers of layers: with an MLP, and with a mixture of experts."""
+
+    dense: int
+    mixed: int
+
+
+class StepPrograms(Protocol):
+    """The programs of the steps of one model."""
+
+    @property
+    def sizes(self) -> DecoderSizes:
+        """The sizes of the model."""
+        ...
+
+    def program(self, batch: int, new: int, cached: int, layers: Layers) -> ModuleOp:
+        """
+        Returns the sequential program of a step in which each of `batch` sequences has
+        `new` tokens behind `cached` tokens, of a model with `layers`.
+        """
+        ...
+
+    @property
+    def caches(self) -> Sequence[str]:
+        """The caches, each with the dimension of its heads: `NAME:DIM`."""
+        ...
+
+
+@dataclass(frozen=True)
+class BuiltSteps:
+    """The programs of a decoder of given sizes, from `build_serving_step`."""
+
+    sizes: DecoderSizes
+    caches: Sequence[str] = CACHES
+
+    def program(self, batch: int, new: int, cached: int, layers: Layers) -> ModuleOp:
+        """Returns the program of a step, see `StepPrograms`."""
+        return build_serving_step(self.sizes, batch, new, cached, layers=layers)
+
+
+class SimulatedStep(NamedTuple):
+    """
+    A simulated step: its seconds, and for the fullest device the bytes of parameters,
+    of caches and of everything at the peak.
+    """
+
+    seconds: float
+    parameters: int
+    caches: int
+    peak: int
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """
+    What a step takes: `fixed` seconds outside of the layers, and seconds in each layer,
+    `dense` or `mixed`.
+    """
+
+    fixed: float
+    dense: float
+    mixed: float
+
+    def layers(self, count: Layers) -> float:
+        """Returns the seconds of so many layers."""
+        return count.dense * self.dense + count.mixed * self.mixed
+
+
+@dataclass
+class StepSimulator:
+    """
+    Simulates steps of a model on replicas of `t` x `e` devices, and derives those of
+    pipelines: a stage takes the time of its layers, and stages send each other the
+    hidden states.
+
+    Layers of one kind cost the same, so that programs with one or two layers of each
+    tell the times of the whole model. `longest` is the longest context.
+    """
+
+    programs: StepPrograms
+    cluster: ClusterOp
+    profiles: Sequence[str]
+    t: int
+    e: int
+    longest: int
+    max_sequences: int
+    batched_tokens: int
+    simulations: int = 0
+    _known: dict[tuple[int, int, int, Layers], SimulatedStep] = field(
+        default_factory=dict[tuple[int, int, int, Layers], SimulatedStep]
+    )
+
+    @cached_property
+    def _base(self) -> Layers:
+        """The fewest layers with each kind that the model has."""
+        sizes = self.programs.sizes
+        dense = sizes.layers - sizes.expert_layers
+        return Layers(min(dense, 1), min(sizes.expert_layers, 1))
+
+    @cached_property
+    def _all(self) -> Layers:
+        sizes = self.programs.sizes
+        return Layers(sizes.layers - sizes.expert_layers, sizes.expert_layers)
+
+    def simulated(
+        self, batch: int, new: int, cached: int, layers: Layers, p: int = 1
+    ) -> SimulatedStep:
+        """
+        Distributes and simulates a step. Raises DistIRError if that is not possible.
+        """
+        key = (batch, new, cached, layers)
+        if p == 1 and key in self._known:
+            return self._known[key]
+        self.simulations += 1
+        module = self.programs.program(batch, new, cached, layers)
+        replace_cluster(module, self.cluster.clone())
+        shard = [f"{name}=t" for name in self.programs.caches]
+        distribute(
+            module,
+            DistributionOptions(
+                t=self.t,
+                e=self.e,
+                p=p,
+                stages=("uniform",) if p > 1 else (),
+                shard=tuple(shard) if cached and self.t > 1 else (),
+            ),
+        )
+        simulation = simulate(module, profiles=tuple(self.profiles))
+        parameters = caches = 0
+        for entry in argument_layouts(module):
+            size = entry.local_bytes * len(entry.names)
+            if entry.role == "parameter":
+                parameters += size
+            elif len(entry.shape) > 2:
+                caches += size
+        found = SimulatedStep(
+            simulation.step_time_s,
+            parameters,
+            caches,
+            max(simulation.peak_memory_bytes),
+        )
+        if p == 1:
+            self._known[key] = found
+        return found
+
+    def _costs(self, batch: int, new: int, cached: int) -> LayerCosts:
+        """Returns the costs of a step, from programs with one and two layers."""
+        base = self._base
+        first = self.simulated(batch, new, cached, base).seconds
+        dense = mixed = 0.0
+        if base.dense:
+            more = Layers(base.dense + 1, base.mixed)
+            dense = self.simulated(batch, new, cached, more).seconds - first
+        if base.mixed:
+            more = Layers(base.dense, base.mixed + 1)
+            mixed = self.simulated(batch, new, cached, more).seconds - first
+        return LayerCosts(first - base.dense * dense - base.mixed * mixed, dense, mixed)
+
+    def table(self, p: int) -> StepTable:
+        """
+        Returns the step times of a pipeline of `p` stages, each of `t` x `e` devices.
+        """
+        every = _FEW if self.e > 1 else 1
+        batches = [self.e * b for b in BATCHES[::every] if b < self.max_sequences]
+        batches.append(self.e * self.max_sequences)
+        prompts = [n for n in PROMPTS[::every] if n < self.batched_tokens]
+        prompts.append(self.batched_tokens)
+        contexts = [SHORT, max(self.longest, 2 * SHORT)]
+        rows = list[list[StepTime]]()
+        for batch in batches:
+            cost = self._costs(batch, 1, SHORT)
+            rows.append(
+                [
+                    self._staged(cost, batch, p, self._attention(batch, context))
+                    for context in contexts
+                ]
+            )
+        pair_s = self._pair_seconds(prompts[-1])
+        read = list[tuple[int, StepTime]]()
+        for new in prompts:
+            cost = self._costs(self.e, new, 0)
+            pairs = self.e * new * (new + 1) // 2
+            read.append(
+                (self.e * new, self._staged(cost, self.e * new, p, -pairs * pair_s))
+            )
+        share = self._share(p)
+        return StepTable(
+            batches, contexts, rows, read, StepTime(pair_s, pair_s * share)
+        )
+
+    def _attention(self, batch: int, context: int) -> float:
+        """
+        Returns the seconds, in all layers, by which contexts of `context` tokens take
+        longer than short ones.
+        """
+        base = self._base
+        short, own = (
+            self.simulated(batch, 1, cached, base).seconds
+            for cached in (SHORT, context)
+        )
+        return (own - short) / sum(base) * self.programs.sizes.layers
+
+    def _pair_seconds(self, new: int) -> float:
+        """
+        Returns the seconds of attention, in all layers, for a pair of tokens of a
+        prompt: one prompt of `new` tokens takes longer than several of as many tokens
+        in all. A replica's devices of an expert-parallel group share the pairs.
+        """
+        if new < 2 * _PARTS:
+            return 0.0
+        part = new // _PARTS
+        base = self._base
+        whole = self.simulated(self.e, part * _PARTS, 0, base).seconds
+        parts = self.simulated(self.e * _PARTS, part, 0, base).seconds
+        total = part * _PARTS
+        pairs = self.e * (total * (total + 1) - _PARTS * part * (part + 1)) / 2
+        seconds = max(whole - parts, 0.0) / sum(base) * self.programs.sizes.layers
+        return seconds / pairs
+
+    def _share(self, p: int) -> float:
+        """Returns the largest share of the layers that one of `p` stages has."""
+        layers = self.programs.sizes.layers
+        return ceil(layers / p) / layers
+
+    def _staged(self, cost: LayerCosts, tokens: int, p: int, others: float) -> StepTime:
+        """
+        Returns the time of a step with `tokens` new tokens in `p` stages; `others` are
+        seconds in the layers besides those of `cost`.
+        """
+        layers = max(cost.layers(self._all) + others, 0.0)
+        whole = layers + cost.fixed
+        if p == 1:
+            return StepTime(whole, whole)
+        latency = whole + self._sends(tokens, p)
+        return StepTime(latency, layers * self._share(p) + cost.fixed)
+
+    def _sends(self, tokens: int, p: int) -> float:
+        """
+        Returns the seconds to send the hidden states of `tokens` tokens from each of
+        `p` stages to the next one. All devices of a stage send their parts at once.
+        """
+        sizes, group = self.programs.sizes, self.t * self.e
+        size = tokens * sizes.d_model * bytes_per_element(element_type(sizes.dtype))
+        return sum(
+            send_seconds(
+                size / self.e, i * group, (i + 1) * group, self.hardware, group
+            )
+            for i in range(p - 1)
+        )
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """The cluster with its profiles."""
+        return Hardware.of(self.cluster, load_profiles(self.profiles, self.cluster))
+
+    def memory(self, p: int) -> ReplicaMemory:
+        """Returns the memory of a pipeline of `p` stages."""
+        base, sizes = self._base, self.programs.sizes
+        prompt = self.batched_tokens
+        first = self.simulated(self.e, prompt, 0, base)
+        parameters = float(first.parameters)
+        for kind in range(2):
+            if not base[kind]:
+                continue
+            more = Layers(*(n + (i == kind) for i, n in enumerate(base)))
+            each = self.simulated(self.e, prompt, 0, more).parameters - first.parameters
+            count = ceil(self._all[kind] * self._share(p))
+            parameters += each * (count - base[kind])
+        batch = self.e
+        held = self.simulated(batch, 1, SHORT, base).caches
+        token = held / (SHORT * sum(base)) * ceil(sizes.layers / p)
+        # The keys and values of the prompt are results of the step, and in the cache.
+        activations = first.peak - first.parameters - prompt * held / SHORT
+        kind = next(iter(self.hardware.distinct_kinds([0])))
+        return ReplicaMemory(
+            kind.memory, round(parameters), max(round(activations), 0), token, self.e
+        )
+
+
+@dataclass(frozen=True)
+class ReplicaMemory:
+    """
+    The memory of a replica's device, in bytes: all of it, its part of the parameters,
+    the most that a step needs besides, and its part of a token in the cache. The
+    sequences are divided among `parts` devices.
+    """
+
+    device: int
+    parameters: int
+    activations: int
+    token: float
+    parts: int
+
+    def cache_tokens(self, share: float) -> int:
+        """
+        Returns the tokens that fit into the caches of a replica if these may take the
+        given share of the memory that parameters and steps leave.
+        """
+        left = share * (self.device - self.parameters - self.activations)
+        return max(int(left / self.token), 0) * self.parts
+
+    def static_share(self, tokens: int) -> float:
+        """
+        Returns the share of a device's memory that parameters and the caches of
+        `tokens` tokens of a replica take.
+        """
+        return (self.parameters + self.token * tokens / self.parts) / self.device

@@ -1,0 +1,291 @@
+"""One replica of a model: it batches requests continuously, step by step."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from distir.serving.requests import TokenRequest
+from distir.serving.step_times import StepTimes, causal_pairs
+
+Admission = Literal["preempt", "reserve"]
+
+
+@dataclass(frozen=True)
+class ReplicaLimits:
+    """
+    The limits of a replica.
+
+    - `cache_tokens`: the tokens whose keys and values fit into the cache of a replica;
+    - `max_sequences`: the most sequences in progress at the same time;
+    - `batched_tokens`: the most tokens in a step; longer prompts are read in chunks;
+    - `lanes`: the steps in progress at the same time, one for each stage of a pipeline;
+    - `admission`: `preempt` admits a request as soon as its prompt fits, and preempts
+      the last admitted request where the cache is full later, to compute it again;
+      `reserve` admits a request when all of its tokens will fit.
+    """
+
+    cache_tokens: int
+    max_sequences: int
+    batched_tokens: int
+    lanes: int = 1
+    admission: Admission = "preempt"
+
+
+@dataclass
+class Progress:
+    """
+    The state of a request in a replica: the index of the `request`, what is to be read
+    before it goes on (`to_read` of `length` tokens), what is still to be generated, and
+    the seconds of its first token and of its end.
+    """
+
+    index: int
+    request: TokenRequest
+    length: int
+    to_read: int
+    left: int
+    first_s: float = -1.0
+    end_s: float = -1.0
+    done_round: int = -1
+    """The round of its lane in which it gets its last token, while it decodes."""
+
+
+@dataclass
+class Lane:
+    """
+    The sequences that go through the steps of a replica together. Without a pipeline
+    there is one lane.
+
+    `decoding` holds the sequences that get a token in each round, in order of
+    admission, and `context` the tokens in their caches. `ends` has the sequences by the
+    round in which they are finished. `reading` are admitted sequences whose prompts are
+    not read yet. `chunks` are those of the step in progress.
+    """
+
+    decoding: dict[int, Progress] = field(default_factory=dict[int, Progress])
+    reading: deque[Progress] = field(default_factory=deque[Progress])
+    ends: dict[int, list[Progress]] = field(default_factory=dict[int, list[Progress]])
+    chunks: list[tuple[Progress, int]] = field(
+        default_factory=list[tuple[Progress, int]]
+    )
+    context: int = 0
+    round: int = 0
+    counted: int = 0
+    """The sequences that get a token from each of the steps in progress."""
+    rounds: int = 1
+    """The steps in progress: more than one if nothing can happen between them."""
+    is_busy: bool = False
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences in progress."""
+        return len(self.decoding) + len(self.reading)
+
+
+class Replica:
+    """
+    A replica that serves requests. The caller owns the clock: `push` adds a request,
+    `begin` begins a step of a lane, and `finish` ends it and returns the requests that
+    are done.
+    """
+
+    def __init__(self, times: StepTimes, limits: ReplicaLimits):
+        self.times, self.limits = times, limits
+        self.lanes = [Lane() for _ in range(limits.lanes)]
+        self.waiting: deque[Progress] = deque()
+        self.used = 0
+        """Tokens in the cache, with those that prompts being read will take."""
+        self.promised = 0
+        """Tokens that admitted requests will take in all, where they are reserved."""
+        self.free_at = 0.0
+        """The second at which the first stage of a pipeline is free."""
+        self.outstanding = 0
+        self.preemptions = 0
+        self.most_used = 0
+        self.steps = 0
+        self.largest_batch = 0
+
+    def push(self, index: int, request: TokenRequest) -> None:
+        """Adds a request that has arrived."""
+        self.outstanding += 1
+        to_read = request.prompt - request.cached
+        self.waiting.append(
+            Progress(index, request, request.prompt, to_read, request.generate)
+        )
+
+    def begin(self, lane: Lane, now: float, until: float) -> float | None:
+        """
+        Begins a step of `lane` at second `now`, or when the first stage is free.
+        Returns the second at which the step ends, or None if there is nothing to do. If
+        only tokens are generated, further steps follow at once: until a sequence is
+        finished, the cache is full, or second `until`, when the next request arrives.
+        """
+        is_short = self._make_room(lane)
+        lane.chunks = []
+        room = self.limits.batched_tokens - len(lane.decoding)
+        for progress in lane.reading:
+            if room <= 0:
+                break
+            room -= self._read(lane, progress, room)
+        while self.waiting and not is_short and self._may_admit(lane, room):
+            progress = self.waiting.popleft()
+            self.used += progress.length
+            self.promised += progress.length + progress.left
+            if progress.to_read:
+                lane.reading.append(progress)
+                room -= self._read(lane, progress, room)
+            else:
+                self._decode(lane, progress)
+                room -= 1
+        self.most_used = max(self.most_used, self.used)
+        decoding, new = len(lane.decoding), sum(count for _, count in lane.chunks)
+        if not decoding and not new:
+            return None
+        pairs = sum(
+            causal_pairs(progress.length - progress.to_read, count)
+            for progress, count in lane.chunks
+        )
+        step = self.times.step(decoding, lane.context, new, pairs)
+        start = max(now, self.free_at)
+        self.free_at = start + step.busy_s
+        end = start + step.latency_s
+        rounds = 1
+        if not new and not is_short and len(self.lanes) == 1:
+            # Who waits now waits until a sequence is finished: the cache only fills.
+            most = (self.limits.cache_tokens - self.used) // decoding
+            most = max(min(most, min(lane.ends) - lane.round), 1)
+            rounds, seconds = self._rounds(lane, most, until - start)
+            end = start + seconds
+            self.free_at = end
+        lane.is_busy, lane.counted, lane.rounds = True, decoding, rounds
+        self.steps += rounds
+        self.largest_batch = max(self.largest_batch, decoding)
+        return end
+
+    def finish(self, lane: Lane, now: float) -> list[Progress]:
+        """Ends the steps of `lane` at second `now`. Returns the finished requests."""
+        lane.is_busy = False
+        done = list[Progress]()
+        if lane.counted:
+            # One token for each, which is in the cache when the next step reads it.
+            lane.round += lane.rounds
+            lane.context += lane.rounds * lane.counted
+            self.used += lane.rounds * lane.counted
+            for progress in lane.ends.pop(lane.round, ()):
+                is_here = lane.decoding.get(progress.index) is progress
+                if is_here and progress.done_round == lane.round:
+                    progress.length += self._generated(lane, progress)
+                    progress.left = 0
+                    lane.context -= progress.length
+                    del lane.decoding[progress.index]
+                    done.append(progress)
+        for progress, count in lane.chunks:
+            progress.to_read -= count
+            if not progress.to_read:
+                lane.reading.remove(progress)
+                if progress.first_s < 0:
+                    progress.first_s = now
+                progress.left -= 1
+                progress.length += 1
+                self.used += 1
+                if progress.left:
+                    self._decode(lane, progress)
+                else:
+                    done.append(progress)
+        self.most_used = max(self.most_used, self.used)
+        for progress in done:
+            progress.end_s = now
+            self.used -= progress.length
+            self.promised -= progress.length
+            self.outstanding -= 1
+        return done
+
+    def _rounds(self, lane: Lane, most: int, room: float) -> tuple[int, float]:
+        """
+        Returns the number of steps that follow each other at once, `most` at most, and
+        their seconds: as many as begin within `room` seconds.
+        """
+        decoding, context = len(lane.decoding), lane.context
+
+        def seconds(count: int) -> float:
+            return self.times.rounds(decoding, context, count)
+
+        whole = seconds(most)
+        if most == 1 or whole <= room:
+            return most, whole
+        low, high = 0, most  # `low` steps end within the room, `high` do not.
+        while high - low > 1:
+            middle = (low + high) // 2
+            if seconds(middle) <= room:
+                low = middle
+            else:
+                high = middle
+        return high, seconds(high)
+
+    def _generated(self, lane: Lane, progress: Progress) -> int:
+        """Returns the tokens that a sequence got since it began to decode here."""
+        return progress.left - (progress.done_round - lane.round)
+
+    def _decode(self, lane: Lane, progress: Progress) -> None:
+        """Lets a sequence, whose prompt is in the cache, get tokens from now on."""
+        progress.done_round = lane.round + progress.left
+        lane.decoding[progress.index] = progress
+        lane.ends.setdefault(progress.done_round, []).append(progress)
+        lane.context += progress.length
+
+    def _read(self, lane: Lane, progress: Progress, room: int) -> int:
+        """
+        Puts the next chunk of a prompt into the step, `room` tokens at most. Returns
+        its number of tokens.
+        """
+        count = min(progress.to_read, room)
+        lane.chunks.append((progress, count))
+        return count
+
+    def _may_admit(self, lane: Lane, room: int) -> bool:
+        """Whether the first waiting request may join `lane` in this step."""
+        limits, first = self.limits, self.waiting[0]
+        running = sum(each.sequences for each in self.lanes)
+        if room <= 0 or running >= limits.max_sequences:
+            return False
+        if limits.lanes > 1:
+            share = -(-(running + len(self.waiting)) // limits.lanes)
+            if lane.sequences >= share:
+                return False
+        if limits.admission == "reserve":
+            return self.promised + first.length + first.left <= limits.cache_tokens
+        # Every sequence may get one more token in its step.
+        return self.used + first.length + running + 1 <= limits.cache_tokens
+
+    def _make_room(self, lane: Lane) -> bool:
+        """
+        Preempts the last admitted sequences of a lane until every sequence, those of
+        other lanes included, has room for one more token. Returns whether it had to.
+        """
+        is_short = False
+        while lane.sequences:
+            running = sum(each.sequences for each in self.lanes)
+            if self.used + running <= self.limits.cache_tokens or running == 1:
+                break
+            self._preempt(lane)
+            is_short = True
+        return is_short
+
+    def _preempt(self, lane: Lane) -> None:
+        """Takes the last admitted sequence out of a lane; it is to be read again."""
+        if lane.reading:
+            progress = lane.reading.pop()
+        else:
+            progress = lane.decoding.pop(next(reversed(lane.decoding)))
+            got = self._generated(lane, progress)
+            progress.length += got
+            progress.left -= got
+            lane.context -= progress.length
+        self.preemptions += 1
+        self.used -= progress.length
+        self.promised -= progress.length + progress.left
+        progress.done_round = -1
+        progress.to_read = progress.length
+        self.waiting.appendleft(progress)

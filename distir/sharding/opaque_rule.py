@@ -1,0 +1,171 @@
+"""
+Sharding rules of opaque modules, as text.
+
+    [b@e, s, 64], [x@e, 64, f] -> [b@e, s, 64] keep f
+
+is the rule of a kernel (`distir.sharding.kernel_rule`) in which a dimension may name
+mesh axes. A module with such axes communicates over them by itself. Its tensors are
+split over these axes as the rule says, and not at all where the rule does not name
+them. All other axes may split the factors that the rule does not keep.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from distir.errors import DistIRError
+from distir.sharding.kernel_rule import KernelRule, parse_rule
+from distir.sharding.rule import AxisDims, Rule
+
+_TENSOR = re.compile(r"\[([^\[\]]*)\]")
+_AXES = re.compile(r"@\s*([A-Za-z_]\w*)", re.ASCII)
+
+Placed = tuple[tuple[str, int], ...]
+"""The axes that a tensor is split over by declaration, each with the dimension."""
+
+
+@dataclass(frozen=True)
+class OpaqueRule:
+    """
+    The sharding rule of an opaque module.
+
+    - `factors`: the rule for the axes over which the module does not communicate;
+    - `operands`, `results`: for each tensor, the axes over which the module
+      communicates and that split the tensor, with the dimension that each splits.
+    """
+
+    factors: KernelRule
+    operands: tuple[Placed, ...]
+    results: tuple[Placed, ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes over which the module communicates by itself."""
+        tensors = (*self.operands, *self.results)
+        return tuple(dict.fromkeys(axis for own in tensors for axis, _ in own))
+
+    def __str__(self) -> str:
+        plain, _, kept = str(self.factors).partition(" keep ")
+        before, after = plain.split(" -> ")
+        sides = (
+            _with_axes(text, own)
+            for text, own in ((before, self.operands), (after, self.results))
+        )
+        return " -> ".join(sides) + (f" keep {kept}" if kept else "")
+
+    def rule(
+        self,
+        operands: Sequence[Sequence[int]],
+        results: Sequence[Sequence[int]],
+        flops: str = "",
+        *,
+        is_gradient: bool = False,
+    ) -> Rule:
+        """
+        Returns the rule for tensors of the given shapes, with `flops` operations (a sum
+        of products of factors). In the rule of a gradient, a result that an axis of the
+        module does not split is a sum over the axis. Raises DistIRError if the shapes
+        do not fit.
+        """
+        found = self.factors.rule(operands, results, flops)
+        by_itself = tuple(
+            AxisDims(
+                axis,
+                tuple(dict(own).get(axis) for own in self.operands),
+                tuple(dict(own).get(axis) for own in self.results),
+                frozenset(
+                    i
+                    for i, own in enumerate(self.results)
+                    if is_gradient and axis not in dict(own)
+                ),
+            )
+            for axis in self.axes
+        )
+        return found.with_axes(by_itself)
+
+    def gradient(self, given: Iterable[int], wanted: Iterable[int]) -> OpaqueRule:
+        """
+        Returns the rule of the gradient: its operands are the gradients of the results
+        `given` and then the operands of the module; its results are the gradients of
+        the operands `wanted`. Over an axis that the module communicates over, the gradient
+        of an operand that the axis does not split is a sum over the axis.
+        """
+        given, wanted = tuple(given), tuple(wanted)
+        factors = KernelRule(
+            (*(self.factors.results[i] for i in given), *self.factors.operands),
+            tuple(self.factors.operands[i] for i in wanted),
+            self.factors.kept,
+        )
+        return OpaqueRule(
+            factors,
+            (*(self.results[i] for i in given), *self.operands),
+            tuple(self.operands[i] for i in wanted),
+        )
+
+
+def _with_axes(text: str, placed: Sequence[Placed]) -> str:
+    tensors = _TENSOR.findall(text)
+    shown: list[str] = []
+    for tensor, own in zip(tensors, placed, strict=True):
+        dims = tensor.split(", ") if tensor else []
+        for axis, dim in own:
+            dims[dim] += f"@{axis}"
+        shown.append(f"[{', '.join(dims)}]")
+    return ", ".join(shown)
+
+
+@lru_cache(maxsize=256)
+def parse_opaque_rule(text: str) -> OpaqueRule:
+    """
+    Parses the text of the sharding rule of an opaque module. Raises DistIRError if it
+    is malformed.
+    """
+    factors = parse_rule(_AXES.sub("", text))
+    sides = text.partition(" keep ")[0].split("->")
+    operands, results = (
+        tuple(_placed(match.group(1), text) for match in _TENSOR.finditer(side))
+        for side in sides
+    )
+    return OpaqueRule(factors, operands, results)
+
+
+def _placed(tensor: str, rule: str) -> Placed:
+    found: dict[str, int] = {}
+    for dim, text in enumerate(tensor.split(",") if tensor.strip() else []):
+        for axis in _AXES.findall(text):
+            if axis in found:
+                raise DistIRError(
+                    f"rule {rule!r}: axis {axis!r} splits two dimensions of [{tensor}]; an "
+                    f"axis splits one dimension of a tensor"
+                )
+            found[axis] = dim
+    return tuple(found.items())
+
+
+_GROUP = re.compile(r"\(([^()]*)\)")
+
+
+def in_brackets(text: str) -> str:
+    """
+    Returns the tensors of a rule in the notation with brackets. Without them, tensors
+    are separated by commas and dimensions by spaces, and several factors of one
+    dimension are in parentheses: `b s (h 64), s -> b s` is `[b, s, h 64], [s] -> [b,
+    s]`.
+    """
+    if "[" in text:
+        return text.strip()
+    body, keep, kept = text.partition(" keep ")
+    sides = (
+        ", ".join(f"[{_dims(tensor)}]" for tensor in side.split(","))
+        for side in body.split("->")
+    )
+    return " -> ".join(sides) + (f"{keep}{kept}" if keep else "")
+
+
+def _dims(tensor: str) -> str:
+    grouped = _GROUP.sub(lambda m: "\0".join(m.group(1).split()), tensor)
+    joined = re.sub(r"\s*@\s*", "@", grouped)
+    return ", ".join(part.replace("\0", " ") for part in joined.split())

@@ -1,0 +1,27 @@
+"""Writes the plan of a service as the flags of an engine, for `distir export`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from distir.errors import DistIRError
+from distir.exports.engines import engine_script, read_settings
+from distir.system.output_files import write_text
+
+
+def write_engine(arguments: Namespace) -> None:
+    """
+    Writes the plan in `arguments.source` as a script that starts the engine
+    `arguments.to`. Raises DistIRError.
+    """
+    output: Path = arguments.output
+    if output.suffix != ".sh":
+        raise DistIRError(f"cannot write {output}: its name has to end in .sh")
+    if arguments.program is not None:
+        raise DistIRError(f"--to {arguments.to} needs no --program; leave it out")
+    text = engine_script(arguments.to, read_settings(arguments.source))
+    try:
+        write_text(output, text)
+    except OSError as error:
+        raise DistIRError(f"cannot write {output}: {error.strerror}") from error

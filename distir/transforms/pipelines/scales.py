@@ -1,0 +1,52 @@
+"""
+Scales of 8-bit floats in programs over micro-batches. The scale of a tensor comes from
+its largest magnitude; any scale gives the same product up to rounding, if what was
+rounded with it is divided by it. So each micro-batch has the scales of its own tensors,
+as with the current scaling of NVIDIA's Transformer Engine, and none waits for others.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import SSAValue
+from xdsl.rewriter import Rewriter
+
+from distir.dialects.dist import ReshardOp, layout_of, with_layout
+from distir.dialects.train_ops.float8 import Float8ScaleOp
+from distir.program import reachable_functions
+from distir.sharding.mesh import TIME_AXIS
+from distir.sharding.placement import PartialPlacement
+from distir.transforms.pipelines.over_time import over_time
+
+
+def scale_micro_batches(module: ModuleOp) -> None:
+    """
+    Gives each micro-batch its own scales of 8-bit floats, in place: the smallest scale
+    over all micro-batches is no longer taken.
+    """
+    for function in reachable_functions(module):
+        for op in list(function.body.block.ops):
+            if isinstance(op, Float8ScaleOp):
+                _leave(op.scale)
+
+
+def _leave(value: SSAValue) -> None:
+    """
+    Makes a value that is partial over micro-batches one of each micro-batch, and also
+    what is resharded from it.
+    """
+    layout, type_ = layout_of(value), value.type
+    is_partial = isinstance(over_time(value), PartialPlacement)
+    if layout is None or not is_partial or not isinstance(type_, TensorType):
+        return
+    own = with_layout(type_, layout.without_partial([TIME_AXIS]))
+    value = Rewriter.replace_value_with_new_type(value, own)
+    for use in list(value.uses):
+        op = use.operation
+        if not isinstance(op, ReshardOp):
+            continue
+        if op.result.type == value.type:
+            op.result.replace_all_uses_with(value)
+            Rewriter.erase_op(op)
+        else:
+            _leave(op.result)

@@ -1,0 +1,142 @@
+"""Published configurations of each system, read and written again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distir.exports.systems.files import json_text, nested, toml_text, yaml_text
+from distir.exports.systems.plan_file import grid_plan
+from distir.exports.systems.registry import READABLE, SYSTEMS
+from distir.exports.systems.system import Read
+
+PUBLISHED = Path(__file__).parent / "published"
+
+LLAMA: Mapping[str, Any] = dict(
+    layers=32, d_model=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, seq=2048,
+    positions=4096, mlp="swiglu", norm="rms", position="rotary", bias=False, tied=False,
+)  # fmt: skip
+"""The model of systems whose files have none."""
+
+
+def rows(system: str) -> list[dict[str, Any]]:
+    return json.loads((PUBLISHED / f"{system}.json").read_text("utf-8"))["rows"]
+
+
+def script(row: Mapping[str, Any]) -> str:
+    """A script with variables, arrays and continued lines that has a row's arguments."""
+    arguments = [
+        f"--{name}" if value is True else f"--{name} {value}"
+        for name, value in row["arguments"].items()
+    ]
+    half = len(arguments) // 2
+    array = "\n".join(f"    {text}" for text in arguments[:half])
+    text = " \\\n    ".join(arguments[half:])
+    launch = (
+        "--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --node_rank ${RANK:-0} "
+        "--master_addr $MASTER_ADDR"
+    )
+    return (
+        f"#!/bin/bash\nGPUS_PER_NODE={row['per_node']}\nNNODES={row['nodes']}\n"
+        f"WORLD_SIZE=$(($GPUS_PER_NODE*$NNODES))\n"
+        f'DISTRIBUTED_ARGS="{launch}"\n'
+        f"MODEL_ARGS=(\n{array}  # a comment\n)\n"
+        f'OTHERS="{text}"\n'
+        f"{row['launcher']} $DISTRIBUTED_ARGS pretrain_gpt.py \\\n"
+        f"    ${{MODEL_ARGS[@]}} $OTHERS 2>&1 | tee log_$WORLD_SIZE\n"
+    )
+
+
+def text_of(system: str, row: Mapping[str, Any]) -> str:
+    if system == "megatron":
+        return script(row)
+    options = row["options"]
+    if system == "torchtitan":
+        return toml_text(options)
+    return json_text(options) if system == "deepspeed" else yaml_text(options)
+
+
+def read(system: str, row: Mapping[str, Any], text: str) -> Read:
+    suffix = (*SYSTEMS[system].suffixes, ".sh")[0]
+    document = SYSTEMS[system].parse(text, f"published{suffix}", row.get("given", {}))
+    more: dict[str, Any] = {"devices": row.get("devices", 0)}
+    if system in ("deepspeed", "accelerate"):
+        more |= LLAMA
+    if system == "accelerate":
+        more["micro_batch"] = 2
+    if system == "nemo":
+        more["vocab"] = 32000
+    return SYSTEMS[system].read(document, more)
+
+
+def cases() -> Iterator[Any]:
+    for system in READABLE:
+        for row in rows(system):
+            yield pytest.param(system, row, id=f"{system}: {row['name']}")
+
+
+@pytest.mark.parametrize("system", READABLE)
+def test_twelve_of_each(system: str):
+    assert len(rows(system)) >= 12
+    assert all(row["source"] for row in rows(system))
+
+
+@pytest.mark.parametrize(("system", "row"), list(cases()))
+def test_round_trip(system: str, row: Mapping[str, Any]):
+    """What is written says the same settings, and keeps all other options."""
+    own = SYSTEMS[system]
+    first = read(system, row, text_of(system, row))
+    values, _ = own.write(first.settings, first.kept, first.said)
+    text = own.render(values, first.settings, first.launch)
+    again = read(system, row, text)
+    assert again.settings == first.settings
+    kept = {n: v for n, v in first.kept.items() if v not in (None, [], {})}
+    for name in own.derived(first.settings):
+        kept.pop(name, None)
+    assert {n: str(again.kept.get(n)) for n in kept} == {
+        n: str(v) for n, v in kept.items()
+    }
+    assert not first.unknown
+    grid_plan(first.settings)  # a plan
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(r, id=r["name"]) for r in rows("megatron")]
+)
+def test_megatron_flags_return(row: Mapping[str, Any]):
+    """Each flag of a published script comes back with its value, or is its default."""
+    own = SYSTEMS["megatron"]
+    first = read("megatron", row, script(row))
+    values, _ = own.write(first.settings, first.kept, first.said)
+    named = own.table.named()
+    for name, value in row["arguments"].items():
+        if name in values:
+            given, back = str(value), str(values[name])
+            assert given == back or float(given) == float(back), name
+        else:
+            default = named[name].default
+            read_value = named[name].read(value, name)
+            assert read_value in (default, getattr(first.settings, named[name].fact))
+
+
+@pytest.mark.parametrize("system", READABLE)
+def test_a_changed_degree_changes_the_options(system: str):
+    from dataclasses import replace
+
+    row = next(r for r in rows(system) if r["name"] not in ("single_gpu",))
+    first = read(system, row, text_of(system, row))
+    s = first.settings
+    wider = replace(s, t=2 * s.t, devices=2 * s.devices)
+    own = SYSTEMS[system]
+    before, _ = own.write(s, first.kept, first.said)
+    after, _ = own.write(wider, first.kept, first.said)
+    key = next((r.key for r in own.table.rows if r.fact == "t"), None)
+    if key is None:
+        key = "parallelism_config.parallelism_config_tp_size"
+    assert after[key] == wider.t
+    assert before.get(key, 1) == s.t
+    nested({name: value for name, value in after.items()})

@@ -1,0 +1,162 @@
+"""Plans of services: step times from programs, and the search over replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+from itertools import pairwise
+from math import inf
+
+import pytest
+
+from distir.errors import DistIRError
+from distir.frontends.models.basic import build_gpt, build_moe
+from distir.frontends.models.llama import build_llama
+from distir.frontends.models.serving_step import DecoderSizes, build_serving_step
+from distir.hardware import load_cluster
+from distir.interpreters.simulator import simulate
+from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.planning.serving.model_sizes import served_model
+from distir.planning.serving.options import ServiceOptions
+from distir.planning.serving.plans import LatencyLimits, latency_front
+from distir.planning.serving.search import ServiceResult, ServiceSearch
+from distir.planning.serving.step_simulator import BuiltSteps, Layers, StepSimulator
+from distir.serving.requests import poisson_workload
+
+SMALL = DecoderSizes(6, 1024, 8, 4, 128, 2816, 32000, "bf16")
+MIXED = replace(
+    SMALL, expert_layers=4, experts=8, choices=2, expert_ffn=512, shared_ffn=256
+)
+
+
+def steps(sizes: DecoderSizes, t: int = 1, e: int = 1) -> StepSimulator:
+    cluster = load_cluster("dgx-h100", 8)
+    return StepSimulator(
+        BuiltSteps(sizes), cluster, ("H100-serving",), t, e, 2048, 64, 512
+    )
+
+
+def test_sizes_are_read_from_programs() -> None:
+    gpt = served_model(build_gpt(3, 64, 4, 100, 2, 16), "gpt")
+    assert (gpt.sizes.ffn, gpt.sizes.gated, gpt.sizes.tied) == (256, False, True)
+    assert (gpt.most_tokens, gpt.limit) == (16, "its table of positions")
+    with pytest.raises(
+        DistIRError, match=r"17 tokens, .* its table of positions has 16"
+    ):
+        gpt.check(17)
+    llama = served_model(build_llama(3, 64, 4, 100, 2, 16, "bf16", kv_heads=2), "llama")
+    assert llama.sizes == DecoderSizes(3, 64, 4, 2, 16, 256, 100, "bf16")
+    assert llama.most_tokens is None
+    moe = served_model(build_moe(4, 64, 4, 8, 100, 2, 16), "moe").sizes
+    assert (moe.layers, moe.expert_layers, moe.experts, moe.choices) == (4, 2, 8, 2)
+    assert moe.expert_ffn == 256
+
+
+def test_sizes_are_read_from_the_program_of_a_step() -> None:
+    for sizes in (SMALL, MIXED):
+        assert served_model(build_serving_step(sizes, 2, 1, 16), "step").sizes == sizes
+
+
+def test_a_program_without_attention_is_refused() -> None:
+    module = build_gpt(1, 64, 4, 100, 2, 16, fused_attention=False)
+    with pytest.raises(DistIRError, match="no op of attention"):
+        served_model(module, "gpt")
+
+
+def test_the_parameters_of_published_models_are_counted() -> None:
+    llama = DecoderSizes(80, 8192, 64, 8, 128, 28672, 128256, "bf16")
+    assert llama.parameters / 1e9 == pytest.approx(70.55, abs=0.01)
+    assert llama.cached_elements * 2 == 327_680
+
+
+def test_a_step_of_a_mixture_verifies_when_distributed() -> None:
+    from xdsl.context import Context
+
+    from distir.passes.distribute import DistributePass
+    from distir.planning.plans.programs import replace_cluster
+
+    for new, cached in ((1, 64), (32, 0)):
+        module = build_serving_step(MIXED, 4, new, cached, layers=(1, 1))
+        replace_cluster(module, load_cluster("dgx-h100", 8))
+        DistributePass(t=2, e=4).apply(Context(), module)
+        VerifyDistributionPass().apply(Context(), module)
+        assert simulate(module).step_time_s > 0
+
+
+def test_one_and_two_layers_tell_the_times_of_all() -> None:
+    for sizes, own in ((SMALL, steps(SMALL, 2)), (MIXED, steps(MIXED, 2))):
+        layers = Layers(sizes.layers - sizes.expert_layers, sizes.expert_layers)
+        real = own.simulated(16, 1, 2048, layers).seconds
+        found = own.table(1).step(16, 16 * 2048, 0, 0).latency_s
+        assert found == pytest.approx(real, rel=0.01)
+
+
+def test_a_pipeline_is_as_long_and_its_stages_are_shorter() -> None:
+    own = steps(SMALL)
+    whole, staged = (own.table(p).step(16, 16 * 500, 0, 0) for p in (1, 2))
+    assert staged.latency_s > whole.latency_s
+    assert staged.busy_s < 0.75 * whole.latency_s
+
+
+def test_memory_counts_parameters_and_caches() -> None:
+    memory = steps(SMALL, 2).memory(1)
+    assert memory.parameters >= SMALL.parameters  # 2 bytes each on 2 devices
+    assert memory.token == SMALL.cached_elements  # 2 bytes each on 2 devices
+    free = memory.device - memory.parameters - memory.activations
+    assert memory.cache_tokens(0.5) == int(0.5 * free / memory.token)
+
+
+@cache
+def found(placement: str = "both") -> ServiceResult:
+    options = ServiceOptions(
+        placement=placement, requests=100, max_sequences=64, batched_tokens=(512,)
+    )
+    search = ServiceSearch(
+        *(BuiltSteps(SMALL), load_cluster("dgx-h100", 8), ("H100-serving",), 2),
+        partial(poisson_workload, prompt=500, generate=50),
+        *(100.0, LatencyLimits(0.2, 0.01, 90), options),
+    )
+    return search.run()
+
+
+def test_the_best_plan_keeps_the_limits() -> None:
+    result = found("aggregated")
+    best = result.best
+    assert best is not None and best.plan.devices <= 2
+    assert best.ttft_s <= 0.2 and best.tpot_s <= 0.01
+    assert best.tokens_per_s == pytest.approx(50 * best.rate)
+    assert result.error < 0.2
+    assert result.needed is not None and result.at_rate is not None
+
+
+def test_fewer_devices_are_needed_for_a_lower_rate() -> None:
+    result = found("aggregated")
+    assert result.best is not None and result.needed is not None
+    sustained = result.best.rate / result.best.plan.devices
+    assert result.needed.devices >= 100 / (1.6 * sustained)
+
+
+def test_the_front_is_not_dominated() -> None:
+    result = found("both")
+    front = latency_front(result.points, inf)
+    for first, second in pairwise(front):
+        assert first.tpot_s <= second.tpot_s
+        assert first.tokens_per_s_and_device < second.tokens_per_s_and_device
+
+
+def test_disaggregated_plans_have_two_pools() -> None:
+    result = found("disaggregated")
+    assert result.best is None or result.best.plan.is_disaggregated
+    assert result.best is not None
+
+
+def test_requests_that_fit_nowhere_are_refused_with_the_reason() -> None:
+    options = ServiceOptions(batched_tokens=(512,))
+    huge = replace(SMALL, layers=500, d_model=16384, ffn=65536)
+    search = ServiceSearch(
+        *(BuiltSteps(huge), load_cluster("dgx-h100", 8), ("H100-serving",), 8),
+        partial(poisson_workload, prompt=500, generate=50),
+        *(None, LatencyLimits(inf, inf, 99), options),
+    )
+    with pytest.raises(DistIRError, match="no replica on up to 8 devices"):
+        search.run()
