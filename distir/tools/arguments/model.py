@@ -87,11 +87,6 @@ def source_of(arguments: argparse.Namespace) -> Path:
     return arguments.model or arguments.transformers
 
 
-def _is_stablehlo(arguments: argparse.Namespace) -> bool:
-    """Whether the model is a file of StableHLO, which ends in `.mlir`."""
-    return arguments.model is not None and arguments.model.suffix == ".mlir"
-
-
 def imported_model(arguments: argparse.Namespace) -> ImportedModel:
     """Imports the model that the arguments name. Raises DistIRError."""
     from distir.errors import DistIRError
@@ -100,7 +95,7 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
     function = _function(arguments)
     _check(arguments, is_module=function is not None or arguments.model is None)
     with progress(f"importing {source_of(arguments)}"):
-        if _is_stablehlo(arguments):
+        if arguments.model is not None and arguments.model.suffix == ".mlir":
             from distir.frontends.stablehlo.file import import_stablehlo_file
 
             return import_stablehlo_file(arguments.model)
