@@ -9,13 +9,16 @@ TORCH ?= torch==2.13.0
 # The newest version that was tried, in an environment of its own.
 LATEST_TORCH ?= torch==2.15.0
 LATEST_VENV ?= .venv-latest
+# JAX has an environment without PyTorch: distir.jax works there.
+JAX_VENV ?= .venv-jax
+JAX_INSTALLED = $(JAX_VENV)/installed
 # The training systems whose own readers `make test-systems` runs on what `distir export` writes.
 SYSTEMS_VENV ?= .venv-systems
 SYSTEMS ?= deepspeed==0.19.8 megatron-core==0.16.1 torchtitan==0.3.0 accelerate==1.15.0 nanotron==0.4
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-latest test-systems fuzz golden zoo onnx-files bench gpu docs lint format install clean
+.PHONY: demo test test-all test-latest test-systems test-jax fuzz golden zoo onnx-files bench gpu docs lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -32,6 +35,9 @@ test-all: install ## Also the slow tests, more random cases, and those that need
 test-latest: ## The tests of everything that calls PyTorch, with the newest version of it.
 	$(MAKE) install VENV="$(LATEST_VENV)" TORCH="$(LATEST_TORCH)"
 	$(LATEST_VENV)/bin/pytest -n auto --dist worksteal -m "not slow and not gpu" test/frontends test/parallel test/lowering
+
+test-jax: $(JAX_INSTALLED) ## The tests of distir.jax, on 8 devices that XLA makes of the CPU.
+	XLA_FLAGS=--xla_force_host_platform_device_count=8 $(JAX_VENV)/bin/pytest test/jax
 
 test-systems: ## The files of training systems, read by these systems themselves.
 	$(PYTHON) -m venv $(SYSTEMS_VENV)
@@ -81,9 +87,14 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $(INSTALLED)
 
+$(JAX_INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(JAX_VENV)
+	$(JAX_VENV)/bin/python -m pip install --quiet --editable ".[jax]" equinox flax optax pytest
+	@touch $(JAX_INSTALLED)
+
 $(DOCS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable ".[dev,docs]"
 	@touch $(DOCS)
 
 clean:
-	rm -rf $(VENV) $(LATEST_VENV) $(SYSTEMS_VENV) build .lit .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LATEST_VENV) $(SYSTEMS_VENV) $(JAX_VENV) build .lit .pytest_cache .ruff_cache .hypothesis

@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from xdsl.ir import Operation, OpResult
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.dist import ConstrainOp
+from distir.dialects.onnx_ops.traits import SIZE_OPERANDS
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.axes.alternatives import OpAlternative, Source, Take
@@ -62,9 +64,12 @@ class OperandFacts(NamedTuple):
 def takes_one_value(op: Operation) -> bool:
     """
     Whether an op has a single input value. Its other operands, if any, must be computed
-    from that value alone, as a quantisation scale is.
+    from that value alone, as a quantisation scale is, or be constants that say its
+    result's shape, such as the bounds of a slice.
     """
     values = list(op.operands)
+    if op.name in SIZE_OPERANDS:
+        values = [v for v in values if direct_constant(v) is None]
     for value in values[1:]:
         # Not `isinstance`, which is slow where the answer is no.
         if type(value) is not OpResult:

@@ -97,6 +97,10 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
     function = _function(arguments)
     _check(arguments, is_module=function is not None or arguments.model is None)
     with progress(f"importing {source_of(arguments)}"):
+        if arguments.model is not None and arguments.model.suffix == ".mlir":
+            from distir.frontends.stablehlo.file import import_stablehlo_file
+
+            return import_stablehlo_file(arguments.model)
         if arguments.model is not None and function is None:
             from distir.frontends.onnx.importer import import_onnx
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="?",
         metavar="MODEL",
-        help="an ONNX file, or FILE.py:FUNCTION, a function that returns (module, args) or "
+        help="an ONNX file, a file of StableHLO that ends in .mlir, or FILE.py:FUNCTION, a function that returns (module, args) or "
         "(module, args, kwargs): a PyTorch module and example inputs",
     )
     add_transformers_arguments(parser)

@@ -1,0 +1,253 @@
+"""
+Converts the functions of a StableHLO module to `onnx` and `train` ops.
+
+Calls of private functions, which JAX makes of `jnp.where`, `jax.jit` and others, are
+written out where they are called. Those inside a loop become functions, which each
+round of the loop calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from distir.dialects.dist_attributes import SCOPE
+from distir.dialects.tensors import tensor_of
+from distir.errors import DistIRError, did_you_mean
+from distir.frontends.stablehlo import attributes
+from distir.frontends.stablehlo.assembly import op_name
+from distir.frontends.stablehlo.builder import CONSTANT_ELEMENTS, TensorBuilder
+from distir.frontends.stablehlo.loops import convert_loop
+from distir.frontends.stablehlo.names import scope_of_name
+from distir.frontends.stablehlo.ops import load_all
+from distir.frontends.stablehlo.parser import line_of, name_of
+from distir.frontends.stablehlo.registry import (
+    CONVERSIONS,
+    HloCall,
+    UnsupportedError,
+    Values,
+)
+from distir.frontends.stablehlo.tensors import Array, LazyTensor
+
+Signature = tuple[Any, ...]
+
+
+class Converter:
+    """
+    Converts one module. `source` is its name in messages. `functions` are the functions
+    of the new program besides the entry, and `constants` the arguments that constants
+    too large for the program became, with their arrays.
+    """
+
+    def __init__(self, module: ModuleOp, source: str):
+        load_all()
+        self.source = source
+        self.sources = {
+            op.sym_name.data: op for op in module.ops if isinstance(op, FuncOp)
+        }
+        self.functions: list[FuncOp] = []
+        self.constants: list[tuple[SSAValue, Array]] = []
+        self._outlined: dict[Signature, Outlined] = {}
+        self.entry = Block()
+        self.build = TensorBuilder(self.entry)
+        self._depth = 0
+        self._inside_function = False
+
+    def function(self, name: str) -> FuncOp:
+        """Returns a function of the module. Raises DistIRError if there is none."""
+        if name not in self.sources:
+            raise DistIRError(
+                f"{self.source} has no function @{name}; "
+                f"{did_you_mean(name, self.sources)}it has {', '.join(self.sources)}"
+            )
+        return self.sources[name]
+
+    def name_of(self, op: Operation) -> str:
+        """Returns the name of a StableHLO op."""
+        return op_name(op)
+
+    def word(self, op: Operation, name: str) -> str:
+        """Returns the last word of an attribute of an op."""
+        return attributes.last_word(attributes.attribute(op, name))
+
+    def constant(self, array: Array, element: Attribute) -> LazyTensor:
+        """
+        Returns the tensor of a constant. A large array whose elements differ becomes an
+        argument of the entry function.
+        """
+        tensor = LazyTensor.known(array, array.shape, element)
+        assert tensor.array is not None
+        if tensor.array.size <= CONSTANT_ELEMENTS or self._inside_function:
+            return tensor
+        for value, known in self.constants:
+            if known is array:
+                return LazyTensor.of(value)
+        value = self.entry.insert_arg(
+            tensor_of(element, array.shape), len(self.entry.args)
+        )
+        self.constants.append((value, array))
+        return LazyTensor.of(value)
+
+    def inline(
+        self, function: FuncOp, operands: Sequence[LazyTensor]
+    ) -> list[LazyTensor]:
+        """Converts the body of a function for operands, and returns its results."""
+        if self._depth > 200:
+            raise DistIRError(
+                f"{self.source}: @{function.sym_name.data} calls itself, or calls are "
+                f"nested more than 200 deep; leave out the recursion"
+            )
+        self._depth += 1
+        found = self.block(function.body.block, operands)
+        self._depth -= 1
+        return found
+
+    def block(
+        self, block: Block, operands: Sequence[LazyTensor], outer: Values | None = None
+    ) -> list[LazyTensor]:
+        """
+        Converts the ops of a block, and returns what it returns. `outer` are the values
+        around it that the block may use.
+        """
+        values: Values = dict(outer or {})
+        values.update(zip(block.args, operands, strict=True))
+        last = block.last_op
+        assert last is not None
+        for op in block.ops:
+            if op is last:
+                break
+            self.op(op, values)
+        return [values[value] for value in last.operands]
+
+    def op(self, op: Operation, values: Values) -> None:
+        """Converts one op, and adds its results to `values`."""
+        name = op_name(op)
+        operands = [values[value] for value in op.operands]
+        scope = scope_of_name(name_of(op.location))
+        if scope or not self.build.scope:
+            self.build.scope = scope
+        try:
+            if name == "func.call":
+                results = self.inline(self.callee(op), operands)
+            elif name == "stablehlo.while":
+                results = convert_loop(self, op, operands, values)
+            else:
+                conversion = CONVERSIONS.get(name)
+                if conversion is None:
+                    raise UnsupportedError("it is not known")
+                found = conversion(HloCall(self, op, operands))
+                results = [found] if isinstance(found, LazyTensor) else list(found)
+        except UnsupportedError as error:
+            raise DistIRError(self.refusal(op, str(error))) from error
+        for value, result in zip(op.results, results, strict=True):
+            assert isinstance(value.type, TensorType)
+            assert result.shape == value.type.get_shape(), (name, result.shape)
+            values[value] = result
+
+    def refusal(self, op: Operation, why: str) -> str:
+        """Returns the message that an op cannot be converted."""
+        line, called = line_of(op.location), name_of(op.location)
+        where = f" at {line}" if line else ""
+        source = f" ({called})" if called else ""
+        return (
+            f"{self.source}: {op_name(op)}{source}{where} cannot be converted: {why}; "
+            f"compute it in another way, or leave it out of the function that is "
+            f"imported"
+        )
+
+    def callee(self, op: Operation) -> FuncOp:
+        """Returns the function that a call calls."""
+        return self.function(attributes.text(attributes.attribute(op, "callee")))
+
+    def call(
+        self, function: FuncOp, operands: Sequence[LazyTensor]
+    ) -> list[LazyTensor]:
+        """
+        Calls a function, which is converted once for all operands of the same form.
+        """
+        key: Signature = (function.sym_name.data, *map(_form, operands))
+        made = self._outlined.get(key)
+        if made is None:
+            made = self.outlined(function, operands)
+            self._outlined[key] = made
+        passed = [self.build.base(operands[i]) for i in made.passed]
+        scope = self.build.scope
+        call = CallOp(made.name, passed, made.types)
+        if made.types:
+            if scope:
+                call.attributes[SCOPE] = SCOPE.attr(scope)
+            self.build.block.add_op(call)
+        results = iter(call.results)
+        return [
+            LazyTensor.of(next(results), form.shape) if form.array is None else form
+            for form in made.results
+        ]
+
+    def outlined(self, function: FuncOp, operands: Sequence[LazyTensor]) -> Outlined:
+        """Converts a function for operands of such forms as a function."""
+        outer, block = self.build, Block()
+        inside, self._inside_function = self._inside_function, True
+        self.build = TensorBuilder(block)
+        passed = [i for i, operand in enumerate(operands) if operand.array is None]
+        inner = list(operands)
+        for i in passed:
+            type_ = tensor_of(operands[i].element, operands[i].base)
+            value = block.insert_arg(type_, len(block.args))
+            inner[i] = LazyTensor.of(value, operands[i].shape)
+        results = self.inline(function, inner)
+        returned = [
+            result if result.array is not None else self.written(result)
+            for result in results
+        ]
+        values = [r.value for r in returned if r.value is not None]
+        block.add_op(ReturnOp(*values))
+        self.build, self._inside_function = outer, inside
+        types = [value.type for value in values]
+        name = self.free_name(function.sym_name.data)
+        made = FuncOp(name, (block.arg_types, types), Region(block), "private")
+        self.functions.append(made)
+        return Outlined(name, passed, types, returned)
+
+    def written(self, tensor: LazyTensor) -> LazyTensor:
+        """Returns a tensor that is held by one value."""
+        return LazyTensor.of(self.build.base(tensor), tensor.shape)
+
+    def free_name(self, name: str) -> str:
+        """Returns a name that no function of the new program has yet."""
+        taken = {function.sym_name.data for function in self.functions} | {"main"}
+        found, number = name, 0
+        while found in taken:
+            number += 1
+            found = f"{name}_{number}"
+        return found
+
+
+class Outlined:
+    """
+    A function of the new program: its name, which operands are passed to it, and the
+    types and forms of its results.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        passed: Sequence[int],
+        types: Sequence[Attribute],
+        results: Sequence[LazyTensor],
+    ):
+        self.name = name
+        self.passed = passed
+        self.types = types
+        self.results = results
+
+
+def _form(tensor: LazyTensor) -> Signature:
+    """What the conversion of a function may ask of an operand."""
+    array = tensor.array
+    known = None if array is None else (array.shape, np.asarray(array).tobytes())
+    return (tensor.shape, str(tensor.element), tensor.base, known)

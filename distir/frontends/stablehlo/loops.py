@@ -1,0 +1,144 @@
+"""
+Loops with a known number of rounds, such as those of `jax.lax.scan`.
+
+The counter of such a loop is known in each round, and with it which row of a tensor the
+round reads or writes. What a round computes is a call of a function that all rounds
+share; rows that one loop writes and another reads never form a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import AnyFloat
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+
+from distir.frontends.stablehlo.assembly import op_name
+from distir.frontends.stablehlo.registry import (
+    ModuleConversion,
+    UnsupportedError,
+    Values,
+)
+from distir.frontends.stablehlo.tensors import LazyTensor
+
+MAX_ROUNDS = 4096
+"""The most rounds of a loop: each becomes part of the program."""
+
+PLUMBING = frozenset(
+    f"stablehlo.{name}"
+    for name in [
+        "add",
+        "broadcast_in_dim",
+        "compare",
+        "constant",
+        "convert",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "reshape",
+        "return",
+        "select",
+        "slice",
+        "subtract",
+    ]
+) | {"func.return", "func.call"}
+"""Ops of functions that only pick or replace a row."""
+
+
+def convert_loop(
+    converter: ModuleConversion,
+    op: Operation,
+    operands: Sequence[LazyTensor],
+    outer: Values,
+) -> list[LazyTensor]:
+    """
+    Converts a loop, round by round, and returns its results. `outer` are the values
+    that its regions may use. Raises UnsupportedError if the number of rounds is not
+    known.
+    """
+    condition, body = (region.block for region in op.regions)
+    carried = _carried(converter, body)
+    state = [
+        _written(converter, operand) if i in carried else operand
+        for i, operand in enumerate(operands)
+    ]
+    scope = converter.build.scope
+    for _ in range(MAX_ROUNDS):
+        [goes_on] = converter.block(condition, state, outer)
+        if goes_on.scalar is None:
+            raise UnsupportedError(
+                "its number of rounds depends on values that are known only when it runs"
+            )
+        if not goes_on.scalar:
+            return state
+        converter.build.scope = scope
+        state = _round(converter, body, state, outer)
+        state = [
+            _written(converter, tensor) if i in carried else tensor
+            for i, tensor in enumerate(state)
+        ]
+    raise UnsupportedError(f"it has more than {MAX_ROUNDS} rounds")
+
+
+def _written(converter: ModuleConversion, tensor: LazyTensor) -> LazyTensor:
+    """
+    Returns a tensor that is written out, so that all rounds get it in one form.
+    Counters, which are integers, stay known.
+    """
+    if not tensor.shape and not isinstance(tensor.element, AnyFloat):
+        return tensor
+    return LazyTensor.of(converter.build.whole(tensor))
+
+
+def _round(
+    converter: ModuleConversion, body: Block, state: Sequence[LazyTensor], outer: Values
+) -> list[LazyTensor]:
+    """Converts one round. What is more than the choice of rows becomes a call."""
+    values = dict(outer)
+    values.update(zip(body.args, state, strict=True))
+    last = body.last_op
+    assert last is not None
+    for op in body.ops:
+        if op is last:
+            break
+        if op_name(op) == "func.call" and not _is_plumbing(converter, op):
+            operands = [values[value] for value in op.operands]
+            results = converter.call(converter.callee(op), operands)
+            values.update(zip(op.results, results, strict=True))
+        else:
+            converter.op(op, values)
+    return [values[value] for value in last.operands]
+
+
+def _is_plumbing(converter: ModuleConversion, call: Operation) -> bool:
+    """Whether a function only picks or replaces rows."""
+    return all(
+        op_name(op) in PLUMBING
+        and (op_name(op) != "func.call" or _is_plumbing(converter, op))
+        for op in converter.callee(call).body.block.ops
+    )
+
+
+def _carried(converter: ModuleConversion, body: Block) -> set[int]:
+    """
+    Returns the positions of what each round replaces as a whole: neither what stays the
+    same, nor a tensor of which it replaces a row.
+    """
+    last = body.last_op
+    assert last is not None
+    found: set[int] = set()
+    for index, value in enumerate(last.operands):
+        same = isinstance(value, BlockArgument) and value.index == index
+        if not same and not _replaces_row(converter, value):
+            found.add(index)
+    return found
+
+
+def _replaces_row(converter: ModuleConversion, value: SSAValue) -> bool:
+    """Whether a value is a tensor with a part replaced."""
+    if not isinstance(value, OpResult):
+        return False
+    if op_name(value.owner) == "func.call":
+        last = converter.callee(value.owner).body.block.last_op
+        assert last is not None
+        return _replaces_row(converter, last.operands[value.index])
+    return op_name(value.owner) == "stablehlo.dynamic_update_slice"

@@ -1,0 +1,335 @@
+"""Elementwise ops, and constants. What follows from constants alone is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import IntegerType, Signedness, i1
+from xdsl.ir import Attribute, SSAValue
+
+from distir.dialects.onnx_ops.values import numpy_dtype
+from distir.frontends.stablehlo import attributes
+from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
+from distir.frontends.stablehlo.tensors import Array, LazyTensor
+
+FOLDED = 64
+"""The most elements of a result that is computed from constants while converting."""
+
+OPERATORS: Mapping[str, str] = {
+    "add": "Add",
+    "subtract": "Sub",
+    "multiply": "Mul",
+    "divide": "Div",
+    "maximum": "Max",
+    "minimum": "Min",
+    "power": "Pow",
+    "negate": "Neg",
+    "abs": "Abs",
+    "sign": "Sign",
+    "exponential": "Exp",
+    "log": "Log",
+    "logistic": "Sigmoid",
+    "tanh": "Tanh",
+    "sqrt": "Sqrt",
+    "sine": "Sin",
+    "cosine": "Cos",
+    "tan": "Tan",
+    "floor": "Floor",
+    "ceil": "Ceil",
+    "round_nearest_even": "Round",
+}
+"""The ONNX operator that is the same as an op of StableHLO."""
+
+CHLO: Mapping[str, str] = {
+    "erf": "Erf",
+    "sinh": "Sinh",
+    "cosh": "Cosh",
+    "tan": "Tan",
+    "asin": "Asin",
+    "acos": "Acos",
+    "atan": "Atan",
+    "asinh": "Asinh",
+    "acosh": "Acosh",
+    "atanh": "Atanh",
+}
+
+LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
+"""Operators on truth values."""
+
+BITWISE = {
+    "and": "BitwiseAnd",
+    "or": "BitwiseOr",
+    "xor": "BitwiseXor",
+    "not": "BitwiseNot",
+}
+"""Operators on the bits of integers."""
+
+COMPARISONS = {
+    "LT": "Less",
+    "LE": "LessOrEqual",
+    "GT": "Greater",
+    "GE": "GreaterOrEqual",
+    "EQ": "Equal",
+}
+
+FOLDS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "negate": np.negative,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.invert,
+    "select": np.where,
+    "sqrt": np.sqrt,
+}
+"""What computes an op of constants."""
+
+COMPARED = {
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+    "EQ": np.equal,
+    "NE": np.not_equal,
+}
+
+
+def combined(
+    call: HloCall,
+    name: str,
+    operands: Sequence[LazyTensor],
+    element: Attribute,
+    **attrs: Any,
+) -> LazyTensor:
+    """Returns an elementwise ONNX op of tensors, none of which is written out."""
+    values = [call.build.base(operand) for operand in operands]
+    shape = np.broadcast_shapes(*[operand.base for operand in operands])
+    return LazyTensor.of(
+        call.build.op(name, values, shape, element, **attrs), call.shape()
+    )
+
+
+def folded(call: HloCall, compute: Callable[..., Any] | None) -> LazyTensor | None:
+    """Returns the result if all operands are known and it is small, or None."""
+    arrays = [operand.array for operand in call.operands]
+    if compute is None or any(array is None for array in arrays):
+        return None
+    known: list[Array] = [array for array in arrays if array is not None]
+    if np.prod(np.broadcast_shapes(*[a.shape for a in known])) > FOLDED:
+        return None
+    with np.errstate(all="ignore"):
+        return LazyTensor.known(compute(*known), call.shape(), call.element())
+
+
+def is_integer(element: Attribute) -> bool:
+    """Whether elements are integers (a truth value is none)."""
+    return isinstance(element, IntegerType) and element != i1
+
+
+def _elementwise(call: HloCall, *, name: str, operator: str) -> LazyTensor:
+    found = folded(call, FOLDS.get(name))
+    if found is not None:
+        return found
+    neutral = _neutral(name, call.operands)
+    if neutral is not None:
+        return neutral
+    return combined(call, operator, call.operands, call.element())
+
+
+def _neutral(name: str, operands: Sequence[LazyTensor]) -> LazyTensor | None:
+    """
+    Returns the operand that the op leaves as it is, such as x in x + 0, or None.
+
+    Only where all values are kept but for the sign of a zero.
+    """
+    if name not in ("add", "multiply", "subtract", "divide") or len(operands) != 2:
+        return None
+    number = 0 if name in ("add", "subtract") else 1
+    left, right = operands
+    if (known := right.scalar) is not None and known == number:
+        return left
+    known = left.scalar
+    if name in ("add", "multiply") and known is not None and known == number:
+        return right
+    return None
+
+
+for _name, _operator in OPERATORS.items():
+    converts(f"stablehlo.{_name}")(
+        partial(_elementwise, name=_name, operator=_operator)
+    )
+for _name, _operator in CHLO.items():
+    converts(f"chlo.{_name}")(partial(_elementwise, name="", operator=_operator))
+
+
+@converts("stablehlo.and", "stablehlo.or", "stablehlo.xor", "stablehlo.not")
+def _logical(call: HloCall) -> LazyTensor:
+    name = call.converter.name_of(call.op).removeprefix("stablehlo.")
+    truth = call.element() == i1
+    compute = FOLDS[name]
+    if truth:
+        compute = {"not": np.logical_not}.get(name, compute)
+    found = folded(call, compute)
+    if found is not None:
+        return found
+    table = LOGICAL if truth else BITWISE
+    return combined(call, table[name], call.operands, call.element())
+
+
+@converts("stablehlo.constant")
+def _constant(call: HloCall) -> LazyTensor:
+    array = attributes.array(call.attribute("value"))
+    return call.converter.constant(array, call.element())
+
+
+@converts("stablehlo.compare")
+def _compare(call: HloCall) -> LazyTensor:
+    direction = call.word("comparison_direction")
+    found = folded(call, COMPARED[direction])
+    if found is not None:
+        return found
+    if direction != "NE":
+        return combined(call, COMPARISONS[direction], call.operands, i1)
+    equal = combined(call, "Equal", call.operands, i1)
+    return combined(call, "Not", [equal], i1)
+
+
+@converts("stablehlo.select")
+def _select(call: HloCall) -> LazyTensor:
+    found = folded(call, np.where)
+    if found is not None:
+        return found
+    choice = call.operands[0].scalar
+    if choice is not None:
+        return call.operands[1] if choice else call.operands[2]
+    return combined(call, "Where", call.operands, call.element())
+
+
+@converts("stablehlo.convert")
+def _convert(call: HloCall) -> LazyTensor:
+    [operand], element = call.operands, call.element()
+    if operand.element == element:
+        return operand
+    if operand.array is not None:
+        array = operand.array.astype(numpy_dtype(element))
+        return LazyTensor.known(array, operand.shape, element)
+    return LazyTensor.of(
+        call.build.cast(call.build.base(operand), element), operand.shape
+    )
+
+
+@converts(
+    "stablehlo.reduce_precision", "stablehlo.optimization_barrier", "stablehlo.copy"
+)
+def _same(call: HloCall) -> Sequence[LazyTensor]:
+    if call.attribute("mantissa_bits") is not None:
+        raise UnsupportedError("it rounds to a format that is no element type")
+    return call.operands
+
+
+@converts("stablehlo.rsqrt")
+def _rsqrt(call: HloCall) -> LazyTensor:
+    root = combined(call, "Sqrt", call.operands, call.element())
+    return combined(call, "Reciprocal", [root], call.element())
+
+
+@converts("stablehlo.exponential_minus_one")
+def _expm1(call: HloCall) -> LazyTensor:
+    power = combined(call, "Exp", call.operands, call.element())
+    return combined(call, "Sub", [power, one_of(call)], call.element())
+
+
+@converts("stablehlo.log_plus_one")
+def _log1p(call: HloCall) -> LazyTensor:
+    more = combined(call, "Add", [*call.operands, one_of(call)], call.element())
+    return combined(call, "Log", [more], call.element())
+
+
+@converts("chlo.square")
+def _square(call: HloCall) -> LazyTensor:
+    return combined(call, "Mul", [*call.operands, *call.operands], call.element())
+
+
+@converts("stablehlo.cbrt")
+def _cbrt(call: HloCall) -> LazyTensor:
+    element = call.element()
+    sign = combined(call, "Sign", call.operands, element)
+    size = combined(call, "Abs", call.operands, element)
+    third = LazyTensor.known(np.array(1 / 3), (), element)
+    return combined(
+        call, "Mul", [sign, combined(call, "Pow", [size, third], element)], element
+    )
+
+
+def one_of(call: HloCall) -> LazyTensor:
+    """Returns the number 1 in the type of the op's result."""
+    return LazyTensor.known(np.array(1), (), call.element())
+
+
+@converts("stablehlo.is_finite")
+def _is_finite(call: HloCall) -> LazyTensor:
+    [operand] = call.operands
+    infinite = combined(call, "IsInf", [operand], i1)
+    missing = combined(call, "IsNaN", [operand], i1)
+    return combined(call, "Not", [combined(call, "Or", [infinite, missing], i1)], i1)
+
+
+@converts("stablehlo.remainder")
+def _remainder(call: HloCall) -> LazyTensor:
+    return combined(call, "Mod", call.operands, call.element(), fmod=1)
+
+
+@converts("stablehlo.clamp")
+def _clamp(call: HloCall) -> LazyTensor:
+    low, operand, high = call.operands
+    more = combined(call, "Max", [operand, low], call.element())
+    return combined(call, "Min", [more, high], call.element())
+
+
+@converts(
+    "stablehlo.shift_left",
+    "stablehlo.shift_right_logical",
+    "stablehlo.shift_right_arithmetic",
+)
+def _shift(call: HloCall) -> LazyTensor:
+    name, element = call.converter.name_of(call.op), call.element()
+    assert isinstance(element, IntegerType)
+    if element.signedness.data != Signedness.UNSIGNED:
+        raise UnsupportedError("it shifts signed integers; shift unsigned ones")
+    left = name.endswith("left")
+    compute = np.left_shift if left else np.right_shift
+    found = folded(call, compute)
+    if found is not None:
+        return found
+    width = element.width.data
+    amount = call.operands[1].scalar
+    if amount is None or int(amount) >= width:
+        raise UnsupportedError("it shifts by a number that is not known")
+    direction = "LEFT" if left else "RIGHT"
+    return combined(call, "BitShift", call.operands, element, direction=direction)
+
+
+@converts("stablehlo.iota")
+def _iota(call: HloCall) -> LazyTensor:
+    dim, shape = call.integer("iota_dimension"), call.shape()
+    element, size = call.element(), call.shape()[call.integer("iota_dimension")]
+    place = (size, *[1] * (len(shape) - dim - 1))
+    if size <= FOLDED:
+        array = np.arange(size).reshape(place)
+        return LazyTensor.known(array, shape, element)
+    return LazyTensor.of(call.build.reshape(_range(call, size, element), place), shape)
+
+
+def _range(call: HloCall, size: int, element: Attribute) -> SSAValue:
+    from xdsl.dialects.builtin import i64
+
+    build = call.build
+    ends = [build.integer(value) for value in (0, size, 1)]
+    return build.cast(build.op("Range", ends, (size,), i64), element)

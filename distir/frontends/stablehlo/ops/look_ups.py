@@ -1,0 +1,424 @@
+"""`gather` and `scatter`: look-ups at indices, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects.builtin import AnyFloat, IntegerAttr, i1, i64
+from xdsl.ir import SSAValue
+
+from distir.dialects.tensors import tensor_of
+from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
+from distir.frontends.stablehlo.ops.indexing import clamped
+from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
+from distir.frontends.stablehlo.tensors import LazyTensor, Shape
+
+
+@dataclass(frozen=True)
+class LookUp:
+    """
+    Which dimensions of a table, of its indices and of the rows are which, alike for
+    `gather` and `scatter`.
+
+    - `window`: the dimensions of the rows that run along the table;
+    - `collapsed`: dimensions of the table that rows do not have, as indices name them;
+    - `indexed`: the dimensions that the numbers of an index name;
+    - `table_batch`, `index_batch`: dimensions of table and indices that go together;
+    - `vector`: the dimension of the indices that holds the numbers of one index;
+    - `sizes`: of a row along each dimension of the table.
+    """
+
+    table: Shape
+    indices: Shape
+    rows: Shape
+    window: Sequence[int]
+    collapsed: Sequence[int]
+    indexed: Sequence[int]
+    table_batch: Sequence[int]
+    index_batch: Sequence[int]
+    vector: int
+    sizes: Sequence[int]
+
+    @property
+    def places(self) -> list[int]:
+        """The dimensions of the indices but the one that holds their numbers."""
+        return [dim for dim in range(len(self.indices)) if dim != self.vector]
+
+    @property
+    def axis(self) -> int | None:
+        """
+        The only indexed dimension, if rows are single there and whole elsewhere, or
+        None.
+        """
+        whole = all(
+            size == self.table[dim] or dim in (*self.indexed, *self.table_batch)
+            for dim, size in enumerate(self.sizes)
+        )
+        single = list(self.collapsed) == list(self.indexed) and len(self.indexed) == 1
+        return self.indexed[0] if whole and single else None
+
+    @property
+    def along_all(self) -> bool:
+        """
+        Whether it looks up one element for each index, along one dimension, and all
+        other dimensions of the table go together with those of the indices.
+        """
+        others = [dim for dim in range(len(self.table)) if dim != self.axis]
+        return (
+            self.axis is not None
+            and sorted(self.table_batch) == others
+            and not self.window
+        )
+
+
+def _gather_look_up(call: HloCall) -> LookUp:
+    found = call.numbers("dimension_numbers")
+    table, indices = (operand.shape for operand in call.operands)
+    return LookUp(
+        table,
+        indices,
+        call.shape(),
+        found.get("offset_dims", []),
+        found.get("collapsed_slice_dims", []),
+        found.get("start_index_map", []),
+        found.get("operand_batching_dims", []),
+        found.get("start_indices_batching_dims", []),
+        found.get("index_vector_dim", [0])[0],
+        call.integers("slice_sizes"),
+    )
+
+
+def _scatter_look_up(call: HloCall) -> LookUp:
+    found = call.numbers("scatter_dimension_numbers")
+    table, indices, rows = (operand.shape for operand in call.operands)
+    window = found.get("update_window_dims", [])
+    inserted = found.get("inserted_window_dims", [])
+    batch = found.get("input_batching_dims", [])
+    sizes = iter([rows[dim] for dim in window])
+    return LookUp(
+        table,
+        indices,
+        rows,
+        window,
+        inserted,
+        found.get("scatter_dims_to_operand_dims", []),
+        batch,
+        found.get("scatter_indices_batching_dims", []),
+        found.get("index_vector_dim", [0])[0],
+        [1 if dim in (*inserted, *batch) else next(sizes) for dim in range(len(table))],
+    )
+
+
+@dataclass(frozen=True)
+class Indices:
+    """
+    Indices, moved into their range: `values` of shape `places` without the dimension of
+    their numbers, one for each indexed dimension, and whether an index was in range.
+    """
+
+    values: Sequence[SSAValue]
+    inside: SSAValue | None
+
+
+def _indices(call: HloCall, found: LookUp, with_inside: bool) -> Indices:
+    """Returns the numbers of the indices, each [...places], moved into range."""
+    build, operand = call.build, call.operands[1]
+    places = [found.indices[dim] for dim in found.places]
+    values: list[SSAValue] = []
+    inside: SSAValue | None = None
+    for number, dim in enumerate(found.indexed):
+        value = build.whole(operand)
+        if found.vector < len(found.indices):
+            starts, limits = [0] * len(found.indices), list(found.indices)
+            starts[found.vector], limits[found.vector] = number, number + 1
+            value = build.reshape(build.slice(value, starts, limits), places)
+        highest = found.table[dim] - found.sizes[dim]
+        moved = clamped(call, value, highest)
+        values.append(moved)
+        if with_inside:
+            same = build.op("Equal", [value, moved], places, i1)
+            inside = (
+                same if inside is None else build.op("And", [inside, same], places, i1)
+            )
+    return Indices(values, inside)
+
+
+@converts("stablehlo.gather")
+def _gather(call: HloCall) -> LazyTensor:
+    found, build = _gather_look_up(call), call.build
+    table = build.whole(call.operands[0])
+    if found.along_all:
+        return _gather_along(call, found, table)
+    if found.axis is not None and not found.table_batch:
+        axis = found.axis
+        [index] = _indices(call, found, False).values
+        places = [found.indices[dim] for dim in found.places]
+        shape = [*found.table[:axis], *places, *found.table[axis + 1 :]]
+        value = build.op("Gather", [table, index], shape, call.element(), axis=axis)
+        return LazyTensor.of(build.transpose(value, _row_order(found, axis)))
+    value = _gather_tuples(call, found, table)
+    return LazyTensor.of(value)
+
+
+def _row_order(found: LookUp, axis: int) -> list[int]:
+    """
+    Returns which dimension of [...table before, ...places, ...table after] each
+    dimension of the rows is.
+    """
+    count = len(found.places)
+    window = [*range(axis), *range(axis + count, count + len(found.table) - 1)]
+    windows, places = iter(window), iter(range(axis, axis + count))
+    return [
+        next(windows) if dim in found.window else next(places)
+        for dim in range(len(found.rows))
+    ]
+
+
+def _along_order(found: LookUp, axis: int) -> tuple[list[int], list[int]]:
+    """
+    Returns, for look-ups of single elements along `axis`, the dimension of the places
+    for each dimension of the table, -1 for one that they do not have; and those of the
+    places that are left over.
+    """
+    partner = dict(zip(found.table_batch, found.index_batch, strict=True))
+    place = {dim: i for i, dim in enumerate(found.places)}
+    order = [
+        place[partner[dim]] if dim != axis else -1 for dim in range(len(found.table))
+    ]
+    return order, [i for i in range(len(place)) if i not in order]
+
+
+def _aligned_places(
+    call: HloCall, found: LookUp, value: SSAValue, axis: int
+) -> SSAValue:
+    """
+    Returns a value of shape `places` with the dimensions of the table; along `axis`
+    are the places that belong to no dimension of the table.
+    """
+    order, free = _along_order(found, axis)
+    moved = [*[d for d in order[:axis]], *free, *[d for d in order[axis + 1 :]]]
+    value = call.build.transpose(value, moved)
+    sizes = LazyTensor.of(value).shape
+    after = axis + len(free)
+    merged = int(np.prod(sizes[axis:after], dtype=np.int64))
+    return call.build.reshape(value, (*sizes[:axis], merged, *sizes[after:]))
+
+
+def _gather_along(call: HloCall, found: LookUp, table: SSAValue) -> LazyTensor:
+    """Converts what `jnp.take_along_axis` is."""
+    axis, build = found.axis, call.build
+    assert axis is not None
+    [index] = _indices(call, found, False).values
+    index = _aligned_places(call, found, index, axis)
+    shape = LazyTensor.of(index).shape
+    value = build.op("GatherElements", [table, index], shape, call.element(), axis=axis)
+    return LazyTensor.of(_places_again(call, found, value, axis))
+
+
+def _places_again(call: HloCall, found: LookUp, value: SSAValue, axis: int) -> SSAValue:
+    """Returns a value with the table's dimensions in the shape of the places."""
+    order, free = _along_order(found, axis)
+    sizes = [found.indices[dim] for dim in found.places]
+    moved = [*order[:axis], *free, *order[axis + 1 :]]
+    value = call.build.reshape(value, [sizes[dim] for dim in moved])
+    return call.build.transpose(value, [moved.index(dim) for dim in range(len(moved))])
+
+
+def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
+    """
+    Returns the order of the table's dimensions for a look-up by tuples: batch, indexed,
+    others; and the order of [...batch, ...places, ...others] in which the rows are.
+    Raises UnsupportedError if rows are parts of an indexed dimension.
+    """
+    indexed = list(found.indexed)
+    whole = all(
+        size == found.table[dim] or dim in (*indexed, *found.table_batch)
+        for dim, size in enumerate(found.sizes)
+    )
+    single = all(found.sizes[dim] == 1 for dim in indexed)
+    if not whole or not single:
+        raise UnsupportedError(
+            "it takes parts of several elements at places that are computed"
+        )
+    batch = list(found.table_batch)
+    others = [dim for dim in range(len(found.table)) if dim not in (*indexed, *batch)]
+    # Rows keep indexed dimensions that are not collapsed, with the size 1.
+    kept = [dim for dim in range(len(found.table)) if dim not in found.collapsed]
+    kept = [dim for dim in kept if dim not in batch]
+    place = {dim: i for i, dim in enumerate(found.places)}
+    batch_places = [place[dim] for dim in found.index_batch]
+    own_places = [i for i in range(len(place)) if i not in batch_places]
+    source: dict[int, int] = {}
+    for i, dim in enumerate([*batch_places, *own_places]):
+        source[dim] = i
+    first = len(place)
+    order: list[int] = []
+    windows, places = iter(kept), iter(range(len(place)))
+    for dim in range(len(found.rows)):
+        if dim in found.window:
+            own = next(windows)
+            order.append(first + others.index(own) if own in others else -1)
+        else:
+            order.append(source[next(places)])
+    return [*batch, *indexed, *others], order
+
+
+def _tuples(call: HloCall, found: LookUp, indices: Indices) -> SSAValue:
+    """Returns indices as tuples: [...batch, ...own places, numbers]."""
+    build = call.build
+    place = {dim: i for i, dim in enumerate(found.places)}
+    batch = [place[dim] for dim in found.index_batch]
+    order = [*batch, *[i for i in range(len(place)) if i not in batch]]
+    parts: list[SSAValue] = []
+    for value in indices.values:
+        value = build.cast(build.transpose(value, order), i64)
+        parts.append(build.reshape(value, (*LazyTensor.of(value).shape, 1)))
+    return build.concatenated(parts, len(order))
+
+
+def _gather_tuples(call: HloCall, found: LookUp, table: SSAValue) -> SSAValue:
+    """Converts a look-up by tuples of indices."""
+    build = call.build
+    table_order, order = _tuple_form(found)
+    tuples = _tuples(call, found, _indices(call, found, False))
+    table = build.transpose(table, table_order)
+    batch = len(found.table_batch)
+    places = LazyTensor.of(tuples).shape[:-1]
+    rest = LazyTensor.of(table).shape[batch + len(found.indexed) :]
+    value = build.op(
+        "GatherND", [table, tuples], (*places, *rest), call.element(), batch_dims=batch
+    )
+    value = build.transpose(value, [dim for dim in order if dim >= 0])
+    return build.reshape(value, found.rows)
+
+
+@converts("stablehlo.scatter")
+def _scatter(call: HloCall) -> Sequence[LazyTensor]:
+    if len(call.operands) != 3:
+        raise UnsupportedError("it scatters into several tensors at once")
+    body = [call.converter.name_of(op) for op in call.body()]
+    found = _scatter_look_up(call)
+    if body == ["stablehlo.add"] and isinstance(call.element(), AnyFloat):
+        return [_scatter_sum(call, found)]
+    if not body:
+        return [_scatter_set(call, found)]
+    names = ", ".join(body)
+    raise UnsupportedError(
+        f"it combines elements by {names}; sums of floats, and replacing, are known"
+    )
+
+
+def _scatter_sum(call: HloCall, found: LookUp) -> LazyTensor:
+    """Converts what the gradient of a look-up is: rows are added at their places."""
+    build, element = call.build, call.element()
+    start, rows = call.operands[0], build.whole(call.operands[2])
+    indices = _indices(call, found, True)
+    rows = _rows_inside(call, found, rows, indices.inside)
+    type_ = tensor_of(element, found.table)
+    axis = found.axis
+    if found.along_all:
+        assert axis is not None
+        index = _aligned_places(call, found, indices.values[0], axis)
+        rows = _aligned_places(call, found, rows, axis)
+        op = ScatterSumOp.build(
+            operands=[rows, build.cast(index, i64)],
+            properties={"axis": IntegerAttr(axis, i64)},
+            result_types=[type_],
+        )
+    elif axis is not None and not found.table_batch:
+        order = _row_order(found, axis)
+        rows = build.transpose(rows, [order.index(dim) for dim in range(len(order))])
+        op = GatherGradOp.build(
+            operands=[rows, indices.values[0], []],
+            properties={"axis": IntegerAttr(axis, i64)},
+            result_types=[type_],
+        )
+    else:
+        value = _scatter_tuples(call, found, rows, indices)
+        return _added(call, start, value)
+    return _added(call, start, build.add(op).results[0])
+
+
+def _added(call: HloCall, start: LazyTensor, value: SSAValue) -> LazyTensor:
+    """Returns a value added to where a scatter starts from, unless that is zero."""
+    if start.scalar is not None and not start.scalar:
+        return LazyTensor.of(value)
+    inputs = [call.build.base(start), value]
+    return LazyTensor.of(call.build.op("Add", inputs, call.shape(), call.element()))
+
+
+def _scatter_tuples(
+    call: HloCall, found: LookUp, rows: SSAValue, indices: Indices
+) -> SSAValue:
+    """Converts sums at places that tuples of indices name."""
+    build = call.build
+    table_order, order = _tuple_form(found)
+    rows = _rows_in_tuple_order(call, found, rows, order)
+    sizes = [found.table[dim] for dim in table_order]
+    op = ScatterSumOp.build(
+        operands=[rows, _tuples(call, found, indices)],
+        properties={"batch_dims": IntegerAttr(len(found.table_batch), i64)},
+        result_types=[tensor_of(call.element(), tuple(sizes))],
+    )
+    value = build.add(op).results[0]
+    return build.transpose(value, [table_order.index(d) for d in range(len(sizes))])
+
+
+def _rows_in_tuple_order(
+    call: HloCall, found: LookUp, rows: SSAValue, order: Sequence[int]
+) -> SSAValue:
+    """Returns rows as [...batch, ...own places, ...others]."""
+    sizes = [size for size, dim in zip(found.rows, order, strict=True) if dim >= 0]
+    real = [dim for dim in order if dim >= 0]
+    rows = call.build.reshape(rows, sizes)
+    return call.build.transpose(rows, [real.index(dim) for dim in range(len(real))])
+
+
+def _rows_inside(
+    call: HloCall, found: LookUp, rows: SSAValue, inside: SSAValue | None
+) -> SSAValue:
+    """Returns rows with zeros for those whose index is out of range."""
+    if inside is None:
+        return rows
+    build, own = call.build, LazyTensor.of(rows)
+    places = [dim for dim in range(len(own.shape)) if dim not in found.window]
+    shape = [size if dim in places else 1 for dim, size in enumerate(own.shape)]
+    inputs = [
+        build.reshape(inside, shape),
+        rows,
+        build.constant(np.array(0), own.element),
+    ]
+    return build.op("Where", inputs, own.shape, own.element)
+
+
+def _scatter_set(call: HloCall, found: LookUp) -> LazyTensor:
+    """Converts what `x.at[i].set(y)` is: rows replace those at their places."""
+    build, element = call.build, call.element()
+    indices = _indices(call, found, True)
+    table_order, order = _tuple_form(found)
+    table = build.transpose(build.whole(call.operands[0]), table_order)
+    rows = _rows_in_tuple_order(call, found, build.whole(call.operands[2]), order)
+    if found.table_batch:
+        raise UnsupportedError("it replaces elements in several tables")
+    # Rows out of range are those of one more index, which is then cut off.
+    shape = list(LazyTensor.of(table).shape)
+    pads = [0] * 2 * len(shape)
+    pads[len(shape)] = 1
+    zero = build.constant(np.array(0), element)
+    inputs = [table, build.integers(*pads), zero]
+    table = build.op("Pad", inputs, [shape[0] + 1, *shape[1:]], element)
+    place = build.cast(indices.values[0], i64)
+    assert indices.inside is not None
+    last = build.integer(shape[0])
+    sizes = LazyTensor.of(place).shape
+    place = build.op("Where", [indices.inside, place, last], sizes, i64)
+    tuples = _tuples(call, found, Indices([place, *indices.values[1:]], None))
+    value = build.op(
+        "ScatterND", [table, tuples, rows], LazyTensor.of(table).shape, element
+    )
+    value = build.slice(value, [0] * len(shape), shape)
+    return LazyTensor.of(
+        build.transpose(value, [table_order.index(d) for d in range(len(shape))])
+    )

@@ -1,0 +1,191 @@
+"""Roles of arguments and results of a function, as attributes of a program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
+
+from distir.dialects.dist_attributes import NAME, OF, ROLE, UPDATES
+from distir.program import (
+    LOSS,
+    entry_function,
+    name_hint,
+    return_op,
+    set_argument_attributes,
+    set_result_attributes,
+)
+
+Attributes = dict[str, Attribute]
+
+Kind = tuple[tuple[int, ...], str]
+"""The shape of an array, and the name of its element type."""
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """The arrays that a function takes or returns: their names and kinds, in order."""
+
+    names: Sequence[str]
+    kinds: Sequence[Kind]
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Returns the names, with a number behind those that were there before."""
+    found: dict[str, None] = {}
+    for name in names:
+        own, number = name, 1
+        while own in found:
+            number += 1
+            own = f"{name}_{number}"
+        found[own] = None
+    return list(found)
+
+
+def describe(
+    module: ModuleOp,
+    arguments: Leaves,
+    results: Leaves,
+    updated: Mapping[int, int],
+    inputs: Collection[int],
+) -> None:
+    """
+    Writes roles and names as attributes of the entry function. `updated` says which
+    result replaces which argument, and `inputs` are the arguments of the batch.
+    Arguments behind these keep their attributes.
+    """
+    function = entry_function(module)
+    roles = argument_roles(function, arguments, updated, inputs)
+    own = argument_attributes(arguments, roles)
+    known = function.arg_attrs
+    others = [] if known is None else [dict(d.data) for d in known.data[len(own) :]]
+    set_argument_attributes(function, [*own, *others])
+    set_result_attributes(function, result_attributes(results, updated, arguments))
+    named = function.body.block.args[: len(own)]
+    for value, name in zip(named, arguments.names, strict=True):
+        value.name_hint = name_hint(name)
+
+
+def _is_float(kind: str) -> bool:
+    return "float" in kind or kind in ("bf16", "f16", "f32", "f64")
+
+
+def argument_roles(
+    function: FuncOp,
+    arguments: Leaves,
+    updated: Mapping[int, int],
+    inputs: Collection[int],
+) -> list[str]:
+    """
+    Returns the role of each argument.
+
+    Of those that a result replaces, floats from which another result follows, such as
+    the loss, are parameters, and the rest states. `inputs` are the arguments of the
+    batch. Among them, an array whose dimension 0 is not that of most others is a
+    constant, such as the key of a random generator. What is neither is a parameter.
+    """
+    replaced = set(updated.values())
+    used = _used_by_others(function, set(updated))
+    sizes = Counter(arguments.kinds[i][0][0] for i in inputs if arguments.kinds[i][0])
+    batch = sizes.most_common(1)[0][0] if sizes else None
+    roles: list[str] = []
+    for index, (shape, kind) in enumerate(arguments.kinds):
+        if index in replaced:
+            is_parameter = _is_float(kind) and index in used
+            roles.append("parameter" if is_parameter else "state")
+        elif index in inputs:
+            fits = not shape or shape[0] == batch
+            roles.append("input" if fits else "constant")
+        else:
+            roles.append("parameter" if _is_float(kind) else "constant")
+    return roles
+
+
+def _used_by_others(function: FuncOp, updates: set[int]) -> set[int]:
+    """
+    Returns the arguments from which a result follows that replaces no argument. If all
+    replace one, returns all arguments.
+    """
+    block = function.body.block
+    others = [
+        value
+        for index, value in enumerate(return_op(function).operands)
+        if index not in updates
+    ]
+    if not others:
+        return set(range(len(block.args)))
+    found: set[int] = set()
+    seen: set[SSAValue] = set()
+    waiting = list(others)
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value, BlockArgument):
+            found.add(value.index)
+        elif isinstance(value, OpResult):
+            waiting.extend(value.owner.operands)
+    return found
+
+
+def argument_attributes(arguments: Leaves, roles: Sequence[str]) -> list[Attributes]:
+    """
+    Returns the attributes of the arguments: role, name, and of a state the parameter
+    that it belongs to, which has its shape and the longest common end of its name.
+    """
+    parameters = [i for i, role in enumerate(roles) if role == "parameter"]
+    by_kind: dict[tuple[int, ...], list[int]] = {}
+    for index in parameters:
+        by_kind.setdefault(arguments.kinds[index][0], []).append(index)
+    found: list[Attributes] = []
+    for index, (name, role) in enumerate(zip(arguments.names, roles, strict=True)):
+        own: Attributes = {ROLE: ROLE.attr(role), NAME: NAME.attr(name)}
+        if role == "state":
+            alike = by_kind.get(arguments.kinds[index][0], [])
+            best = max(
+                alike,
+                key=lambda i: _common_end(name, arguments.names[i]),
+                default=None,
+            )
+            if best is not None and _common_end(name, arguments.names[best]):
+                own[OF] = OF.attr(arguments.names[best])
+        found.append(own)
+    return found
+
+
+def _common_end(left: str, right: str) -> int:
+    """Returns how many parts at the end of two dotted names are the same."""
+    parts = zip(reversed(left.split(".")), reversed(right.split(".")), strict=False)
+    count = 0
+    for a, b in parts:
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def result_attributes(
+    results: Leaves, updated: Mapping[int, int], arguments: Leaves
+) -> list[Attributes]:
+    """
+    Returns the attributes of the results: names, which argument each replaces, and the
+    first other float without dimensions as the loss of a training step.
+    """
+    found: list[Attributes] = []
+    is_loss_known = not updated
+    for index, (name, (shape, kind)) in enumerate(
+        zip(results.names, results.kinds, strict=True)
+    ):
+        own: Attributes = {NAME: NAME.attr(name)}
+        if index in updated:
+            own[UPDATES] = UPDATES.attr(arguments.names[updated[index]])
+        elif not is_loss_known and not shape and _is_float(kind):
+            own[ROLE] = ROLE.attr(LOSS)
+            is_loss_known = True
+        found.append(own)
+    return found

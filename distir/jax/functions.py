@@ -1,0 +1,172 @@
+"""`distir.jax.distribute` and `distir.jax.search`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from distir.errors import DistIRError
+from distir.facade.programs import distribute as distribute_program
+from distir.facade.search import search as search_program
+from distir.jax.importing import TracedFunction, trace
+from distir.jax.plan import JaxPlan, inexpressible
+from distir.passes.outline_repeats import OutlineRepeatsPass
+from distir.planning.plans.plan import GridPlan
+from distir.planning.plans.saved_plan import SavedPlan
+from distir.tools.files import apply_passes
+
+
+def import_function(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    donate_argnums: int | Sequence[int] = (),
+    batch_argnums: int | Sequence[int] | None = None,
+    outline: bool = True,
+) -> TracedFunction:
+    """
+    Imports a function of JAX as a sequential program. `args` is the tuple of its
+    arguments, values or `jax.ShapeDtypeStruct`s.
+
+    Arguments that have the same pytree as a part of the result are those that it
+    replaces in the next step; `donate_argnums` names single arrays that it replaces
+    too. `batch_argnums` are the arguments that hold the batch, by default all that no
+    result replaces, or the last one. With `outline`, equal layers become one function.
+    Raises DistIRError.
+    """
+    found = trace(function, args, donate_argnums, batch_argnums)
+    if outline:
+        apply_passes(found.program.module, OutlineRepeatsPass())
+    return found
+
+
+def distribute(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    cluster: str,
+    devices: int | None = None,
+    d: int = 1,
+    t: int = 1,
+    zero: int = 0,
+    shard: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    batch_argnums: int | Sequence[int] | None = None,
+) -> JaxPlan:
+    """
+    Distributes a function of JAX over `d` x `t` devices of a cluster, and returns the
+    shardings. `zero` is the ZeRO stage of a training step. `shard`, such as
+    `state.params.w:0=t`, and `whole` are requests for arguments, as for `distir
+    distribute`. The other options are those of `import_function`. Raises DistIRError.
+    """
+    traced = import_function(
+        function, args, donate_argnums=donate_argnums, batch_argnums=batch_argnums
+    )
+    options: dict[str, Any] = {"cluster": cluster, "d": d, "t": t, "zero": zero}
+    if devices is not None:
+        options["devices"] = devices
+    return _expressible(traced, options, list(shard), list(whole))
+
+
+def _expressible(
+    traced: TracedFunction,
+    options: dict[str, Any],
+    shard: list[str],
+    whole: list[str],
+) -> JaxPlan:
+    """
+    Returns the plan of degrees. Arguments whose layout JAX cannot say are split in one
+    piece for each device instead, which the program then has to live with.
+    """
+    program = distribute_program(traced.program, shard=shard, whole=whole, **options)
+    for name, layout in inexpressible(program).items():
+        shard += [
+            f"{name}:{dim}={part.axis}"
+            for dim, parts in enumerate(layout.dims)
+            for part in parts
+        ]
+    if inexpressible(program):
+        program = distribute_program(
+            traced.program, shard=shard, whole=whole, **options
+        )
+    return JaxPlan(traced, program)
+
+
+def search(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    cluster: str,
+    devices: int,
+    zero: Sequence[int] = (0, 1, 3),
+    jobs: int = 1,
+    shard: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    batch_argnums: int | Sequence[int] | None = None,
+) -> JaxPlan:
+    """
+    Finds the fastest way to split a function of JAX over exactly `devices` devices of a
+    cluster that fits into their memory, and returns the shardings.
+
+    It tries all data-parallel and tensor-parallel degrees and the ZeRO stages `zero`,
+    which shardings can say: 0, 1 and 3. `jobs` is the number of processes. The other
+    options are those of `distribute`. Raises DistIRError, also if nothing fits.
+    """
+    if unknown := sorted({*zero} - {0, 1, 3}):
+        raise DistIRError(
+            f"distir.jax.search: zero has {unknown[0]}; shardings of arguments and results "
+            f"can say 0, 1 and 3"
+        )
+    traced = import_function(
+        function, args, donate_argnums=donate_argnums, batch_argnums=batch_argnums
+    )
+    target: dict[str, Any] = {"cluster": cluster, "devices": devices}
+    degrees = [(d, devices // d, 1) for d in range(1, devices + 1) if devices % d == 0]
+    is_step = bool(traced.updated)
+    found = search_program(
+        traced.program,
+        **target,
+        world_size=devices,
+        degrees=degrees,
+        zero=tuple(zero) if is_step else (0,),
+        overlap="off",
+        jobs=jobs,
+        shard=list(shard),
+        whole=list(whole),
+    )
+    return _fastest(traced, found, target, shard, whole)
+
+
+def _fastest(
+    traced: TracedFunction,
+    found: SavedPlan,
+    target: dict[str, Any],
+    shard: Sequence[str],
+    whole: Sequence[str],
+) -> JaxPlan:
+    """
+    Returns the fastest plan of a search as JAX can say it. A plan of which JAX cannot
+    say the layouts may become slower, or not fit any more, so that the next ones are
+    considered.
+    """
+    ranked = found.results.ranked
+    best: JaxPlan | None = None
+    for result in ranked:
+        if best is not None and result.step_time_s >= best.time_s:
+            break
+        own = result.plan
+        assert isinstance(own, GridPlan)
+        options = {**target, "d": own.d, "t": own.t, "zero": own.zero}
+        plan = _expressible(traced, options, list(shard), list(whole))
+        if plan.memory_bytes > result.memory_bytes:
+            continue
+        if best is None or plan.time_s < best.time_s:
+            best = plan
+    if best is None:
+        raise DistIRError(
+            f"distir.jax.search: {len(ranked)} ways to split the function fit into memory, "
+            f"but none does with layouts that JAX has; use more devices"
+        )
+    return best

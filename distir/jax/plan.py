@@ -1,0 +1,162 @@
+"""A way to split the arguments and results of a function of JAX over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh as DeviceMesh
+from jax.sharding import NamedSharding, PartitionSpec
+
+from distir.dialects.dist import Layout, layout_of
+from distir.errors import DistIRError
+from distir.facade.model_program import ModelProgram
+from distir.facade.show import ShownProgram, show
+from distir.facade.simulate import SimulatedProgram, simulate
+from distir.jax.importing import TracedFunction
+from distir.program import argument_names, entry_function, return_op
+from distir.sharding.mesh import Mesh, meshes
+
+
+@dataclass(frozen=True, eq=False)
+class JaxPlan:
+    """
+    How a function of JAX is distributed: `program` is the distributed program, made
+    from the `traced` function.
+
+    `in_shardings` and `out_shardings` are for `jax.jit`. `print` shows the simulated
+    time and memory, and how arguments are split.
+    """
+
+    traced: TracedFunction
+    program: ModelProgram
+
+    @cached_property
+    def layout_mesh(self) -> Mesh:
+        """The mesh of the distributed program, as plain data."""
+        [mesh] = meshes(self.program.module).values()
+        return mesh
+
+    @cached_property
+    def mesh(self) -> DeviceMesh:
+        """
+        The mesh of JAX's devices, with the axes that split something. Raises
+        DistIRError if JAX has fewer devices than the plan.
+        """
+        own, devices = self.layout_mesh, jax.devices()
+        if len(own.devices) > len(devices):
+            raise DistIRError(
+                f"distir.jax: the plan is for {len(own.devices)} devices, but JAX has "
+                f"{len(devices)}; in_specs and out_specs need none"
+            )
+        chosen = np.array(devices[: len(own.devices)])
+        sizes = [size for _, size in own.axes]
+        return DeviceMesh(chosen.reshape(sizes), tuple(name for name, _ in own.axes))
+
+    @cached_property
+    def in_specs(self) -> Any:
+        """The `PartitionSpec` of each argument: a tuple of pytrees."""
+        layouts = self._argument_layouts
+        specs = [_spec(layout) for layout in layouts]
+        return jax.tree_util.tree_unflatten(self.traced.in_tree, specs)
+
+    @cached_property
+    def out_specs(self) -> Any:
+        """The `PartitionSpec` of each result, in the pytree of the results."""
+        specs = [_spec(layout) for layout in self._result_layouts]
+        return jax.tree_util.tree_unflatten(self.traced.out_tree, specs)
+
+    @property
+    def in_shardings(self) -> Any:
+        """The `NamedSharding` of each argument: a tuple of pytrees."""
+        return self._placed(self.in_specs)
+
+    @property
+    def out_shardings(self) -> Any:
+        """The `NamedSharding` of each result, in the pytree of the results."""
+        return self._placed(self.out_specs)
+
+    def _placed(self, specs: Any) -> Any:
+        return jax.tree_util.tree_map(
+            lambda spec: NamedSharding(self.mesh, spec),
+            specs,
+            is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
+        )
+
+    @cached_property
+    def _argument_layouts(self) -> list[Layout | None]:
+        types = entry_function(self.program.module).function_type.inputs.data
+        return [layout_of(t) for t in types[: len(self.traced.arguments.names)]]
+
+    @cached_property
+    def _result_layouts(self) -> list[Layout | None]:
+        """
+        The layouts of the results. A result that still is terms of a sum is whole on
+        each device in JAX.
+        """
+        values = return_op(entry_function(self.program.module)).operands
+        return [layout_of(value.type) for value in values]
+
+    @cached_property
+    def simulated(self) -> SimulatedProgram:
+        """The simulation of a step."""
+        return simulate(self.program)
+
+    @property
+    def time_s(self) -> float:
+        """The simulated time of a step, in seconds."""
+        return self.simulated.step_time_s
+
+    @property
+    def memory_bytes(self) -> float:
+        """The simulated memory of the fullest device, in bytes."""
+        return self.simulated.memory_bytes
+
+    @cached_property
+    def shown(self) -> ShownProgram:
+        """The layouts of the arguments, and what devices send in a step."""
+        return show(self.program)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Remarks for the user, such as on what could not be split."""
+        return self.program.notes
+
+    def __str__(self) -> str:
+        axes = " x ".join(f"{name}={size}" for name, size in self.layout_mesh.axes)
+        lines = [f"mesh {axes}: {self.simulated}", "", str(self.shown).rstrip()]
+        return "\n".join([*lines, *[f"note: {note}" for note in self.notes]])
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in self.layout_mesh.axes)
+        return f"<JaxPlan {axes}>"
+
+
+def _spec(layout: Layout | None) -> PartitionSpec:
+    """Returns a layout as JAX writes it. The layout must have no run lengths."""
+    if layout is None:
+        return PartitionSpec()
+    dims = [tuple(shard.axis for shard in shards) for shards in layout.dims]
+    while dims and not dims[-1]:
+        dims.pop()
+    parts = [dim[0] if len(dim) == 1 else (dim or None) for dim in dims]
+    return PartitionSpec(*parts)
+
+
+def inexpressible(program: ModelProgram) -> dict[str, Layout]:
+    """
+    Returns the arguments whose layout JAX cannot say, by name: dimensions that are
+    dealt out in runs.
+    """
+    function = entry_function(program.module)
+    found: dict[str, Layout] = {}
+    types = function.function_type.inputs.data
+    for name, type_ in zip(argument_names(function), types, strict=True):
+        layout = layout_of(type_)
+        if layout is not None and any(s.run for dim in layout.dims for s in dim):
+            found[name] = layout
+    return found

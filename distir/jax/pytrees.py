@@ -1,0 +1,122 @@
+"""
+What arguments and results of a function are, read from their pytrees: which results
+replace which arguments in the next step, and names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from distir.frontends.stablehlo.roles import Kind, Leaves, unique_names
+
+
+def leaves_of(tree: Any, prefixes: Sequence[str] | str) -> Leaves:
+    """
+    Returns the leaves of a tree in JAX's order, with dotted names. `prefixes` is what
+    the names begin with; several are for the children of a tuple.
+    """
+    names: list[str] = []
+    kinds: list[Kind] = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if isinstance(prefixes, str):
+            first, rest = prefixes, path
+        else:
+            first, rest = prefixes[path[0].idx], path[1:]
+        dotted = jax.tree_util.keystr(rest, simple=True, separator=".")
+        names.append(f"{first}.{dotted}" if dotted else first)
+        kinds.append(leaf_kind(leaf))
+    return Leaves(unique_names(names), kinds)
+
+
+def leaf_kind(leaf: Any) -> Kind:
+    """Returns the shape and the name of the element type of an array or its type."""
+    aval = jax.api_util.shaped_abstractify(leaf)
+    return tuple(aval.shape), str(aval.dtype)
+
+
+def argument_prefixes(function: Callable[..., Any], count: int) -> list[str]:
+    """
+    Returns the names of the first `count` parameters of a function; `arg<i>` for those
+    that are not known, such as of `*args`.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    plain = [
+        p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    return [plain[i] if i < len(plain) else f"arg{i}" for i in range(count)]
+
+
+def updates(
+    arguments: Sequence[Any], result: Any, donated: Sequence[int]
+) -> dict[int, int]:
+    """
+    Returns which result replaces which argument in the next step: index of the result's
+    leaf to index of the argument's leaf.
+
+    Those are arguments of which the result has a tree with the same structure, shapes
+    and element types, or parts of arguments. A single array counts only if its argument
+    is among the `donated`.
+    """
+    trees: dict[Any, list[int]] = {}
+    _collect(result, 0, trees)
+    found: dict[int, int] = {}
+    start = 0
+    for position, argument in enumerate(arguments):
+        _match(argument, start, trees, position in donated, found)
+        start += len(jax.tree_util.tree_leaves(argument))
+    return found
+
+
+def _form(tree: Any) -> Any:
+    """Returns the structure of a tree, with the kinds of its leaves."""
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    return structure, tuple(leaf_kind(leaf) for leaf in leaves)
+
+
+def _children(tree: Any) -> list[Any]:
+    """Returns the children of a tree; none of a leaf."""
+    if jax.tree_util.all_leaves([tree]):
+        return []
+    leaves = jax.tree_util.default_registry.flatten_one_level(tree)
+    return [] if leaves is None else list(leaves[0])
+
+
+def _collect(tree: Any, start: int, trees: dict[Any, list[int]]) -> None:
+    """Adds a tree and its parts to `trees`, by form: where their leaves begin."""
+    count = len(jax.tree_util.tree_leaves(tree))
+    if not count:
+        return
+    trees.setdefault(_form(tree), []).append(start)
+    for child in _children(tree):
+        _collect(child, start, trees)
+        start += len(jax.tree_util.tree_leaves(child))
+
+
+def _match(
+    tree: Any,
+    start: int,
+    trees: dict[Any, list[int]],
+    is_donated: bool,
+    found: dict[int, int],
+) -> None:
+    """Adds the leaves of an argument, or of its parts, that a result replaces."""
+    count = len(jax.tree_util.tree_leaves(tree))
+    if not count:
+        return
+    is_leaf = jax.tree_util.all_leaves([tree])
+    if not is_leaf or is_donated:
+        places = trees.get(_form(tree), [])
+        for place in places:
+            if not any(place + i in found for i in range(count)):
+                found.update({place + i: start + i for i in range(count)})
+                return
+    for child in _children(tree):
+        _match(child, start, trees, is_donated, found)
+        start += len(jax.tree_util.tree_leaves(child))

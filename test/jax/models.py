@@ -1,0 +1,224 @@
+"""Training steps of small models of JAX, Flax and optax, with values for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+
+
+class Step(NamedTuple):
+    """A training step, and its arguments: a state and a batch."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+def step_of(
+    loss: Callable[..., Any],
+    parameters: Any,
+    batch: Any,
+    optimizer: Any = None,
+    stats: Any = None,
+) -> Step:
+    """
+    Returns the step of a loss: of parameters and batch, or with `stats` of parameters,
+    batch and statistics, which gives new ones too.
+    """
+    optimizer = optimizer or optax.adamw(1e-3)
+
+    def train_step(state: Any, batch: Any) -> Any:
+        parameters, moments, stats = state
+        if stats is None:
+            value, grads = jax.value_and_grad(loss)(parameters, batch)
+        else:
+            (value, stats), grads = jax.value_and_grad(loss, has_aux=True)(
+                parameters, batch, stats
+            )
+        changes, moments = optimizer.update(grads, moments, parameters)
+        return (optax.apply_updates(parameters, changes), moments, stats), value
+
+    return Step(train_step, ((parameters, optimizer.init(parameters), stats), batch))
+
+
+def normal(seed: int, *shape: int) -> Any:
+    return jax.random.normal(jax.random.key(seed), shape) * 0.1
+
+
+@cache
+def mlp() -> Step:
+    def loss(p: Any, batch: Any) -> Any:
+        x, y = batch
+        return jnp.mean((jax.nn.relu(x @ p["w1"] + p["b1"]) @ p["w2"] - y) ** 2)
+
+    p = {"w1": normal(1, 16, 64), "b1": normal(2, 64), "w2": normal(3, 64, 16)}
+    batch = normal(4, 8, 16), normal(5, 8, 16)
+    return step_of(loss, p, batch, optax.sgd(0.1))
+
+
+def _norm(x: Any, g: Any, b: Any) -> Any:
+    x = x - x.mean(-1, keepdims=True)
+    return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-5) * g + b
+
+
+def _attention(p: Any, x: Any, heads: int) -> Any:
+    batch, seq, width = x.shape
+    q, k, v = ((x @ p[n]).reshape(batch, seq, heads, -1) for n in ("wq", "wk", "wv"))
+    scores = jnp.einsum("bthd,bshd->bhts", q, k) / np.sqrt(width // heads)
+    scores = jnp.where(jnp.tril(jnp.ones((seq, seq), bool)), scores, -1e9)
+    out = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), v)
+    return out.reshape(batch, seq, width) @ p["wo"]
+
+
+def _gpt_layer(p: Any, x: Any) -> Any:
+    x = x + _attention(p, _norm(x, p["g1"], p["b1"]), 4)
+    return x + jax.nn.gelu(_norm(x, p["g2"], p["b2"]) @ p["w1"]) @ p["w2"]
+
+
+def _language_loss(layers: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(p: Any, batch: Any) -> Any:
+        ids, labels = batch
+        x = layers(p["layers"], p["wte"][ids] + p["wpe"])
+        logits = x @ p["wte"].T
+        found = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return found.mean()
+
+    return loss
+
+
+def _tokens(vocab: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    ids, labels = rng.integers(0, vocab, (2, 8, 16))
+    return jnp.asarray(ids, jnp.int32), jnp.asarray(labels, jnp.int32)
+
+
+def _gpt_parameters(scan: bool) -> Any:
+    def layer(*count: int) -> Any:
+        square = {
+            n: normal(i, *count, 64, 64) for i, n in enumerate(("wq", "wk", "wv", "wo"))
+        }
+        norms = {n: normal(9, *count, 64) for n in ("g1", "b1", "g2", "b2")}
+        return {
+            **square, **norms, "w1": normal(6, *count, 64, 256), "w2": normal(7, *count, 256, 64)
+        }  # fmt: skip
+
+    layers = layer(2) if scan else [layer(), layer()]
+    return {"wte": normal(10, 128, 64), "wpe": normal(11, 16, 64), "layers": layers}
+
+
+@cache
+def gpt() -> Step:
+    def layers(parameters: Any, x: Any) -> Any:
+        for own in parameters:
+            x = _gpt_layer(own, x)
+        return x
+
+    return step_of(_language_loss(layers), _gpt_parameters(False), _tokens(128))
+
+
+@cache
+def gpt_scan() -> Step:
+    def layers(parameters: Any, x: Any) -> Any:
+        layer = jax.checkpoint(lambda x, own: (_gpt_layer(own, x), None))
+        return jax.lax.scan(layer, x, parameters)[0]
+
+    return step_of(_language_loss(layers), _gpt_parameters(True), _tokens(128))
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        y = nn.LayerNorm()(x)
+        x = x + nn.MultiHeadDotProductAttention(num_heads=4)(y, y)
+        y = nn.gelu(nn.Dense(128)(nn.LayerNorm()(x)))
+        return x + nn.Dense(32)(y)
+
+
+class ViT(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.Conv(32, (4, 4), (4, 4), "VALID")(x)
+        x = x.reshape(x.shape[0], -1, 32)
+        first = self.param("first", nn.initializers.normal(), (1, 1, 32))
+        x = jnp.concatenate([jnp.broadcast_to(first, (x.shape[0], 1, 32)), x], 1)
+        x = x + self.param("positions", nn.initializers.normal(), (1, x.shape[1], 32))
+        for _ in range(2):
+            x = Block()(x)
+        return nn.Dense(16)(nn.LayerNorm()(x)[:, 0])
+
+
+class ResNet(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        def norm(x: Any) -> Any:
+            return nn.BatchNorm(use_running_average=False)(x)
+
+        x = nn.relu(norm(nn.Conv(16, (3, 3), use_bias=False)(x)))
+        for width, step in ((16, 1), (32, 2)):
+            y = nn.relu(norm(nn.Conv(width, (3, 3), (step, step), use_bias=False)(x)))
+            y = norm(nn.Conv(width, (3, 3), use_bias=False)(y))
+            if y.shape != x.shape:
+                x = nn.Conv(width, (1, 1), (step, step), use_bias=False)(x)
+            x = nn.relu(x + y)
+        return nn.Dense(16)(x.mean((1, 2)))
+
+
+def _images() -> tuple[Any, Any]:
+    labels = np.random.default_rng(0).integers(0, 16, 8)
+    return normal(1, 8, 16, 16, 3) * 10, jnp.asarray(labels, jnp.int32)
+
+
+def _classes(logits: Any, labels: Any) -> Any:
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+@cache
+def vit() -> Step:
+    model, batch = ViT(), _images()
+    p = model.init(jax.random.key(0), batch[0])
+    return step_of(lambda p, b: _classes(model.apply(p, b[0]), b[1]), p, batch)
+
+
+@cache
+def resnet() -> Step:
+    model, batch = ResNet(), _images()
+    found = model.init(jax.random.key(0), batch[0])
+
+    def loss(p: Any, batch: Any, stats: Any) -> Any:
+        logits, new = model.apply(
+            {"params": p, "batch_stats": stats}, batch[0], mutable=["batch_stats"]
+        )
+        return _classes(logits, batch[1]), new["batch_stats"]
+
+    return step_of(
+        loss, found["params"], batch, optax.sgd(0.1, momentum=0.9), found["batch_stats"]
+    )
+
+
+@cache
+def moe() -> Step:
+    """A layer of attention, and two of eight experts for each token (Mixtral)."""
+
+    def layers(p: Any, x: Any) -> Any:
+        x = x + _attention(p, x, 4)
+        weights, chosen = jax.lax.top_k(jax.nn.softmax(x @ p["router"]), 2)
+        share = (jax.nn.one_hot(chosen, 8) * weights[..., None]).sum(-2)
+        h = jax.nn.silu(jnp.einsum("btc,ecf->ebtf", x, p["gate"]))
+        h = h * jnp.einsum("btc,ecf->ebtf", x, p["up"])
+        out = jnp.einsum("ebtf,efc->ebtc", h, p["down"])
+        return x + jnp.einsum("ebtc,bte->btc", out, share)
+
+    own = {n: normal(i, 64, 64) for i, n in enumerate(("wq", "wk", "wv", "wo"))}
+    own |= {"router": normal(5, 64, 8), "gate": normal(6, 8, 64, 96)}
+    own |= {"up": normal(7, 8, 64, 96), "down": normal(8, 8, 96, 64)}
+    p = {"wte": normal(10, 128, 64), "wpe": normal(11, 16, 64), "layers": own}
+    return step_of(_language_loss(layers), p, _tokens(128))
+
+
+MODELS = {f.__name__: f for f in (mlp, gpt, gpt_scan, vit, resnet, moe)}
