@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-jax = pytest.importorskip("jax")
+pytest.importorskip("jaxlib")  # `jax` may be the name of this folder
 pytest.importorskip("flax")
 pytest.importorskip("optax")
 
-import numpy as np  # noqa: E402
+import jax
+import numpy as np
 
-from distir.interpreters.reference import run_program  # noqa: E402
-from distir.jax import distribute, import_function, search  # noqa: E402
+from distir.interpreters.reference import run_program
+from distir.jax import distribute, import_function, search
 
 _SPEC = importlib.util.spec_from_file_location(
     "jax_models", Path(__file__).with_name("models.py")

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-jax = pytest.importorskip("jax")
+pytest.importorskip("jaxlib")  # `jax` may be the name of this folder
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from distir.errors import DistIRError  # noqa: E402
-from distir.interpreters.reference import run_program  # noqa: E402
-from distir.jax import import_function  # noqa: E402
+from distir.errors import DistIRError
+from distir.interpreters.reference import run_program
+from distir.jax import import_function
 
 
 def same_as_jit(
