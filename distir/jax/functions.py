@@ -77,20 +77,31 @@ def _expressible(
 ) -> JaxPlan:
     """
     Returns the plan of degrees. Arguments whose layout JAX cannot say are split in one
-    piece for each device instead, which the program then has to live with.
+    piece for each device instead, and the rest of the program is chosen anew for that;
+    a note of the plan names them. Raises DistIRError if that is not possible.
     """
     program = distribute_program(traced.program, shard=shard, whole=whole, **options)
-    for name, layout in inexpressible(program).items():
+    dealt = inexpressible(program)
+    if not dealt:
+        return JaxPlan(traced, program)
+    for name, layout in dealt.items():
         shard += [
             f"{name}:{dim}={part.axis}"
             for dim, parts in enumerate(layout.dims)
             for part in parts
         ]
-    if inexpressible(program):
-        program = distribute_program(
-            traced.program, shard=shard, whole=whole, **options
+    program = distribute_program(traced.program, shard=shard, whole=whole, **options)
+    if left := inexpressible(program):
+        name, layout = next(iter(left.items()))
+        raise DistIRError(
+            f"distir.jax: {name} has layout {layout}, whose runs PartitionSpec cannot say; "
+            f"ask for another one, such as whole=[{name!r}]"
         )
-    return JaxPlan(traced, program)
+    notes = (
+        f"distir.jax: runs of {', '.join(dealt)} became one piece for each device, as "
+        f"PartitionSpec has no runs",
+    )
+    return JaxPlan(traced, program, notes)
 
 
 def search(
@@ -160,7 +171,7 @@ def _fastest(
         assert isinstance(own, GridPlan)
         options = {**target, "d": own.d, "t": own.t, "zero": own.zero}
         plan = _expressible(traced, options, list(shard), list(whole))
-        if plan.memory_bytes > result.memory_bytes:
+        if not plan.simulated.simulation.fits:
             continue
         if best is None or plan.time_s < best.time_s:
             best = plan

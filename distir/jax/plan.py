@@ -34,6 +34,7 @@ class JaxPlan:
 
     traced: TracedFunction
     program: ModelProgram
+    own_notes: tuple[str, ...] = ()
 
     @cached_property
     def layout_mesh(self) -> Mesh:
@@ -124,7 +125,7 @@ class JaxPlan:
     @property
     def notes(self) -> Sequence[str]:
         """Remarks for the user, such as on what could not be split."""
-        return self.program.notes
+        return [*self.own_notes, *self.program.notes]
 
     def __str__(self) -> str:
         axes = " x ".join(f"{name}={size}" for name, size in self.layout_mesh.axes)
@@ -137,9 +138,17 @@ class JaxPlan:
 
 
 def _spec(layout: Layout | None) -> PartitionSpec:
-    """Returns a layout as JAX writes it. The layout must have no run lengths."""
+    """
+    Returns a layout as JAX writes it. Raises DistIRError for one that deals a dimension
+    out in runs, which JAX cannot say.
+    """
     if layout is None:
         return PartitionSpec()
+    if any(shard.run for dim in layout.dims for shard in dim):
+        raise DistIRError(
+            f"distir.jax: PartitionSpec cannot say the runs of layout {layout}; ask for "
+            f"another layout of the argument, by shard= or whole="
+        )
     dims = [tuple(shard.axis for shard in shards) for shards in layout.dims]
     while dims and not dims[-1]:
         dims.pop()

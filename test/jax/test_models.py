@@ -15,6 +15,7 @@ pytest.importorskip("optax")
 import jax
 import numpy as np
 
+from distir.errors import DistIRError
 from distir.interpreters.reference import run_program
 from distir.jax import distribute, import_function, search
 
@@ -74,3 +75,11 @@ def test_search_uses_all_devices() -> None:
     plan = search(*models.mlp(), cluster="cpu", devices=4, zero=(0,))
     assert len(plan.layout_mesh.devices) == 4
     assert jax.tree_util.tree_structure(plan.in_shardings) is not None
+
+
+def test_layouts_in_runs_are_refused() -> None:
+    """They are more than shardings can say, and shardings must say what is simulated."""
+    step = models.mlp()
+    name = import_function(*step).arguments.names[0]
+    with pytest.raises(DistIRError, match="runs"):
+        distribute(*step, cluster="cpu", t=2, shard=[f"{name}:1=t:2"])
