@@ -80,6 +80,6 @@ def test_search_uses_all_devices() -> None:
 def test_layouts_in_runs_are_refused() -> None:
     """They are more than shardings can say, and shardings must say what is simulated."""
     step = models.mlp()
-    name = import_function(*step).arguments.names[0]
+    name = "state.0.w1"
     with pytest.raises(DistIRError, match="runs"):
         distribute(*step, cluster="cpu", t=2, shard=[f"{name}:1=t:2"])
