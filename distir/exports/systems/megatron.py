@@ -16,15 +16,15 @@ from distir.exports.systems.system import Document, System
 from distir.exports.systems.table import OptionRule, OptionTable, Row
 
 SOURCE = (
-    "Megatron-LM, megatron/training/arguments.py, core_v0.16.0, and "
-    "megatron/core/transformer/transformer_config.py"
+    "Megatron-LM at d98e8a64 (August 2026): megatron/training/arguments.py, and the fields of "
+    "its configuration classes, from which it makes options; names of options of older versions"
 )
 
 ROWS = (
     Row("t", "tensor-model-parallel-size", 1, aliases=("model-parallel-size",), always=True),
     Row("p", "pipeline-model-parallel-size", 1, always=True),
     Row("c", "context-parallel-size", 1),
-    Row("e", "expert-model-parallel-size", 1, aliases=("moe-expert-parallel-size",)),
+    Row("e", "expert-model-parallel-size", 1),
     Row("r", "num-distributed-optimizer-instances", 1),
     Row("sequence_parallel", "sequence-parallel", False),
     Row(
