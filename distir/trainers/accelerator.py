@@ -22,23 +22,25 @@ from distir.trainers.batches import Place, loader_of_part, objects_of_all
 from distir.trainers.checkpoints import load_states, load_values, save_states
 
 _FOLDER = "distir"
-"""The folder, in that of a saved state, of values and states of optimizers."""
+"""The subfolder of a saved state that holds parameters and states of optimizers."""
 
 
 class Accelerator(accelerate.Accelerator):
     """
     `accelerate.Accelerator` for parallel modules, with the same arguments and methods.
 
-    A parallel module communicates by itself, so that `prepare` leaves it as it is. A prepared
-    loader gives each rank its part of the batch: ranks that differ in d get different samples,
-    those that differ in t or p the same ones, and the batch size is that of a part. The losses
-    are those of one process with a batch that is `data_ranks` times as large, the last batch
-    included. `gather`, `gather_for_metrics` and `reduce` count each part once,
-    `clip_grad_norm_` takes the norm over all ranks, and `save_state` writes a checkpoint in
-    parts, which `load_state` reads under any plan.
+    A parallel module communicates by itself, and `prepare` does not wrap it. A prepared
+    loader gives each rank its part of the batch: ranks that differ in d get different
+    samples, ranks that differ only in t or p the same samples. The batch size of the
+    loader is that of one part. Losses equal those of one process with a batch that is
+    `data_ranks` times as large; this holds for the last batch too. `gather`,
+    `gather_for_metrics` and `reduce` count each part once. `clip_grad_norm_` uses the
+    norm over all ranks. `save_state` writes a checkpoint in parts, and `load_state`
+    reads it under any plan.
 
-    Raises DistIRError for other ways to distribute (FSDP, DeepSpeed, `ParallelismConfig`), for
-    fp16 and fp8, and for `torch.compile`: `parallelize` has its own.
+    Raises DistIRError for other ways to distribute (FSDP, DeepSpeed,
+    `ParallelismConfig`), for fp16 and fp8, and for `torch.compile`: `parallelize` has
+    options for them.
     """
 
     def __init__(self, *args: Any, **options: Any):
@@ -88,7 +90,10 @@ class Accelerator(accelerate.Accelerator):
     # Preparing
 
     def prepare(self, *args: Any, device_placement: Any = None) -> Any:
-        """Prepares modules before the others, whatever their order; see the class."""
+        """
+        Prepares each argument and returns them in the given order. Modules are prepared
+        first, because loaders depend on them.
+        """
         for given in args:
             if isinstance(given, nn.Module):
                 self.prepare_model(given)
@@ -100,7 +105,10 @@ class Accelerator(accelerate.Accelerator):
         device_placement: bool | None = None,
         evaluation_mode: bool = False,
     ) -> nn.Module:
-        """Returns the parallel module `model`; its calls use autocast if asked for."""
+        """
+        Returns the parallel module `model` itself; its calls use autocast if mixed
+        precision was chosen. Raises DistIRError if `model` is no parallel module.
+        """
         if not isinstance(model, ParallelModule):
             raise DistIRError(
                 f"Accelerator: {type(model).__name__} is no parallel module; prepare what "
@@ -123,7 +131,11 @@ class Accelerator(accelerate.Accelerator):
         device_placement: bool | None = None,
         slice_fn_for_dispatch: Any = None,
     ) -> DataLoader[Any]:
-        """Returns a loader of this rank's parts of the batches."""
+        """
+        Returns a loader of this rank's parts of the batches. The batch size of
+        `data_loader` is that of one part. Raises DistIRError for `split_batches=True`
+        or `dispatch_batches=True`.
+        """
         if getattr(data_loader, "_is_accelerate_prepared", False):
             return super().prepare_data_loader(data_loader)
         for name in ("split_batches", "dispatch_batches"):
@@ -140,7 +152,7 @@ class Accelerator(accelerate.Accelerator):
         )
 
     def _one_process(self, loader: DataLoader[Any], on_device: bool) -> DataLoader[Any]:
-        """Prepares a loader whose batches are divided already."""
+        """Prepares a loader that already gives only this rank's samples."""
         from accelerate.data_loader import prepare_data_loader
 
         prepared = prepare_data_loader(
@@ -162,8 +174,8 @@ class Accelerator(accelerate.Accelerator):
 
     def prepare_scheduler(self, scheduler: Any) -> Any:
         """
-        Returns a scheduler that makes a step for each part of the batch, as Accelerate's does
-        for each process.
+        Returns a scheduler that makes one step per part of the batch at each step of
+        the optimizer. Accelerate's own makes one per process.
         """
         if getattr(scheduler, "_is_accelerate_prepared", False):
             return super().prepare_scheduler(scheduler)
@@ -187,12 +199,18 @@ class Accelerator(accelerate.Accelerator):
     def clip_grad_norm_(
         self, parameters: Any, max_norm: float, norm_type: float = 2
     ) -> torch.Tensor:
-        """Clips the gradients of parameters of which each rank has a part."""
+        """
+        Scales the gradients of `parameters` so that their norm over all ranks is at
+        most `max_norm`, and returns the norm before.
+        """
         given = [parameters] if isinstance(parameters, torch.Tensor) else parameters
         return self._parallel[0].clip_grad_norm_(max_norm, norm_type, given)
 
     def gather(self, tensor: Any) -> Any:
-        """Returns, for each tensor, the rows of all parts of the batch, each part once."""
+        """
+        Returns `tensor`, a tensor or a structure of tensors, with the rows of all parts
+        of the batch in place of this rank's. Each part counts once.
+        """
         place = self._place()
         return tree_map_only(
             torch.Tensor, lambda t: rows_of_all(t, place.rank, place.count), tensor
@@ -201,7 +219,9 @@ class Accelerator(accelerate.Accelerator):
     def gather_for_metrics(
         self, input_data: Any, use_gather_object: bool = False
     ) -> Any:
-        """Returns the rows, or the objects, of all parts of the batch."""
+        """
+        Returns the rows, or the objects, of all parts of the batch, each part once.
+        """
         leaves = tree_leaves(input_data)
         if not use_gather_object and all(isinstance(x, torch.Tensor) for x in leaves):
             return super().gather_for_metrics(input_data)
@@ -211,7 +231,10 @@ class Accelerator(accelerate.Accelerator):
         return found
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Returns the sum, or the mean, over the parts of the batch."""
+        """
+        Returns the sum, or with `reduction="mean"` the mean, of `tensor` over the parts
+        of the batch, times `scale`. Each part counts once.
+        """
         copies = self.num_processes // self._place().count if self._parallel else 1
         found = super().reduce(tensor, reduction, scale)
         if reduction != "sum" or copies == 1:
@@ -229,7 +252,10 @@ class Accelerator(accelerate.Accelerator):
     # Saving
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        """Returns whole tensors on rank 0. Every rank must call this."""
+        """
+        Returns the state dictionary of `model`. That of a parallel module has whole
+        tensors and is complete on rank 0 only. Every rank must call this.
+        """
         if isinstance(model, ParallelModule):
             return model.whole_state_dict()
         return super().get_state_dict(model, unwrap)
@@ -240,7 +266,10 @@ class Accelerator(accelerate.Accelerator):
         safe_serialization: bool = True,
         **save_model_func_kwargs: Any,
     ) -> Any:
-        """Writes the state of the training, values and optimizers in parts."""
+        """
+        Writes the state of the training to `output_dir`, and returns the folder. Each
+        rank writes its parts of the parameters and of the states of optimizers.
+        """
         with _Apart(self) as (models, optimizers):
             folder = super().save_state(
                 output_dir, safe_serialization, **save_model_func_kwargs
@@ -254,7 +283,10 @@ class Accelerator(accelerate.Accelerator):
         load_kwargs: Any = None,
         **load_model_func_kwargs: Any,
     ) -> None:
-        """Reads what `save_state` wrote, also under another plan."""
+        """
+        Reads the state that `save_state` wrote to `input_dir`. The modules may have
+        another plan than when it was written. Raises DistIRError without `input_dir`.
+        """
         if input_dir is None:
             raise DistIRError(
                 "Accelerator: load_state needs the folder that save_state returned; give it"
@@ -268,8 +300,9 @@ class Accelerator(accelerate.Accelerator):
 
 class _Apart:
     """
-    A context in which an accelerator knows no modules and optimizers, which it would write
-    whole: `with` gives them.
+    A context in which `accelerator` has no modules and optimizers, so that Accelerate
+    does not write or read them as whole tensors. `with` returns the modules and the
+    optimizers.
     """
 
     def __init__(self, accelerator: Accelerator):
@@ -286,7 +319,7 @@ class _Apart:
 
 
 class _Scheduler(AcceleratedScheduler):
-    """A prepared scheduler that makes `parts` steps for each of the optimizer's."""
+    """A prepared scheduler that makes `parts` steps for each step of the optimizer."""
 
     parts = 1
 
@@ -305,7 +338,10 @@ class _Scheduler(AcceleratedScheduler):
 
 
 def plain_optimizer(optimizer: Any) -> torch.optim.Optimizer:
-    """Returns PyTorch's own optimizer, of which `optimizer` may be a prepared one."""
+    """
+    Returns PyTorch's own optimizer, unwrapped if `optimizer` has been prepared by
+    Accelerate.
+    """
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
     return optimizer

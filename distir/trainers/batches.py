@@ -1,7 +1,7 @@
 """
-The part of each global batch that a rank is given, and what all ranks computed for their
-parts, brought together. Ranks that differ in d have different parts, and those that differ in t
-or p the same one.
+Divides global batches among ranks, and collects the objects that ranks computed for
+their parts. Ranks that differ in d have different parts; ranks that differ only in t or
+p have the same part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from distir.parallel.parallel_module import ParallelModule
 
 @dataclass(frozen=True)
 class Place:
-    """Part `rank` of the `count` equal parts of a global batch."""
+    """The place of a rank in a global batch: part `rank` of `count` equal parts."""
 
     rank: int
     count: int
@@ -38,9 +38,9 @@ class Place:
     @staticmethod
     def of(modules: Iterable[nn.Module], who: str) -> Place:
         """
-        Returns the place of this rank in the batches of the parallel modules among `modules`.
-        `who` is the class that needs it, for messages. Raises DistIRError if there is none, or
-        if there are several with different places.
+        Returns the place of this rank in the batches of the parallel modules among
+        `modules`. `who` is the class that needs it, for messages. Raises DistIRError if
+        `modules` has no parallel module, or parallel modules with different places.
         """
         found = {
             Place(m.data_rank, m.data_ranks)
@@ -64,13 +64,13 @@ class Place:
 
 class PartOfBatches(BatchSampler):
     """
-    A batch sampler of one rank's parts. The batches of `batches` are the parts of the ranks,
-    as many as there are in a row; together they are a global batch. At the end, where some
-    are missing or smaller, the samples that are left are shared out evenly: parts then differ
-    by one sample, and may be empty.
+    A batch sampler of one rank's parts of the global batches. Each batch of `batches`
+    is one part; consecutive batches, one per part, form a global batch. If the last
+    global batch lacks samples, its samples are shared out evenly: parts then differ by
+    at most one sample, and may be empty.
 
-    A `RandomSampler` without a generator gets its seed from rank 0, which draws it as PyTorch
-    does, so that the order is that of one process.
+    A `RandomSampler` without a generator gets its seed from rank 0, which draws it as
+    PyTorch does. The order is thus that of one process.
     """
 
     def __init__(self, batches: Any, place: Place):
@@ -94,16 +94,20 @@ class PartOfBatches(BatchSampler):
                     yield _own(group, self._place)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the batch sampler within the number of the epoch, if it asks for it."""
+        """
+        Passes `epoch`, the number of the epoch, on to the wrapped batch sampler, if
+        that has a `set_epoch`.
+        """
         if hasattr(self.batch_sampler, "set_epoch"):
             self.batch_sampler.set_epoch(epoch)
 
 
 class PartOfStream(IterableDataset[Any]):
     """
-    The batches of one rank's parts of a stream of samples, which every rank reads whole and
-    in the same order. `size` is the number of samples of a part. What is left at the end is
-    shared out as `PartOfBatches` does, unless `drop_last`.
+    The parts of one rank from a stream of samples. Every rank reads the whole stream,
+    in the same order. `size` is the number of samples of a part. The samples left at
+    the end are dropped with `drop_last`; otherwise they are shared out evenly, and
+    parts differ by at most one sample.
     """
 
     def __init__(
@@ -123,13 +127,19 @@ class PartOfStream(IterableDataset[Any]):
                 yield own or _Rowless(group[:1])
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the stream the number of the epoch, if it asks for it."""
+        """
+        Passes `epoch`, the number of the epoch, on to the stream, if that has a
+        `set_epoch`.
+        """
         if hasattr(self._stream, "set_epoch"):
             cast(Any, self._stream).set_epoch(epoch)
 
 
 class _Rowless(list[Any]):
-    """A sample whose shapes and types a part without samples has."""
+    """
+    A list with one sample, which stands for a part without samples. Only the shapes and
+    types of the sample are used.
+    """
 
 
 def _grouped(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
@@ -138,7 +148,10 @@ def _grouped(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _own(parts: Sequence[list[Any]], place: Place) -> list[Any]:
-    """Returns this rank's part of a global batch that came in these parts."""
+    """
+    Returns this rank's part of a global batch that consists of `parts`. Parts of
+    different sizes, or too few parts, are shared out evenly.
+    """
     rank, count = place.rank, place.count
     if len(parts) == count and len({len(part) for part in parts}) == 1:
         return parts[rank]
@@ -151,8 +164,9 @@ def _own(parts: Sequence[list[Any]], place: Place) -> list[Any]:
 @contextlib.contextmanager
 def _one_order(sampler: Any) -> Generator[None]:
     """
-    Returns a context manager in which a sampler that draws an order draws that of rank 0,
-    which is PyTorch's on one process. Every rank must enter it.
+    Returns a context manager in which `sampler` draws the same random order on every
+    rank: that of rank 0, which is PyTorch's order on one process. Samplers that draw no
+    order are left alone. Every rank must enter it.
     """
     if not isinstance(sampler, RandomSampler):
         yield
@@ -183,8 +197,9 @@ def _of_rank_0(value: int) -> int:
 @dataclass(frozen=True)
 class Collate:
     """
-    Makes a batch of the samples of a part with `collate`. If the part has none, it makes one of
-    a sample of `dataset`, without its rows, so that the tensors have the right shapes and types.
+    Makes a batch from the samples of a part with the function `collate`. For an empty
+    part, it collates one sample of `dataset` and removes the rows: the tensors then
+    have the right types, and the right shapes but for 0 rows.
     """
 
     collate: Any
@@ -199,8 +214,10 @@ class Collate:
 
 def loader_of_part(loader: DataLoader[Any], place: Place, who: str) -> DataLoader[Any]:
     """
-    Returns a loader of this rank's parts, of which `loader` has the batches: its batch size is
-    that of a part. Raises DistIRError if a sampler of it divides the samples already.
+    Returns a loader of this rank's parts of the batches. The batch size of `loader` is
+    that of one part. Raises DistIRError if `loader` has no batches, or has a sampler
+    that already divides the samples over ranks. `who` is the class that asks, for
+    messages.
     """
     given = {
         name: getattr(loader, name)
@@ -251,7 +268,10 @@ _NO_BATCHES = (
 
 
 def objects_of_all(own: Any, place: Place) -> list[Any]:
-    """Returns the object that each part's ranks have, in the order of the parts."""
+    """
+    Returns one object per part, in the order of the parts, given this rank's object
+    `own`. Every rank must call this.
+    """
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, (place.rank, own))
     by_part = dict(reversed(found))

@@ -1,6 +1,6 @@
 """
-Checkpoints of a training: a folder of PyTorch's distributed checkpoints, of which each rank
-writes and reads its own parts, also under another plan.
+Checkpoints of a training: a folder of PyTorch's distributed checkpoints. Each rank
+writes and reads its own parts; the plan may change in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from torch.distributed.checkpoint.state_dict import (
 from distir.errors import DistIRError
 
 _OPTIONS = StateDictOptions(strict=False)
-"""In a pipeline a rank has the parameters of its own stages alone."""
+"""
+Not strict, because a rank of a pipeline has only the parameters of its own stages.
+"""
 
 
 def save_states(
@@ -33,9 +35,9 @@ def save_states(
     optimizers: Sequence[torch.optim.Optimizer],
 ) -> None:
     """
-    Writes the values of modules, and the states of optimizers of their parameters, to a
-    folder. Optimizer number i is that of module number i, or of the only one. Every rank must
-    call this.
+    Writes the parameters and buffers of `models`, and the states of their `optimizers`,
+    to `folder`. Each optimizer must update parameters of one module only. Every rank
+    must call this.
     """
     content: dict[str, Any] = {}
     for index, model in enumerate(models):
@@ -48,7 +50,10 @@ def save_states(
 
 
 def load_values(folder: str | Path, models: Sequence[nn.Module], who: str) -> None:
-    """Reads the values of modules that `save_states` wrote. Raises DistIRError."""
+    """
+    Reads the parameters and buffers of `models` from a folder that `save_states` wrote.
+    Every rank must call this. Raises DistIRError if `folder` holds no such checkpoint.
+    """
     _check(folder, who)
     content: dict[str, Any] = {
         f"model{index}": get_model_state_dict(model, options=_OPTIONS)
@@ -65,7 +70,10 @@ def load_states(
     optimizers: Sequence[torch.optim.Optimizer],
     who: str,
 ) -> None:
-    """Reads the states of optimizers that `save_states` wrote. Raises DistIRError."""
+    """
+    Reads the states of `optimizers` from a folder that `save_states` wrote. Every rank
+    must call this. Raises DistIRError if `folder` holds no such checkpoint.
+    """
     _check(folder, who)
     content: dict[str, Any] = {
         f"optimizer{index}": _states(models, optimizer)
@@ -89,7 +97,10 @@ def _states(
 
 
 def _owner(models: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> nn.Module:
-    """Returns the module whose parameters an optimizer updates. Raises DistIRError."""
+    """
+    Returns the module whose parameters `optimizer` updates. Raises DistIRError if they
+    are not all of one module.
+    """
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for model in models:
         if own <= {id(p) for p in model.parameters()}:

@@ -39,21 +39,24 @@ _INSTEAD = {
     "neftune_noise_alpha": "noise that the forward of the module adds",
     "label_smoothing_factor": "a module whose forward has the loss that is to be used",
 }
-"""Arguments of a training that have no effect on a program, and what has."""
+"""
+Training arguments that have no effect on a program, each with an option that has it.
+"""
 
 
 class TrainerMixin:
     """
-    What makes a trainer of transformers train a parallel module. `Trainer` is
-    `class Trainer(TrainerMixin, transformers.Trainer)`, and a trainer that is derived from
-    transformers' is made fit in the same way.
+    Makes a trainer of transformers train a parallel module. `Trainer` is `class
+    Trainer(TrainerMixin, transformers.Trainer)`; a class derived from transformers'
+    trainer is adapted in the same way.
 
-    The forward of the parallelized module returns its loss, as models of transformers do with
-    labels (`loss=None` of `parallelize`). Losses are those of the global batch, of
-    `per_device_train_batch_size` samples for each of the `data_ranks` parts; ranks that differ
-    in t or p get the same samples. A checkpoint holds the whole model, for `from_pretrained`,
-    and in a folder `distir` values and states of the optimizer in parts, from which `train`
-    resumes, also under another plan.
+    The forward of the parallelized module must return its loss, as models of
+    transformers do with labels (`loss=None` of `parallelize`). Losses are those of the
+    global batch, which has `per_device_train_batch_size` samples for each of the
+    `data_ranks` parts. Ranks that differ only in t or p get the same samples. A
+    checkpoint holds the whole model, for `from_pretrained`. Its folder `distir` holds
+    the values and the optimizer's states in parts; `train` resumes from it, also under
+    another plan.
 
     Raises DistIRError for arguments that would have no effect on a program.
     """
@@ -101,7 +104,7 @@ class TrainerMixin:
         return self._accelerator_args
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Makes an accelerator for parallel modules."""
+        """Makes the accelerator of the trainer: `distir.trainers.Accelerator`."""
         super().create_accelerator_and_postprocess()  # pyright: ignore[reportAttributeAccessIssue]
         self.accelerator = Accelerator(**self._accelerator_args)
         self.accelerator.prepare_model(self._parallel)
@@ -120,7 +123,9 @@ class TrainerMixin:
             ]
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        """Returns the number of samples of an optimizer's step."""
+        """
+        Returns the number of samples in one step of the optimizer, over all ranks.
+        """
         parts = self._parallel.data_ranks
         return self._train_batch_size * args.gradient_accumulation_steps * parts
 
@@ -132,8 +137,9 @@ class TrainerMixin:
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """
-        Returns the loss of the global batch. With `num_items_in_batch`, the number of labels in
-        all batches of a step, the losses of these batches add up to the mean over all labels.
+        Returns the loss of the global batch; with `return_outputs`, the loss and the
+        output. `num_items_in_batch` is the number of labels in all batches of a step.
+        If it is given, the losses of these batches add up to the mean over all labels.
         """
         output = model(**inputs)
         if model.training:
@@ -146,7 +152,7 @@ class TrainerMixin:
         return (loss, output) if return_outputs else loss
 
     def _items(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Returns the number of labels over which the loss of a global batch is a mean."""
+        """Returns the number of labels that count in the loss of a global batch."""
         labels = inputs.get("shift_labels")
         if labels is None:
             labels = inputs["labels"]
@@ -244,7 +250,10 @@ def _check(who: str, args: Any, given: dict[str, Any], model: ParallelModule) ->
 
 
 def _counts_items(source: nn.Module) -> bool:
-    """Whether transformers' trainer takes the mean over all labels of a step for this module."""
+    """
+    Whether transformers' trainer averages the loss of `source` over all labels of a
+    step.
+    """
     if hasattr(source, "accepts_loss_kwargs"):
         return bool(source.accepts_loss_kwargs)
     parameters = inspect.signature(source.forward).parameters.values()
@@ -252,12 +261,15 @@ def _counts_items(source: nn.Module) -> bool:
 
 
 def _calls_loss_function(source: Any) -> bool:
-    """Whether the forward of a model of transformers takes the loss that its class names."""
+    """Whether the forward of a transformers model calls its `loss_function`."""
     forward = inspect.unwrap(type(source).forward)
     return "loss_function" in forward.__code__.co_names
 
 
 def _written(state: Any, path: Path) -> None:
-    """Writes a file as `torch.save` does, as a whole or not at all."""
+    """
+    Writes `state` to `path` as `torch.save` does. An interrupted write leaves no
+    partial file.
+    """
     with replaced(path) as partial:
         torch.save(state, partial)

@@ -39,17 +39,18 @@ _PRECISIONS = ("32-true", "bf16-mixed")
 
 class DistIRStrategy(ParallelStrategy):
     """
-    Trains a `LightningModule` one of whose parts is a parallel module, which its `__init__` or
-    `configure_model` makes: `Trainer(strategy=DistIRStrategy(), devices=4)`.
+    Trains a `LightningModule` that holds a parallel module, made in its `__init__` or
+    `configure_model`: `Trainer(strategy=DistIRStrategy(), devices=4)`.
 
-    A parallel module communicates by itself. Loaders give each rank its part of the batch:
-    ranks that differ in d get different samples, those that differ in t or p the same ones, and
-    the batch size is that of a part. Losses are those of the global batch, on all ranks alike.
-    Gradients are clipped by their norm over all ranks. A checkpoint is a folder that each rank
-    writes and reads its own parts of, also under another plan.
+    A parallel module communicates by itself. Loaders give each rank its part of the
+    batch: ranks that differ in d get different samples, ranks that differ only in t or
+    p the same samples. The batch size of a loader is that of one part. All ranks see
+    the loss of the global batch. Gradients are clipped by their norm over all ranks. A
+    checkpoint is a folder: each rank writes and reads its own parts, and the plan may
+    change in between.
 
-    Precisions are `32-true` and `bf16-mixed`; for other types `parallelize` has `dtype=`.
-    Raises DistIRError.
+    Precisions are `32-true` and `bf16-mixed`; for other types `parallelize` has
+    `dtype=`. Raises DistIRError for other precisions and for `sync_batchnorm=True`.
     """
 
     strategy_name = "distir"
@@ -62,7 +63,10 @@ class DistIRStrategy(ParallelStrategy):
 
     @property
     def is_distributed(self) -> bool:
-        """Whether Lightning is to divide the samples: the strategy does."""
+        """
+        Whether Lightning should divide the samples: never, because the strategy divides
+        them.
+        """
         return False
 
     @property
@@ -81,7 +85,10 @@ class DistIRStrategy(ParallelStrategy):
             )
 
     def setup_environment(self) -> None:
-        """Starts communication with the other processes, unless the script has done so."""
+        """
+        Starts communication with the other processes, unless the script has started it.
+        Raises DistIRError if the number of processes is not what the trainer asks for.
+        """
         super().setup_environment()
         environment = self.cluster_environment
         assert environment is not None and self.parallel_devices is not None
@@ -99,7 +106,10 @@ class DistIRStrategy(ParallelStrategy):
             )
 
     def setup(self, trainer: Any) -> None:
-        """Checks what the trainer is to do, and makes the optimizers."""
+        """
+        Checks the settings of the trainer and makes the optimizers. Raises DistIRError
+        for a precision or a setting that parallel modules do not support.
+        """
         precision = str(self.precision_plugin.precision)
         if precision not in _PRECISIONS:
             raise DistIRError(
@@ -120,7 +130,7 @@ class DistIRStrategy(ParallelStrategy):
         super().setup(trainer)
 
     def model_to_device(self) -> None:
-        """Moves what is not in the parallel modules."""
+        """Moves the values outside the parallel modules to this process's device."""
         assert self.lightning_module is not None
         self.lightning_module.to(self.root_device)
 
@@ -136,14 +146,20 @@ class DistIRStrategy(ParallelStrategy):
     # Data
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Returns a loader of this rank's parts of the batches."""
+        """
+        Returns a loader of this rank's parts of the batches; an object that is no
+        `DataLoader` is returned as it is.
+        """
         if not isinstance(dataloader, DataLoader):
             return dataloader
         return loader_of_part(dataloader, self._place(), "DistIRStrategy")
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """The part of this rank, for samplers that scripts make."""
+        """
+        The number of parts of a batch and the part of this rank, for samplers that
+        scripts make.
+        """
         place = self._place()
         return {"num_replicas": place.count, "rank": place.rank}
 
@@ -152,13 +168,20 @@ class DistIRStrategy(ParallelStrategy):
     def all_gather(
         self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False
     ) -> torch.Tensor:
-        """Returns what all ranks have, one above the other, without gradients."""
+        """
+        Returns the tensors of all ranks of `group`, stacked along a new first
+        dimension, without gradients.
+        """
         every = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
         dist.all_gather(every, tensor.detach().contiguous(), group=group)
         return torch.stack(every)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Returns the mean, the sum, or another reduction over the parts of the batch."""
+        """
+        Returns the mean, sum, maximum or minimum of `tensor` over the parts of the
+        batch; a value that is no tensor is returned as it is. Raises DistIRError for
+        another `reduce_op`.
+        """
         if not isinstance(tensor, torch.Tensor):
             return tensor
         place = self._place()
@@ -181,7 +204,7 @@ class DistIRStrategy(ParallelStrategy):
         return getattr(every, kinds[name])(0)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Whether all ranks, or any, decide for it."""
+        """Whether `decision` is true on all ranks, or on any rank if `all` is false."""
         own = torch.tensor(int(decision), device=self.root_device)
         dist.all_reduce(own, dist.ReduceOp.MIN if all else dist.ReduceOp.MAX)
         return bool(own)
@@ -192,7 +215,7 @@ class DistIRStrategy(ParallelStrategy):
             dist.barrier()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """Returns what rank `src` has."""
+        """Returns the object `obj` of rank `src`, on every rank."""
         values = [obj]
         if dist.is_initialized():
             dist.broadcast_object_list(values, src)
@@ -202,26 +225,36 @@ class DistIRStrategy(ParallelStrategy):
 
     @property
     def restore_checkpoint_after_setup(self) -> bool:
-        """Values are read when there are modules and optimizers to read them into."""
+        """
+        Whether a checkpoint is read after the setup: always, because modules and
+        optimizers must exist before their values are read.
+        """
         return True
 
     @property
     def lightning_restore_optimizer(self) -> bool:
-        """The strategy reads the states of optimizers."""
+        """
+        Whether Lightning restores the states of optimizers: never, because the strategy
+        does.
+        """
         return False
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Returns nothing: values are written in parts."""
+        """Returns an empty dictionary: `save_checkpoint` writes the values in parts."""
         return {}
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Returns nothing: states are written in parts."""
+        """Returns an empty dictionary: `save_checkpoint` writes the states in parts."""
         return {}
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
     ) -> None:
-        """Writes a folder. Every rank must call this."""
+        """
+        Writes `checkpoint` to the folder `filepath`, with the values and the states of
+        optimizers in parts. Every rank must call this. Raises DistIRError for
+        `storage_options`.
+        """
         if storage_options is not None:
             raise DistIRError(
                 "DistIRStrategy: storage_options are for checkpoints that are one file; leave "
@@ -241,7 +274,10 @@ class DistIRStrategy(ParallelStrategy):
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Reads what `save_checkpoint` wrote, also under another plan."""
+        """
+        Reads a checkpoint that `save_checkpoint` wrote, also under another plan, and
+        returns Lightning's part of it.
+        """
         assert self.lightning_module is not None
         folder = Path(self.broadcast(checkpoint_path))
         load_values(folder / _PARTS, [self.lightning_module], "DistIRStrategy")
@@ -266,12 +302,12 @@ class DistIRStrategy(ParallelStrategy):
         """Does nothing: `load_checkpoint` has read the states."""
 
     def remove_checkpoint(self, filepath: Any) -> None:
-        """Removes a folder that `save_checkpoint` wrote."""
+        """Removes a folder that `save_checkpoint` wrote; rank 0 does so."""
         if self.is_global_zero:
             shutil.rmtree(filepath, ignore_errors=True)
 
     def teardown(self) -> None:
-        """Ends the trainer's part; modules stay where they are."""
+        """Frees the resources of the trainer. Modules stay on their devices."""
         assert self.cluster_environment is not None and self.accelerator is not None
         self.cluster_environment.teardown()
         self.precision_plugin.teardown()

@@ -1,4 +1,4 @@
 """
-What training scripts do with a parallel module besides calling it: they clip gradients, make
-optimizers, and register hooks.
+Uses of a parallel module in training scripts other than calling it: clipping gradients,
+making optimizers, and registering hooks.
 """

@@ -1,4 +1,4 @@
-"""Norms of gradients of which each rank has a part, and clipping by them."""
+"""Norms of gradients that are split over ranks, and clipping by these norms."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def clip(
     device: torch.device,
 ) -> torch.Tensor:
     """
-    Scales the gradients of `parameters` so that their norm of this `order`, over the
-    parameters of all ranks, is at most `max_norm`. Returns the norm before that, of type `kind`
-    on `device`. Every rank must call this, also one that has none of the parameters. Raises
-    DistIRError for a gradient that is not in parts.
+    Scales the gradients of `parameters` so that their norm of order `order`, over the
+    parameters of all ranks, is at most `max_norm`. Returns the norm before the scaling,
+    of type `kind` on `device`. Every rank must call this, even with no parameters.
+    Raises DistIRError for a gradient that is no DTensor.
     """
     gradients = [_in_parts(p.grad) for p in parameters if p.grad is not None]
     norm = torch.zeros((), dtype=kind, device=device)
@@ -54,7 +54,10 @@ def _in_parts(gradient: torch.Tensor) -> DTensor:
 
 
 def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
-    """Returns the norm of this rank's part of a gradient; 0 if the part is empty."""
+    """
+    Returns the norm of order `order` of this rank's part of a gradient; 0 if the part
+    is empty.
+    """
     own = gradient.to_local().flatten()
     if not own.numel():
         return torch.zeros((), device=own.device)
@@ -64,9 +67,9 @@ def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
 
 def _share_of_power(gradient: DTensor, order: float) -> torch.Tensor:
     """
-    Returns this rank's contribution to the sum over all elements of their magnitude to
-    the power `order`. Elements that several ranks hold count once in the sum over all
-    ranks.
+    Returns this rank's share of the sum, over all elements of a gradient, of their
+    magnitude to the power `order`. An element that several ranks hold counts once in
+    the sum over all ranks.
     """
     copies = prod(
         size

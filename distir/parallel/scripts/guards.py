@@ -1,4 +1,7 @@
-"""What a parallel module refuses, because it would have no effect, or a wrong one."""
+"""
+Uses of a parallel module that are refused, because they would have no effect or a wrong
+one.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ _HOOKS = (
 
 def refuse_hooks(module: nn.Module) -> None:
     """
-    Lets the parts of a parallel module refuse hooks and calls: they hold parameters, and the
-    program computes without calling them. Hooks of the module itself run.
+    Makes the submodules of a parallel module refuse hooks and calls with DistIRError.
+    They only hold parameters: the program never calls them. Hooks on `module` itself
+    run.
     """
     for part in module.modules():
         if part is not module:
@@ -49,8 +53,9 @@ def check_conversion(
     module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     """
-    Raises DistIRError if `convert`, as `to`, `half` or `cuda` of a module apply it to each
-    tensor, would change the type or the device of a tensor of a parallel module.
+    Raises DistIRError if `convert` would change the type or the device of a parameter
+    or buffer of a parallel module. `convert` is the function that `to`, `half` or
+    `cuda` apply to each tensor.
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         probe = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -73,4 +78,4 @@ FOREIGN = (
     "import the class from distir.trainers: `from distir.trainers import Accelerator` or "
     "`from distir.trainers import Trainer`"
 )
-"""The message for a wrapper that does not know parallel modules."""
+"""The error message for a wrapper, named `who`, that does not know parallel modules."""

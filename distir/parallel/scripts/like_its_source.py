@@ -1,4 +1,7 @@
-"""What other libraries ask a parallel module as if it were the module that it was made of."""
+"""
+Attributes and methods that let other libraries use a parallel module as its source
+module.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ from distir.parallel.scripts.source_class import of_class
 
 class LikeItsSource(nn.Module):
     """
-    A module that has the attributes and methods of the class of another one, and refuses what
-    would have no effect on its program. `_inputs` has the other one.
+    A module with the attributes and methods of its source module's class. It refuses
+    the methods that would have no effect on its program. `_inputs` holds the source
+    module.
     """
 
     _inputs: Inputs
@@ -29,27 +33,32 @@ class LikeItsSource(nn.Module):
     @contextlib.contextmanager
     def no_sync(self) -> Generator[None]:
         """
-        Returns a context manager for all but the last step of an accumulation, as DDP has one.
-        It changes nothing: the program of each step sums its gradients over the ranks, and
-        `.grad` is their sum, in the context as outside of it. Micro-batches in one program
-        (`k=`, with `no_sync=True` of `parallelize`) communicate once for all of them.
+        Returns a context manager for every step of an accumulation but the last, as
+        DDP's `no_sync`. It has no effect: the program of each step sums its gradients
+        over the ranks, inside the context as outside. To communicate once for several
+        micro-batches, run them in one program: `k=` with `no_sync=True` of
+        `parallelize`.
         """
         yield
 
     @property
     def takes_labels(self) -> bool:
-        """Whether a call in training takes labels behind the inputs."""
+        """Whether a call in training takes labels after the inputs."""
         return bool(self._program.labels)
 
     @property
     def source(self) -> nn.Module:
-        """The module that was parallelized. Its values are those from before the training."""
+        """
+        The module that was parallelized. Its parameters keep their values from before
+        the training.
+        """
         return self._inputs.source
 
     def __getattr__(self, name: str) -> Any:
         """
-        Returns a parameter, buffer or part, or what the class of the source module has under
-        this name: a value, a property, or a method, which then runs on this module.
+        Returns a parameter, buffer or submodule; otherwise the attribute `name` of the
+        source module's class. A method of that class runs on this module. Raises
+        AttributeError.
         """
         if name in ("_parameters", "_buffers", "_modules") or "_inputs" not in vars(
             self
@@ -63,13 +72,19 @@ class LikeItsSource(nn.Module):
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
     ) -> Any:
-        """Refuses conversions, by `to`, `half`, `cuda` and others, that change a tensor."""
+        """
+        Raises DistIRError for a conversion (`to`, `half`, `cuda` and others) that would
+        change a tensor; any other conversion leaves the module as it is.
+        """
         check_conversion(self, fn)
         return self
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """What Accelerate asks before it wraps a module: `distir.trainers` has set it."""
+        """
+        The flag that Accelerate reads before it wraps a module. Raises DistIRError
+        unless `distir.trainers` has set it.
+        """
         if self._is_prepared is None:
             raise DistIRError(FOREIGN.format(who="Accelerate"))
         return self._is_prepared
@@ -80,5 +95,8 @@ class LikeItsSource(nn.Module):
 
     @property
     def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        """What DistributedDataParallel asks before it wraps a module."""
+        """
+        The attribute that DistributedDataParallel reads before it wraps a module.
+        Reading it raises DistIRError.
+        """
         raise DistIRError(FOREIGN.format(who="DistributedDataParallel"))

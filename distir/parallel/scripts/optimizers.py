@@ -1,7 +1,7 @@
 """
-The optimizers of `torch.optim` that cannot update parameters of which each rank has a part.
-PyTorch's DTensor has no rule for some of their operations, and one of them computes sums over
-all parameters, which no rank of a pipeline has.
+The optimizers of `torch.optim` that cannot update parameters that are split over ranks.
+For some of them, PyTorch's DTensor lacks a rule for an operation. LBFGS computes sums
+over all parameters, and a rank of a pipeline has only its own stages' parameters.
 """
 
 from __future__ import annotations
@@ -30,26 +30,28 @@ _REFUSED: dict[type[torch.optim.Optimizer], tuple[str, str]] = {
         "take Adam",
     ),
 }
-"""Optimizers that fail, with the reason and another one that works."""
+"""
+Optimizers that fail, each with the reason and the advice to take another optimizer.
+"""
 
 _REFUSED_IF_FUSED = (torch.optim.Adagrad, torch.optim.SGD)
-"""Optimizers whose fused kernels DTensor has no rule for."""
+"""Optimizers for whose fused kernels DTensor has no rule."""
 
 
 @cache
 def refuse_optimizers() -> None:
     """
-    From now on, the first step of an optimizer that cannot update the parameters of a parallel
-    module is an error that names the optimizer. Nothing has changed then. Optimizers of other
-    parameters are not concerned.
+    Makes the first step of an unsuitable optimizer raise a DistIRError that names it,
+    before any parameter changes. An optimizer is unsuitable if it cannot update the
+    parameters of a parallel module. Optimizers of other parameters are not affected.
     """
     register_optimizer_step_pre_hook(_check)
 
 
 def owned(parameter: torch.Tensor, *, is_pipeline: bool) -> None:
     """
-    Marks a parameter as one of a parallel module. `is_pipeline` says whether other ranks have
-    other parameters.
+    Marks `parameter` as one of a parallel module. `is_pipeline` says whether other
+    ranks have other parameters.
     """
     parameter._distir_pipeline = is_pipeline  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -1,4 +1,4 @@
-"""What the ranks computed for their parts of a batch, brought together."""
+"""Collects the results that ranks computed for their parts of a batch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import torch.distributed as dist
 
 def rows_of_all(own: torch.Tensor, part: int, parts: int) -> torch.Tensor:
     """
-    Returns the rows of all `parts` of a batch, in their order, given those of this rank's
-    `part`; parts may have different numbers of rows. A scalar counts as a row. Every rank must
-    call this.
+    Returns the rows of all `parts` parts of a batch, in order. `own` [rows, ...] are
+    the rows of part `part`, which this rank has; parts may have different numbers of
+    rows. A scalar counts as one row. Ranks with the same part count once. Every rank
+    must call this.
     """
     own = (own[None] if own.ndim == 0 else own).contiguous()
     world = dist.get_world_size()

@@ -1,4 +1,6 @@
-"""The attributes and methods that a parallel module has of the class of its source."""
+"""
+Attributes and methods that a parallel module takes from the class of its source module.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ _OTHERWISE = {
 
 def of_class(module: nn.Module, source: nn.Module, name: str) -> Any:
     """
-    Returns what the class of `source` has under `name`: a value, a property of `module`, or a
-    method that runs on `module`. Raises AttributeError.
+    Returns the attribute `name` of the class of `source`: a value, a property evaluated
+    on `module`, or a method bound to `module`. A method that would have no effect on a
+    parallel module is replaced by one that raises DistIRError. Raises AttributeError if
+    the class has no such attribute.
     """
     kind = type(source)
     found = inspect.getattr_static(kind, name, None)
@@ -47,8 +51,9 @@ def of_class(module: nn.Module, source: nn.Module, name: str) -> Any:
 
 def copy_attributes(source: nn.Module, module: nn.Module) -> None:
     """
-    Gives a module the attributes of `source`, such as `config`, but for its modules and tensors
-    and for what the module has itself.
+    Copies the attributes of `source`, such as `config`, to `module`. Not copied are
+    submodules, tensors, names that start with an underscore, and attributes that
+    `module` already has.
     """
     for name, value in vars(source).items():
         if name not in vars(module) and not hasattr(type(module), name):

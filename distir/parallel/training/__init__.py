@@ -1,1 +1,3 @@
-"""The parts of a step of a parallel module in training."""
+"""
+The parts of a training step of a parallel module: its loss, stored values and outputs.
+"""

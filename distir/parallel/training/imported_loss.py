@@ -21,7 +21,10 @@ def arguments_with(module: ModuleOp, wanted: str) -> list[str]:
 
 
 def given_labels(module: ModuleOp) -> list[str]:
-    """Returns the names of the program's labels that are given with the inputs."""
+    """
+    Returns the names of the labels that a caller gives with the inputs: the arguments
+    with role "label", except gradients that the program takes as arguments.
+    """
     from distir.program import Program
 
     return [
@@ -33,8 +36,9 @@ def given_labels(module: ModuleOp) -> list[str]:
 
 def kind_of_loss(loss: Loss, program: ModuleOp) -> str:
     """
-    Returns the kind of loss with which a forward program is differentiated. Without a loss,
-    a module that returns no scalar leaves it to the caller.
+    Returns the kind of loss with which a forward program is differentiated: `loss`
+    itself if it is a name. Without a loss, returns `OUTSIDE` (the caller computes the
+    loss) if no result of `program` is a float scalar. Otherwise returns "none".
     """
     if isinstance(loss, str):
         return loss
@@ -46,7 +50,7 @@ def kind_of_loss(loss: Loss, program: ModuleOp) -> str:
 def loss_result(module: ModuleOp) -> int:
     """
     Returns the index of the result that is the loss: the first float scalar. Raises
-    DistIRError if there is none.
+    DistIRError if no result is a float scalar.
     """
     found = _scalar_result(module)
     if found is None:
@@ -74,5 +78,7 @@ def _scalar_result(module: ModuleOp) -> int | None:
 
 
 def ignored_label(loss: str | None) -> int | None:
-    """The label that does not count in a loss."""
+    """
+    Returns the label that does not count in `loss`, or None if every label counts.
+    """
     return IGNORED_LABEL if loss == "cross_entropy" else None

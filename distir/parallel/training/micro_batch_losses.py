@@ -1,4 +1,4 @@
-"""Losses that a training script computes, in the step of a program over micro-batches."""
+"""Losses that a training script computes for each micro-batch of a program's step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from distir.parallel.weights import local_part
 
 class MicroBatchLosses:
     """
-    Computes the loss of each micro-batch for the step of a program, as a pipeline needs it.
-    `loss` is the user's function of the output and, if given, of the `target`, whose
-    tensors with as many `rows` as this rank's part of the batch are divided like it.
-    `total` is the mean of the losses so far.
+    Computes the loss of each of the `parts` micro-batches of a program's step, as a
+    pipeline needs it.
+
+    `loss` is the user's function of the output and of the values in `target`. Tensors
+    of `target` with `rows` rows, the size of this rank's part of the batch, are divided
+    into micro-batches; other values are passed whole. `structured` turns the list of
+    the program's outputs into the output that `loss` takes. `total` is the sum of the
+    losses so far, each divided by `parts`: after the last micro-batch, their mean.
     """
 
     def __init__(
@@ -44,8 +48,8 @@ class MicroBatchLosses:
         self, program: RankProgram, arguments: Mapping[str, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """
-        Runs a program on this rank's parts of its arguments, and returns its results by
-        index.
+        Runs `program` on this rank's parts of its arguments (by name), and returns its
+        results by index.
         """
         if not program.gives_outputs:
             return program.run(arguments)
@@ -59,7 +63,10 @@ class MicroBatchLosses:
     def _gradients(
         self, step: OutsideStep, target: Sequence[Any]
     ) -> list[torch.Tensor | None]:
-        """Returns the gradients of a micro-batch's outputs."""
+        """
+        Computes the loss of one micro-batch, and returns the gradient of each output.
+        The gradient is None for an output that does not need one.
+        """
         outputs, step.outputs = step.outputs, []
         pairs = zip(outputs, step.have_gradients, strict=True)
         leaves = [output.requires_grad_(has) for output, has in pairs]
@@ -78,9 +85,10 @@ def of_each_part(
     parts: int,
 ) -> None:
     """
-    Divides gradients that belong to tensors which all `parts` of the batch have in common
-    by their number, in place: programs add them up. `found` has the gradients by the
-    identities of the tensors, and `given` the inputs of the call.
+    Divides gradients by `parts`, the number of parts of the batch, in place. Only the
+    gradients of tensors that all parts share are divided: the program sums these over
+    the parts. `found` maps the identity (`id`) of each tensor to its gradient, and
+    `given` has the inputs of the call by name.
     """
     split = {
         id(given[spec.name])

@@ -1,5 +1,5 @@
 """
-Steps whose loss a training script computes: the outputs of a parallel module that take
+Steps whose loss a training script computes. The outputs of the parallel module take
 part in autograd.
 """
 
@@ -16,26 +16,26 @@ from distir.parallel.shapes import own_rows
 
 Finish = Callable[[list[torch.Tensor | None]], Sequence[torch.Tensor]]
 """
-A function from the gradients of outputs, None where there are none, to those of the
-sources of these outputs. It empties the list.
+A function from the gradients of a step's outputs to the gradients of its sources. An
+output without a gradient has None. The function empties the list.
 """
 
 
 class OutsideStep:
     """
-    A step of a program whose loss the caller computes. The forward, of the first
-    micro-batch if there are several, has run when it is made; `finish` runs the backward.
-    Without it, the step is simply dropped.
+    A step of a program whose loss the caller computes. The constructor runs the
+    forward, of the first micro-batch if there are several; `finish` runs the backward.
+    A step that is never finished can simply be dropped.
 
     - `outputs`: the outputs of this rank's part of the batch;
     - `updates`: results of the forward that update states of the module, by index;
     - `have_gradients`: whether the program takes the gradient of each output.
 
-    `arguments` are this rank's parts of the program's arguments, by name, without those
-    that `finish` gives. `own` is the number of samples that this rank was given, if that is
-    not the number that the program takes. `unchanged` are tensors that must not change
-    before `finish`. Every rank on which the program gives outputs must make a step, and
-    finish it.
+    `arguments` are this rank's parts of the program's arguments, by name, without the
+    gradients that `finish` gives. `own` is the number of samples that this rank was
+    given, or None if it is the number that the program takes. `unchanged` are tensors
+    that must not change before `finish`, by name. Every rank on which the program gives
+    outputs must make a step and finish it.
     """
 
     def __init__(
@@ -76,10 +76,11 @@ class OutsideStep:
 
     def finish(self, gradients: list[torch.Tensor | None]) -> dict[int, torch.Tensor]:
         """
-        Runs the backward and returns its results by index. If another micro-batch follows,
-        runs its forward instead, which gives further `outputs`. `gradients` are those of
-        the outputs, and the list is emptied. Raises DistIRError, and RuntimeError if the
-        step has run before.
+        Runs the backward and returns its results by index. If another micro-batch
+        follows, the program stops after the forward of that micro-batch, and `outputs`
+        are then its outputs. `gradients` has the gradient of each output, or None; the
+        list is emptied. Raises DistIRError if a tensor of `unchanged` has changed, and
+        RuntimeError if the step has already been finished.
         """
         if self._call is None:
             raise RuntimeError(
@@ -104,7 +105,8 @@ class OutsideStep:
 
     def _parts(self, gradients: list[torch.Tensor | None]) -> dict[str, torch.Tensor]:
         """
-        Returns the gradients of results as the program takes them, by the results' names.
+        Returns the gradients of results in the layout that the program takes, by the
+        names of the results. `gradients` is emptied.
         """
         found: dict[str, torch.Tensor] = {}
         for index in reversed(self._places):
@@ -115,7 +117,11 @@ class OutsideStep:
         return found
 
     def _part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:
-        """Returns the gradient of a result as the program takes it."""
+        """
+        Returns the gradient of result `index` in the layout that the program takes.
+        Rows of zeros are added if this rank was given fewer samples than the program
+        takes.
+        """
         program = self._program
         if (
             gradient is not None
@@ -130,9 +136,9 @@ class OutsideStep:
 
 class StepOutputs(torch.autograd.Function):
     """
-    The outputs of a step, whose backward is that of the program. `has_gradients` says of
-    which of them the program takes gradients; the sources are the tensors whose gradients
-    it gives.
+    The outputs of a step as an autograd function, whose backward runs the program's
+    backward. `has_gradients` says for each output whether the program takes its
+    gradient. `sources` are the tensors whose gradients the program gives.
     """
 
     @staticmethod

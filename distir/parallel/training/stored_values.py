@@ -1,6 +1,6 @@
 """
-The values that a parallel module stores, as its programs take them and give new ones:
-parameters, buffers, states, and gradients of parameters.
+The values that a parallel module stores: parameters, buffers, states, and gradients of
+parameters. The programs of the module read them and return new ones.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from distir.parallel.weights import local_part
 class StoredValues:
     """
     Maps the values that a module stores to arguments and results of its programs. The
-    module stores them as `program`, its first one, takes them. `others` are those that it
-    does not store as parameters or buffers, by name. Methods take the module's parameters
-    and buffers, by all their names, as `named`.
+    module stores them in the layout of `program`, its first one. `others` are the
+    program's values that the module stores neither as parameters nor as buffers, by
+    name. The methods take the module's parameters and buffers as `named`, under all
+    their names.
     """
 
     def __init__(self, program: RankProgram, others: dict[str, torch.Tensor]):
@@ -51,9 +52,10 @@ class StoredValues:
         self, program: RankProgram, spec: Any, named: Mapping[str, torch.Tensor]
     ) -> torch.Tensor | None:
         """
-        Returns a parameter, constant or state as `program` takes it, or None if this
-        rank does not need it. It may have another layout in `program` than in the first
-        program, or be on another stage. Every rank must therefore call this.
+        Returns a parameter, constant or state in the layout that `program` takes, or
+        None if this rank does not need it. The layout or the stage may differ from
+        those of the first program, so that ranks may communicate: every rank must call
+        this.
         """
         own = self._program
         known = self._known.get(spec.name)
@@ -89,8 +91,8 @@ class StoredValues:
         named: Mapping[str, torch.Tensor],
     ) -> None:
         """
-        Stores the new values of buffers and states that are among the results of a program.
-        Every rank must call this.
+        Stores the new values of buffers and states, which are among the `results` of
+        `program`. Every rank must call this.
         """
         for index, spec in enumerate(program.all_results):
             if spec.updates:
@@ -107,8 +109,8 @@ class StoredValues:
         named: Mapping[str, torch.Tensor],
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """
-        Yields the inputs and parameters that require gradients, each with its gradient
-        among the results of a program. Every rank must call this.
+        Yields each input or parameter that requires a gradient, with its gradient from
+        the `results` of `program`. Every rank must call this.
         """
         for index, spec in enumerate(program.all_results):
             value = results.get(index)
@@ -128,8 +130,8 @@ class StoredValues:
         self, spec: Any, value: torch.Tensor
     ) -> list[tuple[str, DTensor]]:
         """
-        Returns the gradient of an argument together with the argument's name. For a
-        merged argument, it returns the name and the gradient of each parameter in it.
+        Returns pairs of a parameter's name and its gradient. An argument that merges
+        several parameters gives one pair for each of them.
         """
         program = self._program
         if not spec.repacked:
@@ -146,7 +148,10 @@ class StoredValues:
         given: Mapping[str, torch.Tensor],
         named: Mapping[str, torch.Tensor],
     ) -> list[torch.Tensor]:
-        """Returns the inputs and parameters whose gradients a program gives."""
+        """
+        Returns the inputs and parameters that require gradients and whose gradients
+        `program` gives.
+        """
         found: list[torch.Tensor] = []
         for spec in program.all_results:
             if spec.of in given:

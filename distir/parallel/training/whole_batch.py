@@ -13,8 +13,9 @@ from distir.parallel.rank_program import RankProgram
 
 class _Gathered(torch.autograd.Function):
     """
-    The rows of all ranks of a group, in the order of the group. The gradient of a rank's
-    own rows is the sum of those that all ranks have for them.
+    The rows of all ranks of a group, in the order of the group. Ranks may have
+    different numbers of rows. The gradient of a rank's own rows is the sum, over all
+    ranks, of their gradients for these rows.
     """
 
     @staticmethod
@@ -41,8 +42,9 @@ class _Gathered(torch.autograd.Function):
 
 def whole_batch(program: RankProgram, own: torch.Tensor) -> torch.Tensor:
     """
-    Returns the rows that all parts of the batch have of a tensor, of which `own` are this
-    rank's. It takes part in autograd. Raises DistIRError for a scalar.
+    Returns the rows of all parts of the batch, in order, given `own`, the rows of this
+    rank. The result takes part in autograd. Every rank must call this. Raises
+    DistIRError for a scalar.
     """
     if not own.dim():
         raise DistIRError(
@@ -56,8 +58,8 @@ def whole_batch(program: RankProgram, own: torch.Tensor) -> torch.Tensor:
 
 def mean_of_parts(program: RankProgram, value: torch.Tensor) -> torch.Tensor:
     """
-    Returns the mean, over the parts of the batch, of a tensor that each rank has of its
-    own part, without gradients.
+    Returns the mean of `value` over the parts of the batch, without gradients. Each
+    rank gives the value of its own part; every rank must call this.
     """
     found = value.detach().clone()
     for group in program.batch_groups():
