@@ -1,4 +1,7 @@
-"""Plans of services as the flags of engines for inference: one table."""
+"""
+Exports serving plans as command-line flags of inference engines (vLLM, SGLang,
+TensorRT-LLM).
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,20 @@ FORMAT = "distir serving plan"
 @dataclass(frozen=True)
 class EngineSettings:
     """
-    What an engine is told of a pool of replicas.
+    The settings of an engine for one pool of replicas.
 
-    - `tensor`, `pipeline`, `data`, `experts`: degrees; with experts on several devices,
-      the `data` devices of a group divide the sequences;
-    - `replicas`: how many such engines run;
-    - `max_sequences`, `batched_tokens`, `longest`: of one device of a group;
+    - `tensor`, `pipeline`, `data`, `experts`: degrees of parallelism; with experts on
+      several devices, the `data` devices of a group divide the sequences;
+    - `replicas`: the number of engines to run;
+    - `max_sequences`, `batched_tokens`: the most sequences, and the most tokens of a
+      step, for each of the `data` devices;
+    - `longest`: the most tokens of a request;
     - `static_share`: the share of a device's memory for parameters and caches;
-      `used_share`: the same with what steps need;
-    - `free_share`: the share for caches of what parameters and steps leave;
+    - `used_share`: the share for parameters, caches and the working memory of steps;
+    - `free_share`: the share, for caches, of the memory that parameters and steps
+      leave;
     - `role`: `both`, `prefill` or `decode`;
-    - `prefix_cache`: whether prompts share prefixes.
+    - `prefix_cache`: whether caches of common prefixes of prompts are reused.
     """
 
     tensor: int
@@ -47,8 +53,10 @@ class EngineSettings:
 
 def read_settings(path: Path) -> list[EngineSettings]:
     """
-    Reads the best plan in a file that `distir serve-plan --json` wrote: one pool of
-    replicas, or two if it is disaggregated. Raises DistIRError.
+    Returns the settings of the best plan in a file that `distir serve-plan --json`
+    wrote: one item per pool of replicas. A disaggregated plan has two pools, prefill
+    and decode. Raises DistIRError if `path` cannot be read, is no such file, or has no
+    plan.
     """
     try:
         data: Any = json.loads(path.read_text("utf-8"))
@@ -140,7 +148,10 @@ def _tensorrt_llm(s: EngineSettings) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine: its command, and its flags for settings."""
+    """
+    An inference engine: the command that starts it, and the function from settings to
+    flags.
+    """
 
     command: str
     flags: Callable[[EngineSettings], Mapping[str, Any]]
@@ -151,13 +162,13 @@ ENGINES: Mapping[str, Engine] = {
     "sglang": Engine("python -m sglang.launch_server --model-path $MODEL", _sglang),
     "tensorrt-llm": Engine("trtllm-serve $MODEL", _tensorrt_llm),
 }
-"""The engines whose flags `distir export` writes, by their names."""
+"""The engines for which `distir export` writes flags, by name."""
 
 
 def engine_script(name: str, pools: list[EngineSettings]) -> str:
     """
-    Returns a shell script with a command for each pool of replicas: `$MODEL` is the
-    model to serve. A flag that is off is left out.
+    Returns a shell script with one command of engine `name` for each pool of replicas.
+    In the script `$MODEL` is the model to serve. Flags that are False are left out.
     """
     engine = ENGINES[name]
     lines = ["#!/bin/sh", "# Written by distir export. Usage: MODEL=... sh serve.sh"]

@@ -1,4 +1,5 @@
 """
-Training runs whose settings came from a system: `model` builds the step, `prediction` says
-its time and memory, and `improvement` searches around its plan.
+Training runs whose settings were read from the files of a training system. `model`
+builds the training step, `prediction` predicts its time and memory, and `improvement`
+searches for a faster run.
 """

@@ -1,4 +1,6 @@
-"""Searches around the plan of a run for a faster one that its system can be told."""
+"""
+Searches near the plan of a run for a faster plan that its training system supports.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from distir.solver.clock import Clock
 
 @dataclass(frozen=True)
 class Improvement:
-    """The fastest run that was found, and the number of runs that were judged."""
+    """
+    The fastest run found, its prediction, and the number of runs that were predicted
+    (`judged`).
+    """
 
     settings: RunSettings
     prediction: Prediction
@@ -32,10 +37,11 @@ def improved(
     on_better: Callable[[RunSettings, Prediction], None] | None = None,
 ) -> Improvement:
     """
-    Returns the fastest run found from `settings`, whose prediction is `prediction`, with
-    the same global batch and devices, one change after another, until none is faster or
-    `clock` ends. A run that fits wins over one that does not. `on_better` is called for
-    each better run.
+    Returns the fastest run found by a local search that starts from `settings`, whose
+    prediction is `prediction`. Global batch and devices stay the same. Each round tries
+    all single changes of the best run so far; the search ends when none helps, or when
+    `clock` has no time left for another prediction. A run that fits into memory beats
+    one that does not. `on_better` is called with each better run and its prediction.
     """
     best, result = settings, prediction
     seen, judged = {settings}, 0
@@ -65,7 +71,10 @@ def improved(
 
 
 def _can_run(settings: RunSettings, system: System) -> bool:
-    """Whether degrees and batch fit, and the system has the plan."""
+    """
+    Whether the degrees and the batch fit the devices and the model, and `system`
+    supports the plan.
+    """
     try:
         settings.check("the plan")
         system.write(settings, {}, {})
@@ -75,7 +84,10 @@ def _can_run(settings: RunSettings, system: System) -> bool:
 
 
 def _neighbours(s: RunSettings) -> Iterator[RunSettings]:
-    """Yields the runs one change away, those that usually matter first."""
+    """
+    Yields the runs that differ from `s` by one change. Changes that usually matter most
+    come first.
+    """
     for micro in (2 * s.micro_batch, s.micro_batch // 2):
         if micro:
             yield replace(s, micro_batch=micro)

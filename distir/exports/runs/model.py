@@ -1,4 +1,4 @@
-"""The training step of a run, as a sequential program."""
+"""Builds the training step of a run as a sequential program."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def is_llama(settings: RunSettings) -> bool:
 
 def approximations(settings: RunSettings) -> list[str]:
     """
-    Returns the features of the model that its program has otherwise. Raises DistIRError
-    for a feature that would change time or memory much.
+    Returns remarks on the model's features that the built program replaces or leaves
+    out. Raises DistIRError for a model that cannot be built closely enough to predict
+    its time and memory.
     """
     found: list[str] = []
     if not is_llama(settings):
@@ -60,8 +61,9 @@ def approximations(settings: RunSettings) -> list[str]:
 
 def training_step(settings: RunSettings, vocab: int, batch: int) -> ModuleOp:
     """
-    Returns the step of the run's model with Adam for a batch of `batch` sequences, and an
-    embedding of `vocab` rows. Raises DistIRError.
+    Returns the training step of the run's model with Adam, for a batch of `batch`
+    sequences and an embedding of `vocab` rows. Raises DistIRError if the model cannot
+    be built.
     """
     s = settings
     own: dict[str, Any] = dict(

@@ -19,18 +19,22 @@ from distir.planning.plans.programs import replace_cluster
 
 _MANY = 4
 """
-Steps with more micro-batches than this many times the pipeline's stages are simulated with
-fewer: each further micro-batch then takes the same time.
+The ratio of a step's micro-batches to those simulated from which on it is extrapolated.
+Each further micro-batch takes the same time.
 """
 
 
 @dataclass(frozen=True)
 class Prediction:
     """
-    The simulated step of a run: its seconds, the parts of it in which the devices compute,
-    wait for communication, and wait for other pipeline ranks (`bubble`), the largest peak
-    memory of a device in bytes, the memory that it has, and the utilisation of the
-    devices' peak.
+    The simulated step of a run.
+
+    - `seconds`: the time of the step;
+    - `exposed`: the fraction of the step in which devices wait for communication;
+    - `bubble`: the fraction in which they wait for other pipeline ranks;
+    - `mfu`: the achieved fraction of the devices' peak performance;
+    - `peak`, `memory`: the peak memory and the available memory, in bytes, of the
+      device with the least memory to spare.
     """
 
     seconds: float
@@ -47,7 +51,10 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """A sentence that says what limits the step."""
+        """
+        A sentence that names the limit of the step: memory, or the largest of
+        computation, exposed communication and pipeline bubble.
+        """
         if not self.fits:
             return "memory: the step does not fit, so it cannot run"
         parts = {
@@ -64,8 +71,8 @@ class Prediction:
 
 class Predictor:
     """
-    Predicts runs of one model on one cluster. Programs are kept for further runs with as
-    large a batch. `profiles` are the names of the devices' profiles.
+    Predicts runs of one model on one cluster. Built programs are cached for runs with
+    the same batch and precision. `profiles` are the names of the devices' profiles.
     """
 
     def __init__(self, cluster: ClusterOp, profiles: Sequence[str]):
@@ -74,7 +81,10 @@ class Predictor:
         self._programs: dict[tuple[object, ...], ModuleOp] = {}
 
     def program(self, settings: RunSettings, vocab: int, batch: int) -> ModuleOp:
-        """Returns the sequential step for a batch, which must not be changed."""
+        """
+        Returns the sequential step for a batch of `batch` sequences and `vocab` rows of
+        the embedding. The program is shared: callers must not change it.
+        """
         key = (vocab, batch, settings.dtype, settings.gradients_f32, settings.float8)
         if key not in self._programs:
             if len(self._programs) > 6:  # programs are large
@@ -84,8 +94,10 @@ class Predictor:
 
     def predict(self, settings: RunSettings, vocab: int) -> Prediction:
         """
-        Returns the prediction for a run. `vocab` is the number of rows of its embedding.
-        Raises DistIRError if the program cannot be distributed so.
+        Returns the prediction for a run. `vocab` is the number of rows of the
+        embedding. A step with many micro-batches is extrapolated from two smaller ones.
+        Raises DistIRError if the program cannot be distributed by the plan of
+        `settings`.
         """
         unit = settings.micro_batch * settings.batch_parts
         stages = settings.p * max(settings.chunks, 1)
@@ -126,8 +138,9 @@ def _extended(
     first: Prediction, more: Prediction, few: int, settings: RunSettings
 ) -> Prediction:
     """
-    Returns the prediction for all micro-batches from those for `few` of them and for as
-    many more as there are pipeline ranks. Times grow evenly with their number.
+    Extrapolates the prediction to all micro-batches of `settings`. `first` is the
+    prediction for `few` micro-batches, and `more` for `few` plus the number of pipeline
+    ranks. Times grow linearly with the number of micro-batches.
     """
     count = (settings.k - few) / settings.p
 

@@ -193,7 +193,7 @@ TABLE = OptionTable(
 
 
 class Accelerate(System):
-    """Hugging Face Accelerate, by the file that `accelerate config` writes."""
+    """Hugging Face Accelerate: the YAML file that `accelerate config` writes."""
 
     name: ClassVar[str] = "accelerate"
     table: ClassVar[OptionTable] = TABLE

@@ -1,4 +1,7 @@
-"""Megatron Bridge: a function that sets the plan in a recipe's ConfigContainer."""
+"""
+Megatron Bridge: writes a Python function that sets a plan in a recipe's
+ConfigContainer.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ _PLACES = {
     "optimizer-cpu-offload": "optimizer.optimizer_cpu_offload",
     "fp8-format": "model.fp8",
 }
-"""Megatron's options whose place in a ConfigContainer is not `model.NAME`."""
+"""
+Megatron's options that are not `model.NAME` in a ConfigContainer, with their names
+there.
+"""
 
 _LEFT_OUT = {
     *("bf16", "fp16", "grad-reduce-in-bf16", "accumulate-allreduce-grads-in-fp32"),
@@ -38,7 +44,10 @@ _LEFT_OUT = {
 
 
 class MegatronBridge(System):
-    """Megatron Bridge, which configures Megatron-Core in Python."""
+    """
+    Megatron Bridge, which configures Megatron-Core in Python. Its recipes are written
+    only: `parse` raises DistIRError.
+    """
 
     name: ClassVar[str] = "megatron-bridge"
     table: ClassVar[OptionTable] = OptionTable(

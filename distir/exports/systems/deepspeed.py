@@ -1,4 +1,6 @@
-"""DeepSpeed: its JSON configuration, beside a model's configuration of Hugging Face."""
+"""
+DeepSpeed: its JSON configuration. The model comes from a Hugging Face configuration.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from distir.exports.systems.table import OptionRule, OptionTable, Row, Values
 
 CHECKPOINTING = "gradient_checkpointing"
 """
-Not an option of DeepSpeed but of the training script; users give it with `--set`, and it
-is kept with the plan.
+An option of the training script, not of DeepSpeed: whether layers are recomputed. Users
+give it with `--set`, and it is kept in the plan.
 """
 
 
@@ -139,7 +141,7 @@ TABLE = OptionTable(
 
 
 class DeepSpeed(System):
-    """DeepSpeed, by its JSON file."""
+    """DeepSpeed: its JSON configuration file."""
 
     name: ClassVar[str] = "deepspeed"
     table: ClassVar[OptionTable] = TABLE

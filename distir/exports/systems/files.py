@@ -1,4 +1,6 @@
-"""Files of options in JSON, YAML and TOML, as options with paths of names."""
+"""
+Reads and writes option files in JSON, YAML and TOML. Nested options are named by paths.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ from distir.exports.systems.system import Document
 
 def read_options(text: str, path: str, kind: str) -> Document:
     """
-    Returns the options of a file of the kind `json`, `yaml` or `toml`. The name of an
-    option is the path of names to it, with dots. Raises DistIRError for a file that
-    cannot be read.
+    Returns the options in the text of a file. `kind` is `json`, `yaml` or `toml`;
+    `path` names the file in messages. An option's name is its path in the file, with
+    dots between the keys. Raises DistIRError if the text cannot be parsed or is no
+    mapping.
     """
     try:
         if kind == "json":
@@ -60,7 +63,10 @@ def _flatten(prefix: str, data: Mapping[Any, Any], found: dict[str, Any]) -> Non
 
 
 def _line(text: str, name: str) -> str:
-    """Returns the place of an option in the text of its file, for a message."""
+    """
+    Returns ", line N" for the line in `text` that sets the option `name`, or "" if none
+    is found.
+    """
     key = re.escape(name.rsplit(".", 1)[-1])
     match = re.search(rf"(?m)^[ \t{{,\[]*[\"']?{key}[\"']?\s*[:=]", text)
     if match is None:
@@ -69,7 +75,10 @@ def _line(text: str, name: str) -> str:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options with paths of names as a file holds them, one in the other."""
+    """
+    Returns options named by paths with dots as nested dictionaries, as a file holds
+    them.
+    """
     found: dict[str, Any] = {}
     for name, value in values.items():
         *outer, last = name.split(".")
@@ -81,12 +90,15 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def json_text(values: Mapping[str, Any]) -> str:
-    """Returns options as the text of a JSON file."""
+    """Returns options, named by paths with dots, as the text of a JSON file."""
     return json.dumps(nested(values), indent=2) + "\n"
 
 
 def toml_text(values: Mapping[str, Any]) -> str:
-    """Returns options as the text of a TOML file, a table for each path."""
+    """
+    Returns options, named by paths with dots, as the text of a TOML file. Each path has
+    a table; options that are None are left out.
+    """
     tables: dict[str, list[str]] = {}
     for name, value in values.items():
         if value is None:
@@ -111,7 +123,7 @@ def _toml(value: Any) -> str:
 
 
 def yaml_text(values: Mapping[str, Any]) -> str:
-    """Returns options as the text of a YAML file."""
+    """Returns options, named by paths with dots, as the text of a YAML file."""
     return "\n".join(_yaml_lines(nested(values), "")) + "\n"
 
 

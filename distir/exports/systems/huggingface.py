@@ -1,4 +1,6 @@
-"""The sizes of a model in a configuration of Hugging Face (`config.json`)."""
+"""
+Reads and writes the sizes of a model in a Hugging Face configuration (`config.json`).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _COMMON = {
     "experts": ("num_local_experts",),
     "top_k": ("num_experts_per_tok",),
 }
-"""The keys of each setting, the usual one first."""
+"""For each setting, its possible keys in a configuration, the most common first."""
 
 _LLAMA = dict(mlp="swiglu", norm="rms", position="rotary", bias=False, tied=False)
 
@@ -38,13 +40,17 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "qwen3": _LLAMA,
     "gpt2": dict(mlp="gelu", norm="layer", position="learned", bias=True, tied=True),
 }
-"""The settings that `model_type` says; transformers, 5.0, the classes' defaults."""
+"""
+The settings that each `model_type` implies, from the defaults of the classes in
+transformers 5.0.
+"""
 
 
 def read_model(path: Path) -> dict[str, Any]:
     """
-    Returns the settings of the model in a configuration of Hugging Face. Raises
-    DistIRError for a file that is none, or for a kind of model that cannot be built.
+    Returns the model's settings from the Hugging Face configuration in `path`. Raises
+    DistIRError if the file is no such configuration, or if its kind of model cannot be
+    built.
     """
     try:
         data = json.loads(path.read_text("utf-8"))
@@ -76,7 +82,10 @@ def read_model(path: Path) -> dict[str, Any]:
 
 
 def model_config(settings: RunSettings) -> dict[str, Any]:
-    """Returns a configuration of Hugging Face for the model of a run."""
+    """
+    Returns a Hugging Face configuration for the model of a run. Raises DistIRError if
+    no `model_type` of the table has the model's features.
+    """
     sizes = chosen(settings, MODEL)
     kinds = ("mixtral",) if settings.experts else ("llama", "qwen2", "gpt2")
     for kind in kinds:

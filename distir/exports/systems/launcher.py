@@ -1,4 +1,7 @@
-"""The number of devices in the line that starts a run, and the command behind it."""
+"""
+Finds the number of devices in the command that starts a run, and the arguments of its
+script.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from distir.exports.systems.shell import Word
 @dataclass(frozen=True)
 class Launch:
     """
-    A command that starts a run: the devices of a node and the number of nodes, 0 if it
-    does not say, the script, and the script's own words.
+    A command that starts a run: `per_node` devices on each of `nodes` nodes (0: not
+    given), the Python script, and the script's own arguments (`words`).
     """
 
     per_node: int
@@ -24,7 +27,10 @@ class Launch:
 
     @property
     def devices(self) -> int:
-        """The number of devices of the run, or 0 if it is not known."""
+        """
+        The number of devices of the run, or 0 if unknown. One node is assumed if
+        `nodes` is 0.
+        """
         return self.per_node * (self.nodes or 1)
 
 
@@ -40,10 +46,11 @@ _NODES = ("nnodes", "num-nodes", "nodes", "num-machines")
 
 def launch_of(words: Sequence[Word], path: str) -> Launch:
     """
-    Returns the parts of a command: a launcher with its options (torchrun, python -m
-    torch.distributed.launch, deepspeed, srun, accelerate launch), a Python script or -m
-    module, and the words behind it. Raises DistIRError, which names file and line, for
-    numbers of devices that are none.
+    Splits a command into a launcher with its options, a Python script, and the script's
+    arguments. Launchers are torchrun, `python -m torch.distributed.launch`, deepspeed,
+    srun and `accelerate launch`. Without a word that ends in `.py`, all words are
+    arguments. Raises DistIRError, with file and line, if a number of devices or nodes
+    is no number.
     """
     end = next((i for i, word in enumerate(words) if word.text.endswith(".py")), None)
     if end is None:
@@ -84,7 +91,10 @@ _SBATCH = re.compile(
 
 
 def sbatch_devices(text: str) -> tuple[int, int]:
-    """Returns the devices of a node and the nodes that a script's #SBATCH lines ask for."""
+    """
+    Returns the devices per node and the number of nodes in the `#SBATCH` lines of a
+    script; 0 for a number that they do not give.
+    """
     found: dict[str, int] = {}
     for match in _SBATCH.finditer(text):
         value = match["value"].rsplit(":", 1)[-1]

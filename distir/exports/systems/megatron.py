@@ -177,8 +177,8 @@ HARMLESS = (
     ),
 )
 """
-Options that change neither time nor memory, or whose choice of a kernel is that of a
-profile.
+Patterns of options that change neither time nor memory, or that only choose a kernel:
+kernel times come from the device's profile.
 """
 
 REFUSED = {
@@ -198,11 +198,13 @@ REFUSED = {
     "hybrid-*": "DistIR builds no state space layers",
     "zero-stage": "this is DeepSpeed's; use --from deepspeed",
 }
-"""Options that change time or memory in a way that DistIR cannot predict."""
+"""
+Options that change time or memory in a way that DistIR cannot predict, with the reason.
+"""
 
 
 class Megatron(System):
-    """Megatron-LM, started by torchrun or another launcher."""
+    """Megatron-LM, from a script that starts it with torchrun or another launcher."""
 
     name: ClassVar[str] = "megatron"
     table: ClassVar[OptionTable] = OptionTable(ROWS, RULES, HARMLESS, REFUSED, SOURCE)
@@ -238,7 +240,11 @@ class Megatron(System):
         return found
 
     def _command(self, script: Script, path: str) -> list[Word]:
-        """Returns the command of a script that has the most of Megatron's options."""
+        """
+        Returns the words of the script's command with the most options of Megatron.
+        Lines that consist only of options are joined. Raises DistIRError if no command
+        has any.
+        """
         names = {*self.table.named(), *self.table.of_rules()}
 
         def known(words: list[Word]) -> int:
@@ -317,7 +323,11 @@ def _name(text: str) -> str:
 
 
 def _flags(words: list[Word], path: str) -> dict[str, tuple[Any, int]]:
-    """Returns the value and the line of each flag. A flag without a value has True."""
+    """
+    Returns the value and the line number of each flag. A flag without a value has True;
+    several values are joined by spaces. Raises DistIRError for a word before the first
+    flag.
+    """
     found: dict[str, tuple[Any, int]] = {}
     name = ""
     for word in words:

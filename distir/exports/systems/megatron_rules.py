@@ -1,4 +1,7 @@
-"""What Megatron's options say only together; NeMo and Megatron Bridge share these rules."""
+"""
+Rules for Megatron's options that determine a setting only in combination. NeMo and
+Megatron Bridge share them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _FSDP = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
 
 
 def on(value: Any) -> bool:
-    """Whether a switch was given: a flag without a value, or a true value of a file."""
+    """
+    Whether `value` turns a switch on: any value but None, False, "False", "false" and
+    0.
+    """
     return value not in (None, False, "False", "false", 0)
 
 
@@ -28,22 +34,32 @@ VOCABULARIES = {
     "Llama2Tokenizer": 32000,
     "Llama3Tokenizer": 128256,
 }
-"""The words of tokenizers, by the names of Megatron's `--tokenizer-type`."""
+"""
+The number of words of each tokenizer, by its name in Megatron's `--tokenizer-type`.
+"""
 
 
 def padded_vocabulary(settings: RunSettings) -> int:
-    """Returns the rows of the embedding: a multiple of 128 on each tensor-parallel device."""
+    """
+    Returns the number of rows of the embedding: the vocabulary rounded up to a multiple
+    of 128 times the tensor-parallel degree.
+    """
     multiple = 128 * settings.t
     return -(-settings.vocab // multiple) * multiple
 
 
 def says_vocabulary(values: Values) -> bool:
-    """Whether options say the number of words themselves."""
+    """
+    Whether the options give the size of the vocabulary directly, without a tokenizer.
+    """
     return "vocab-size" in values or "padded-vocab-size" in values
 
 
 def read_vocabulary(values: Values, known: RunSettings) -> Mapping[str, Any]:
-    """Returns the number of words, which may be that of the tokenizer."""
+    """
+    Returns the size of the vocabulary: the given one, or that of the tokenizer. Raises
+    DistIRError if neither is known.
+    """
     if count := values["padded-vocab-size"] or values["vocab-size"]:
         return {"vocab": whole("--vocab-size", count)}
     kind = values["tokenizer-type"] or "GPT2BPETokenizer"
@@ -56,14 +72,17 @@ def read_vocabulary(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 
 def write_vocabulary(settings: RunSettings) -> Mapping[str, Any]:
-    """Returns the options of a vocabulary without a tokenizer."""
+    """
+    Returns the options for the size of the vocabulary: none for GPT-2's, else a null
+    tokenizer of that size.
+    """
     if settings.vocab == VOCABULARIES["GPT2BPETokenizer"]:
         return {}
     return {"tokenizer-type": "NullTokenizer", "vocab-size": settings.vocab}
 
 
 def read_dtype(values: Values, known: RunSettings) -> Mapping[str, Any]:
-    """Returns the types of parameters and of the sums of gradients."""
+    """Returns the type of the parameters, and whether gradients are summed in f32."""
     if on(values["bf16"]):
         return {"dtype": "bf16", "gradients_f32": not on(values["grad-reduce-in-bf16"])}
     summed = on(values["accumulate-allreduce-grads-in-fp32"])
@@ -71,7 +90,9 @@ def read_dtype(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 
 def write_dtype(settings: RunSettings) -> Mapping[str, Any]:
-    """Returns the options of the types."""
+    """
+    Returns the options for the type of the parameters and the summation of gradients.
+    """
     if settings.dtype == "bf16":
         less = {} if settings.gradients_f32 else {"grad-reduce-in-bf16": True}
         return {"bf16": True, **less}
@@ -82,7 +103,10 @@ def write_dtype(settings: RunSettings) -> Mapping[str, Any]:
 
 
 def read_zero(values: Values, known: RunSettings) -> Mapping[str, Any]:
-    """Returns the ZeRO stage of the distributed optimizer, or of FSDP."""
+    """
+    Returns the ZeRO stage: that of FSDP if it is on, else 1 with the distributed
+    optimizer and 0 without.
+    """
     if on(values["use-torch-fsdp2"]):
         return {"zero": 3}
     if on(values["use-megatron-fsdp"]) or on(values["use-custom-fsdp"]):
@@ -97,7 +121,7 @@ def read_zero(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 
 def write_zero(settings: RunSettings) -> Mapping[str, Any]:
-    """Returns the options of a ZeRO stage; stages 2 and 3 are Megatron FSDP's."""
+    """Returns the options for a ZeRO stage. Stages 2 and 3 use Megatron FSDP."""
     if settings.zero < 2:
         return {"use-distributed-optimizer": True} if settings.zero else {}
     strategy = next(name for name, stage in _FSDP.items() if stage == settings.zero)
@@ -110,7 +134,10 @@ def write_zero(settings: RunSettings) -> Mapping[str, Any]:
 
 
 def read_overlap(values: Values, known: RunSettings) -> Mapping[str, Any]:
-    """Returns the kinds of communication that overlap computation."""
+    """
+    Returns the kinds of communication that overlap with computation, separated by
+    commas.
+    """
     kinds = {
         "dp": on(values["overlap-grad-reduce"]),
         "tp": on(values["tp-comm-overlap"]),
@@ -120,7 +147,10 @@ def read_overlap(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 
 def write_overlap(settings: RunSettings) -> Mapping[str, Any]:
-    """Returns the options of overlap. Parameters are gathered with ZeRO only."""
+    """
+    Returns the options for overlap. Gathers of parameters overlap only with ZeRO, and
+    tensor parallelism only if its degree is above 1.
+    """
     kinds = settings.overlap.split(",")
     found: dict[str, Any] = {}
     if "dp" in kinds or "params" in kinds:
@@ -133,21 +163,27 @@ def write_overlap(settings: RunSettings) -> Mapping[str, Any]:
 
 
 def read_heads(values: Values, known: RunSettings) -> Mapping[str, Any]:
-    """Returns the number of heads of keys and values."""
+    """Returns the number of key-value heads."""
     if not on(values["group-query-attention"]):
         return {"kv_heads": known.heads}
     return {"kv_heads": whole("--num-query-groups", values["num-query-groups"])}
 
 
 def write_heads(settings: RunSettings) -> Mapping[str, Any]:
-    """Returns the options of grouped queries."""
+    """
+    Returns the options for grouped-query attention; none if each query head has its own
+    keys.
+    """
     if settings.kv_heads == settings.heads:
         return {}
     return {"group-query-attention": True, "num-query-groups": settings.kv_heads}
 
 
 def read_pipeline(values: Values, known: RunSettings) -> Mapping[str, Any]:
-    """Returns the schedule and the stages per pipeline rank."""
+    """
+    Returns the pipeline schedule and the number of stages per pipeline rank; "" and 0
+    if a rank has one stage. Raises DistIRError if the layers cannot be divided evenly.
+    """
     each, chunks = (
         values["num-layers-per-virtual-pipeline-stage"],
         values["num-virtual-stages-per-pipeline-rank"],
@@ -170,7 +206,10 @@ def read_pipeline(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 
 def write_pipeline(settings: RunSettings) -> Mapping[str, Any]:
-    """Returns the options of an interleaved schedule."""
+    """
+    Returns the options for an interleaved schedule; none for 1F1B. Raises DistIRError
+    for a schedule that Megatron does not have.
+    """
     if settings.schedule not in DEVICE_SCHEDULES:
         raise DistIRError(
             f"megatron has no pipeline schedule {settings.schedule}; it has 1f1b and "
@@ -193,7 +232,7 @@ RECOMPUTE = {
     "recompute-modules": None,
     "checkpoint-activations": None,
 }
-"""The options of recomputation; the last one is of versions before Megatron-Core."""
+"""The options for recomputation. The last one is from versions before Megatron-Core."""
 
 
 def read_recompute(values: Values, known: RunSettings) -> Mapping[str, Any]:
@@ -229,7 +268,10 @@ def read_recompute(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 
 def write_recompute(settings: RunSettings) -> Mapping[str, Any]:
-    """Returns the options of a checkpointing policy."""
+    """
+    Returns the options for a checkpointing policy. Raises DistIRError for a policy that
+    Megatron does not have.
+    """
     policies = LayerPolicies.of(settings.checkpoint, "megatron")
     policy, stages = policies.policy, settings.p * max(settings.chunks, 1)
     if policies.others != "none" or policy not in (
@@ -273,7 +315,11 @@ def write_recompute(settings: RunSettings) -> Mapping[str, Any]:
 
 
 def read_experts(values: Values, known: RunSettings) -> Mapping[str, Any]:
-    """Checks that experts are divided like other layers, and in all layers."""
+    """
+    Returns no settings: the options are only checked. Raises DistIRError if experts
+    have another tensor-parallel degree than other layers, or if some layers have no
+    experts.
+    """
     degree = values["expert-tensor-parallel-size"]
     if degree is not None and str(degree) != str(known.t):
         raise DistIRError(
@@ -289,12 +335,18 @@ def read_experts(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 
 def write_experts(settings: RunSettings) -> Mapping[str, Any]:
-    """Returns no options, as experts are divided like other layers."""
+    """
+    Returns no options, because experts are divided like other layers, which is the
+    default.
+    """
     return {}
 
 
 def read_float8(values: Values, known: RunSettings) -> Mapping[str, Any]:
-    """Returns the scaling of products in float8."""
+    """
+    Returns the scaling of float8 matrix products: "tensor", or "" without float8.
+    Raises DistIRError for another recipe.
+    """
     if values["fp8-format"] in (None, "none", False) and not on(values["fp8-hybrid"]):
         return {"float8": ""}
     recipe = values["fp8-recipe"]
@@ -307,7 +359,10 @@ def read_float8(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 
 def write_float8(settings: RunSettings) -> Mapping[str, Any]:
-    """Returns the options of float8."""
+    """
+    Returns the options for float8. Raises DistIRError for a scaling that Megatron does
+    not have.
+    """
     if not settings.float8:
         return {}
     if settings.float8 != "tensor":
@@ -318,7 +373,10 @@ def write_float8(settings: RunSettings) -> Mapping[str, Any]:
 
 
 def whole(option: str, value: Any) -> int:
-    """Returns a whole number. Raises DistIRError, which names the option."""
+    """
+    Returns `value` as a positive integer. Raises DistIRError, which names `option`, for
+    any other value.
+    """
     try:
         number = Fraction(str(value))
     except ValueError:

@@ -1,4 +1,4 @@
-"""nanotron: its YAML configurations of LLaMAs."""
+"""nanotron: its YAML configurations of LLaMA and Qwen2 models."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ TABLE = OptionTable(
 
 
 class Nanotron(System):
-    """nanotron, by its YAML file."""
+    """nanotron: its YAML configuration file."""
 
     name: ClassVar[str] = "nanotron"
     table: ClassVar[OptionTable] = TABLE
@@ -211,5 +211,6 @@ _NEEDED: Mapping[str, Any] = {
     "tokens.train_steps": 100,
 }
 """
-Options that nanotron needs in a file and a plan does not say, with values to begin with.
+Options that a file for nanotron must have but a plan does not determine, with initial
+values.
 """

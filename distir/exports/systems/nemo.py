@@ -56,11 +56,17 @@ ROWS = (
     Row("batch", "model.global_batch_size", always=True),
     Row("devices", "trainer.devices", always=True),
 )  # fmt: skip
-"""`trainer.devices` are those of a node until the number of nodes is known (`parse`)."""
+"""
+The options of NeMo. `trainer.devices` counts the devices of one node in a file; `parse`
+replaces it by the number of devices of the run.
+"""
 
 
 def _renamed(rule: OptionRule, names: Mapping[str, str]) -> OptionRule:
-    """Returns a rule of Megatron's with the option names of NeMo."""
+    """
+    Returns a rule of Megatron with NeMo's option names. `names` maps each name in
+    Megatron to that in NeMo.
+    """
 
     def read(values: Any, known: RunSettings) -> Mapping[str, Any]:
         theirs = {old: values.get(new) for old, new in names.items()}
@@ -182,7 +188,7 @@ TABLE = OptionTable(
 
 
 class Nemo(System):
-    """NeMo, by its YAML configurations."""
+    """NeMo: its YAML configuration file."""
 
     name: ClassVar[str] = "nemo"
     table: ClassVar[OptionTable] = TABLE
@@ -232,7 +238,10 @@ class Nemo(System):
 
 
 def _interpolated(name: str, document: Document, depth: int) -> Any:
-    """Returns the value of an option with references such as `${.seq}` replaced."""
+    """
+    Returns the value of the option `name`, with references to other options, such as
+    `${.seq}`, replaced. References that cannot be resolved stay.
+    """
     value = document.values[name]
     if not isinstance(value, str) or "${" not in value or depth > 8:
         return value

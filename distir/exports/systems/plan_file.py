@@ -1,4 +1,7 @@
-"""Joins the settings of a run and a saved plan, which says a degree only once."""
+"""
+Converts between the settings of a run and a saved plan, so that a plan file holds each
+degree only once.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ _OF_PLAN = (
     *("batch", "t", "p", "c", "e", "r", "zero", "context", "schedule", "chunks"),
     *("checkpoint", "no_sync", "offload_states"),
 )
-"""The settings that a plan of the grid has under the same names."""
+"""The settings that `GridPlan` has under the same names."""
 
 
 def grid_plan(settings: RunSettings) -> GridPlan:
-    """Returns the plan of a run."""
+    """Returns the grid plan of a run, for `distir distribute`."""
     s = settings
     stages = "uniform" if s.p > 1 and not s.layers % (s.p * max(s.chunks, 1)) else ""
     own = chosen(s, _OF_PLAN)
@@ -38,8 +41,9 @@ def grid_plan(settings: RunSettings) -> GridPlan:
 
 def run_data(read: Read, system: str) -> dict[str, Any]:
     """
-    Returns what a plan file holds of a run besides the plan: the model's configuration,
-    precision, and the options of the system that stand for no setting.
+    Returns the part of a plan file that describes the run besides the plan: the model's
+    configuration, the precision, and the options of the system without a setting in
+    DistIR.
     """
     settings = read.settings
     return {
@@ -57,9 +61,10 @@ def run_data(read: Read, system: str) -> dict[str, Any]:
 
 def settings_of(plan: SavedPlan, what: str, model: Mapping[str, Any]) -> RunSettings:
     """
-    Returns the settings of a saved plan. `model` are settings of a model that the user
-    gives besides, for plans without one. Raises DistIRError, in which `what` names the
-    plan, if no system can be told the plan.
+    Returns the settings of a saved plan. `model` has the model's settings from the
+    user, for plans that hold none. Raises DistIRError, which names the plan by `what`,
+    for a plan that training systems cannot run: one of searched layouts, one for
+    inference, one without a model, or a damaged one.
     """
     own = plan.result.plan
     if isinstance(own, LayoutPlan):
@@ -103,12 +108,15 @@ def settings_of(plan: SavedPlan, what: str, model: Mapping[str, Any]) -> RunSett
 
 
 def chosen_of(plan: GridPlan) -> dict[str, Any]:
-    """Returns the settings that a plan of the grid says."""
+    """Returns the settings that a grid plan determines, by name."""
     return {name: getattr(plan, name) for name in _OF_PLAN}
 
 
 def _of_arguments(plan: SavedPlan) -> dict[str, Any]:
-    """Returns the settings that the types of a program's arguments say."""
+    """
+    Returns the settings that follow from the types of a program's arguments: the length
+    of sequences, and the type of the parameters.
+    """
     found: dict[str, Any] = {"seq": 0}
     for argument in plan.arguments:
         inner = argument.type.partition("<")[2].rstrip(">").split("x")

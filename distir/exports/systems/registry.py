@@ -1,4 +1,4 @@
-"""The training systems that plans go to and come from."""
+"""The training systems to which plans are exported and from which they are imported."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SYSTEMS: Mapping[str, System] = {
     )
 }
 """
-The systems by name. A system for inference is one more here; `distir export --to` and
-`distir plan --from` take their choices from it.
+The training systems by name. `distir export --to` and `distir plan --from` offer them
+as choices.
 """
 
 READABLE = tuple(name for name in SYSTEMS if name != "megatron-bridge")

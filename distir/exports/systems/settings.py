@@ -1,4 +1,6 @@
-"""The settings of a training run, in DistIR's terms, that all training systems share."""
+"""
+The settings of a training run, in the terms of DistIR. All training systems share them.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,29 @@ class RunSettings:
     """
     A training run of a decoder: the model, its precision, the batch and the plan.
 
-    - `layers`, `d_model`, `heads`, `kv_heads`, `head_dim`, `ffn`, `vocab`, `seq`: sizes of
-      the model; 0 stands for the usual one (`completed`). `positions` is the longest
-      sequence; `experts`, `top_k` and `expert_ffn` are those of a mixture, 0 for none;
+    - `layers`, `d_model`, `heads`, `kv_heads`, `head_dim`, `ffn`, `vocab`, `seq`: sizes
+      of the model; `completed` replaces 0 by the usual size. `positions` is the length
+      of the longest sequence. `experts`, `top_k` and `expert_ffn` describe a mixture of
+      experts; `experts` is 0 without one;
     - `mlp`: `gelu` or `swiglu`; `norm`: `layer` or `rms`; `position`: `learned` or
-      `rotary`, with the base `theta`; `tied`: whether the embedding is the output matrix;
-      `bias`, `qkv_bias`: whether products have biases; `dropout`,
-      `attention_dropout`: ratios of residual branches and of attention's probabilities;
+      `rotary`, with the base `theta`; `tied`: whether the output matrix is the
+      embedding; `bias`, `qkv_bias`: whether matrix products have biases; `dropout`,
+      `attention_dropout`: dropout ratios of residual branches and of attention
+      probabilities;
     - `dtype`: f32, bf16 or f16; `gradients_f32`: whether gradients are summed in f32;
-      `master`: whether 16-bit parameters have copies in f32; `float8`: `tensor` or `row`
-      for products in float8, or "";
-    - `batch`: the global batch in sequences; `micro_batch`: sequences of a device at a
-      time;
-    - `t`, `p`, `c`, `e`, `r`: degrees of tensor, pipeline, context and expert parallelism,
-      and the number of groups that each hold all that ZeRO splits; `devices`: of the run,
-      `per_node` in a node; data parallelism takes what is left (`d`);
-    - `overlap`: the kinds of communication that overlap computation, `dp,tp,pp,params`;
+      `master`: whether 16-bit parameters have copies in f32; `float8`: the scaling of
+      matrix products in float8 (`tensor` or `row`), or "" without float8;
+    - `batch`: the sequences of the global batch; `micro_batch`: the sequences that a
+      device takes at a time;
+    - `t`, `p`, `c`, `e`: degrees of tensor, pipeline, context and expert parallelism;
+      `r`: the number of groups of which each holds a whole copy of the values that ZeRO
+      splits; `devices`: the devices of the run, `per_node` of them in each node. The
+      data-parallel degree `d` follows from the others;
+    - `overlap`: the kinds of communication that overlap with computation, such as
+      `dp,tp,pp,params`;
     - `zero`: the ZeRO stage; `sequence_parallel`, `offload_states`, `no_sync`,
-      `context`, `schedule`, `chunks`, `checkpoint`: as options of `distir distribute`.
+      `context`, `schedule`, `chunks`, `checkpoint`: as the options of `distir
+      distribute`.
     """
 
     layers: int = 0
@@ -79,12 +86,15 @@ class RunSettings:
 
     @property
     def d(self) -> int:
-        """The data-parallel degree within a group: what other degrees leave."""
+        """
+        The data-parallel degree within a group: the devices divided by all other
+        degrees.
+        """
         return self.devices // (self.t * self.p * self.c * self.e * self.r)
 
     @property
     def batch_parts(self) -> int:
-        """The number of parts into which the batch is split over devices."""
+        """The number of parts into which each micro-batch is split over devices."""
         return self.r * self.d * self.e
 
     @property
@@ -94,11 +104,11 @@ class RunSettings:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes, rounded up."""
+        """The number of nodes, rounded up. One node is assumed if `per_node` is 0."""
         return -(-self.devices // (self.per_node or self.devices))
 
     def completed(self) -> RunSettings:
-        """The settings with the usual sizes in place of sizes that are 0."""
+        """Returns the settings with the usual size in place of each size that is 0."""
         d_model, heads = self.d_model, self.heads
         ffn = self.ffn or (
             4 * d_model if self.mlp == "gelu" else -(-8 * d_model // 3 // 256) * 256
@@ -118,8 +128,8 @@ class RunSettings:
 
     def check(self, what: str) -> None:
         """
-        Raises DistIRError if sizes are missing, or degrees and batch do not fit the
-        devices. `what` names the source of the settings in the message.
+        Raises DistIRError if a size is missing, or if the degrees or the batch do not
+        fit the devices. `what` names the source of the settings in the message.
         """
         for name, title in NEEDED.items():
             if getattr(self, name) < 1:
@@ -160,7 +170,7 @@ NEEDED = {
     "batch": "global batch",
     "devices": "number of devices",
 }
-"""The settings without a default, with their names in messages."""
+"""The settings without a usable default, with their names in messages."""
 
 _NAMES = [field.name for field in fields(RunSettings)]
 
@@ -172,5 +182,5 @@ PRECISION = ("dtype", "gradients_f32", "master", "float8")
 
 
 def chosen(settings: RunSettings, names: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the settings of the given names."""
+    """Returns the values of the settings in `names`, by name."""
     return {name: getattr(settings, name) for name in names}

@@ -1,6 +1,6 @@
 """
-Reads the commands of a shell script without running anything: variables, arrays, default
-values, arithmetic, continued lines, comments and `if`.
+Reads the commands of a shell script without running them. It understands variables,
+arrays, default values, arithmetic, continued lines, comments and `if`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from typing import NamedTuple
 from distir.errors import DistIRError
 
 _CONTINUED = "\x01"
-"""Stands for the end of a line in quotes that a backslash continues."""
+"""Marks the place in a quoted text where a backslash continues the line."""
 
 
 class Word(NamedTuple):
-    """A word of a command, and the line of the script that it is from."""
+    """A word of a command, and its line number in the script."""
 
     text: str
     line: int
 
 
 class _WordPart(NamedTuple):
-    """A part of a word: its text, whether it is quoted, and whether `$` is only a sign."""
+    """
+    A part of a word: its text, whether it is quoted, and whether a `$` in it is taken
+    literally.
+    """
 
     text: str
     quoted: bool
@@ -35,7 +38,10 @@ class _WordPart(NamedTuple):
 
 @dataclass
 class _Raw:
-    """A word before its variables are replaced; `array` are the items of `NAME=(...)`."""
+    """
+    A word before its variables are replaced. `array` has the items if it assigns
+    `NAME=(...)`.
+    """
 
     line: int
     parts: list[_WordPart] = field(default_factory=list[_WordPart])
@@ -43,26 +49,30 @@ class _Raw:
 
     @property
     def plain(self) -> str:
-        """The text as it is written, without quotes."""
+        """The text of the word without quotes, with variables not replaced."""
         return "".join(part.text for part in self.parts)
 
 
 class _Statement(NamedTuple):
-    """A command, and the sign that joins it to the one before."""
+    """
+    A command, and the operator (such as `&&` or `;`) between it and the command before.
+    """
 
     sign: str
     words: list[_Raw]
 
 
 class _Lexer:
-    """Divides a script into raw words and the signs that end commands."""
+    """Divides a script into raw words and the operators that end commands."""
 
     def __init__(self, text: str, path: str):
         self.text, self.path = text, path
         self.at, self.line = 0, 1
 
     def error(self, why: str, line: int | None = None) -> DistIRError:
-        """Returns an error at a line, by default the present one."""
+        """
+        Returns an error that names the file and `line`, by default the current line.
+        """
         return DistIRError(f"{self.path}, line {line or self.line}: {why}")
 
     def peek(self, count: int = 1) -> str:
@@ -75,7 +85,10 @@ class _Lexer:
         return found
 
     def statements(self, end: str = "") -> list[_Statement]:
-        """Returns the commands up to `end`."""
+        """
+        Returns the commands up to the closing character `end`, or up to the end of the
+        script.
+        """
         found = [_Statement("", [])]
         while True:
             item = self.item(end)
@@ -88,7 +101,10 @@ class _Lexer:
                 found[-1].words.append(item)
 
     def item(self, end: str) -> _Raw | str | None:
-        """Returns the next word or sign, or None at the end."""
+        """
+        Returns the next word, or the next operator as a string, or None at `end` or at
+        the end of the script. Redirections and comments are skipped.
+        """
         while True:
             if self.peek(2) == "\\\n":
                 self.take(2)
@@ -203,15 +219,16 @@ class _Lexer:
 
 class Script:
     """
-    A shell script that was read. `commands` are its simple commands in order, with their
-    variables replaced; a variable without a value stays as it is written. `notes` says
-    which conditions were taken to be false because they could not be decided.
+    The commands of a shell script. `commands` are its simple commands in order, with
+    variables replaced; a variable without a value stays as it is written. `notes` lists
+    the conditions that could not be decided and were taken to be false.
     """
 
     def __init__(self, text: str, path: str, given: Mapping[str, str] | None = None):
         """
-        Reads the script `text` of the file `path`. `given` are values of variables, which
-        win over those that the script gives. Raises DistIRError, which names the line.
+        Reads `text`, the script in the file `path`. `given` are values of variables,
+        which override assignments in the script. Raises DistIRError, with the line, for
+        a script that cannot be read.
         """
         self.path = path
         self.given = dict(given or {})
@@ -263,7 +280,10 @@ class Script:
                 self._simple(words)
 
     def _simple(self, words: list[_Raw]) -> None:
-        """Takes a command: assignments change variables, others are kept."""
+        """
+        Processes a simple command: assignments set variables, and other commands are
+        appended to `commands`.
+        """
         while words and words[0].plain in ("export", "local", "declare", "readonly"):
             words = [w for w in words[1:] if not w.plain.startswith("-")]
         index = 0
@@ -297,7 +317,10 @@ class Script:
         self.variables[name] = Word(text, word.line)
 
     def _words(self, raws: list[_Raw]) -> list[Word]:
-        """Returns the words with their variables replaced, divided at spaces."""
+        """
+        Returns the words with their variables replaced, and split at spaces as a shell
+        does.
+        """
         found: list[Word] = []
         for raw in raws:
             current: str | None = None
@@ -336,7 +359,10 @@ class Script:
         return found
 
     def _replaced(self, text: str, line: int) -> str:
-        """Returns a text with its variables and sums replaced, as far as known."""
+        """
+        Returns `text` with variables and arithmetic replaced. Parts without a known
+        value stay.
+        """
 
         def value(match: re.Match[str]) -> str:
             if match["sum"] is not None:
@@ -358,7 +384,9 @@ class Script:
         return _VARIABLE.sub(value, text)
 
     def _sum(self, text: str, line: int) -> str:
-        """Returns the value of an arithmetic expression, or "" if it has none."""
+        """
+        Returns the value of an arithmetic expression, or "" if it cannot be evaluated.
+        """
         text = self._replaced(text, line)
 
         def named(match: re.Match[str]) -> str:
@@ -372,7 +400,7 @@ class Script:
             return ""
 
     def _conditions(self, tests: list[_Statement]) -> bool:
-        """Returns whether conditions joined by && and || hold, from left to right."""
+        """Whether conditions joined by && and || hold, evaluated from left to right."""
         truth = self._condition(tests[0].words[1:])
         for sign, words in tests[1:]:
             if (sign == "&&") == truth:
@@ -380,7 +408,10 @@ class Script:
         return truth
 
     def _condition(self, words: list[_Raw]) -> bool:
-        """Returns whether a condition holds; one that is not understood does not."""
+        """
+        Whether a condition holds. One that cannot be decided is taken to be false, with
+        a note.
+        """
         line = words[0].line if words else 0
         texts = [self._test_text(word) for word in words]
         if texts and texts[0] in ("[", "[[", "test"):
@@ -435,7 +466,10 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _evaluated(node: ast.expr) -> int:
-    """Returns the value of an expression of whole numbers. Raises ValueError."""
+    """
+    Returns the value of an expression of integers. Raises ValueError for any other
+    expression.
+    """
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -451,12 +485,15 @@ def _are_numbers(texts: list[str]) -> bool:
 
 
 def _known(text: str, written: str) -> bool:
-    """Whether a variable had a value, so that its text is divided at spaces."""
+    """
+    Whether a variable's value was found: `text`, after replacement, differs from
+    `written`.
+    """
     return text != written
 
 
 def _split(word: Word) -> list[Word]:
-    """Returns the words of a variable's text, each with its line."""
+    """Returns the words in the text of a variable, each with its line number."""
     found: list[Word] = []
     for match in re.finditer(r"[^\s\x01]+", word.text):
         before = word.text[: match.start()]

@@ -1,4 +1,4 @@
-"""The steps from the options of any system to settings, and back."""
+"""Converts the options of any training system to settings, and settings to options."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from distir.exports.systems.table import OptionRule, OptionTable
 @dataclass
 class Document:
     """
-    The options that a file gives.
+    The options in a file.
 
-    - `values`: the options by name; `where`: for each, the text that begins a message
-      about it, with file and line;
-    - `devices`, `per_node`: of the run, or 0 if the file does not say;
-    - `launch`: what else the file says about starting the run, to be written again.
+    - `path`: the name of the file, for messages;
+    - `values`: the options by name;
+    - `where`: for each option, its file and line, with which messages about it begin;
+    - `devices`, `per_node`: the devices of the run and of a node, or 0 if not given;
+    - `launch`: other facts about starting the run, which are written again;
+    - `notes`: remarks for the user.
     """
 
     path: str
@@ -32,19 +34,21 @@ class Document:
     notes: list[str] = field(default_factory=list[str])
 
     def place(self, name: str) -> str:
-        """Returns the text that begins a message about an option."""
+        """Returns the text with which messages about the option `name` begin."""
         return self.where.get(name, f"{self.path}: {name}")
 
 
 @dataclass(frozen=True)
 class Read:
     """
-    RunSettings that were read from a file, and the rest of it.
+    The settings read from a file, and the rest of its options.
 
-    - `kept`: options that stand for no setting, to be written again;
-    - `said`: the options that rules read, as they were written;
-    - `ignored`: the names of options that change nothing that is predicted; `unknown`:
-      those that the system does not have as far as DistIR knows.
+    - `kept`: options without a setting in DistIR, which are written again unchanged;
+    - `said`: the options that rules read, with the values in the file;
+    - `launch`: facts about starting the run;
+    - `ignored`: the names of options that do not affect the prediction;
+    - `unknown`: the names of options that DistIR's table of the system lacks;
+    - `notes`: remarks for the user.
     """
 
     settings: RunSettings
@@ -57,22 +61,23 @@ class Read:
 
 
 _SIZES = ("ffn", "head_dim", "kv_heads", "expert_ffn", "positions")
-"""RunSettings that follow from others if nobody says them."""
+"""Settings that are derived from other settings if they are not given."""
 
 
 class System(ABC):
-    """A training system: the table of its options and the form of its files."""
+    """A training system: the table of its options and the format of its files."""
 
     name: ClassVar[str]
     table: ClassVar[OptionTable]
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """The endings of a file of this system; any if there are none."""
+    """The suffixes of the system's files; empty if any suffix is accepted."""
 
     @abstractmethod
     def parse(self, text: str, path: str, given: Mapping[str, str]) -> Document:
         """
-        Returns the options in the text of a file. `given` are values of variables or
-        options that the user gives besides. Raises DistIRError.
+        Returns the options in the text of a file. `path` names the file in messages.
+        `given` are values of variables or options from the user, in addition to the
+        file. Raises DistIRError for a text that cannot be read.
         """
 
     @abstractmethod
@@ -82,39 +87,54 @@ class System(ABC):
         settings: RunSettings,
         launch: Mapping[str, Any],
     ) -> str:
-        """Returns the text of a file with the options `values`."""
+        """
+        Returns the text of a file with the options `values`. `launch` has the facts
+        about starting the run that `parse` found.
+        """
 
     def option(self, name: str) -> str:
-        """Returns an option as users of the system write it."""
+        """Returns the name of an option as users of the system write it."""
         return name
 
     def started(self, document: Document, settings: RunSettings) -> RunSettings:
-        """Returns the settings that rules may know, before they are applied."""
+        """
+        Returns `settings` with additions from the document. It is called before the
+        rules are applied, so that they can use these additions.
+        """
         return settings
 
     def settle(self, document: Document, settings: RunSettings) -> RunSettings:
-        """Returns the settings after all rules, where the system derives more of them."""
+        """
+        Returns `settings` with the values that the system derives. It is called after
+        all rules.
+        """
         return settings
 
     def vocabulary(self, settings: RunSettings) -> int:
-        """Returns the rows of the embedding, which systems may pad."""
+        """
+        Returns the number of rows of the embedding. Some systems round the vocabulary
+        up.
+        """
         return settings.vocab
 
     def derived(self, settings: RunSettings) -> Mapping[str, Any]:
-        """Returns options that follow from the settings, to be written in any case."""
+        """
+        Returns options that are computed from the settings and are always written.
+        """
         return {}
 
     def check(self, settings: RunSettings) -> list[str]:
         """
-        Returns remarks on what the system does differently from the plan. Raises
-        DistIRError if the system cannot run the plan at all.
+        Returns remarks on differences between the plan and what the system runs. Raises
+        DistIRError if the system cannot run the plan.
         """
         return []
 
     def read(self, document: Document, more: Mapping[str, Any]) -> Read:
         """
-        Returns the settings that a file says. `more` are settings that the user gives
-        besides. Raises DistIRError, which names file, line and option.
+        Returns the settings in a file. `more` are settings from the user, which
+        override the file. Raises DistIRError, with file, line and option, if a value is
+        wrong or cannot be predicted.
         """
         table, named = self.table, self.table.named()
         of_rules = table.of_rules()
@@ -180,9 +200,9 @@ class System(ABC):
         self, settings: RunSettings, kept: Mapping[str, Any], said: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[str]]:
         """
-        Returns the options that say the settings, and remarks on what the system does
-        differently. `kept` and `said` are those of `Read`, of the same system. Raises
-        DistIRError if the system cannot run the plan.
+        Returns the options for `settings`, and remarks on differences between the plan
+        and what the system runs. `kept` and `said` are the fields of a `Read` of the
+        same system. Raises DistIRError if the system cannot run the plan.
         """
         remarks = self.check(settings)
         if settings.c == 1:  # then it is of no matter
@@ -218,8 +238,8 @@ class System(ABC):
         rule: OptionRule, settings: RunSettings, said: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """
-        Returns the options of a rule as they were written, if they still say the
-        settings, and else as the rule writes them.
+        Returns the options of a rule. Options that were read from a file stay as they
+        were, if they still give the settings; otherwise the rule writes new ones.
         """
         before = {name: said[name] for name in rule.options if name in said}
         if not before:

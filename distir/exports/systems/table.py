@@ -1,6 +1,6 @@
 """
-Tables of a system's options. A row says which setting an option stands for, how its values
-are written and what it is if it is left out. The same row reads and writes it.
+Tables of a training system's options. A row gives the setting of an option, the
+spelling of its values, and its default. Reading and writing use the same row.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from distir.exports.systems.settings import RunSettings
 @dataclass(frozen=True)
 class Row:
     """
-    An option of a system.
+    An option of a training system that corresponds to one setting.
 
     - `fact`: the name of the setting;
-    - `key`: the option's name, a path of names in a file;
-    - `default`: the setting's value if the option is left out, as Python value of the
-      setting. None: the option has to be given, or a rule decides;
-    - `values`: the option's values and the settings that they stand for, if they are not
-      written alike. A switch has the key True, and False for its opposite;
-    - `aliases`: other names of the option, of other versions;
+    - `key`: the option's name, a path of keys in a file;
+    - `default`: the value of the setting if the option is left out. None: the option
+      must be given, or a rule decides;
+    - `values`: maps each value of the option to the value of the setting, if they
+      differ. A switch has the key True, and may have False;
+    - `aliases`: names of the option in other versions;
     - `always`: whether the option is written even if it has its default.
     """
 
@@ -38,18 +38,19 @@ class Row:
 
     @property
     def kind(self) -> type:
-        """The type of the setting's values."""
+        """The type of the setting."""
         return type(getattr(RunSettings(), self.fact))
 
     @property
     def is_switch(self) -> bool:
-        """Whether the option is either there or not."""
+        """Whether the option is a switch, which is on or off."""
         return True in self.values or (not self.values and self.kind is bool)
 
     def read(self, value: Any, where: str) -> Any:
         """
-        Returns the setting for an option's value, a text or a value of a file. Raises
-        DistIRError, which begins with `where`, for any other value.
+        Returns the setting for `value`, the option's value as text or as an object from
+        a file. Raises DistIRError, which begins with `where`, for a value that the
+        option cannot have.
         """
         if self.is_switch:
             truth = _boolean(value)
@@ -80,8 +81,8 @@ class Row:
 
     def write(self, setting: Any) -> Any:
         """
-        Returns the option's value for a setting, or None if it has none, as an option that
-        is left out.
+        Returns the option's value for `setting`, or None if no value of the option
+        gives it.
         """
         if self.is_switch and not self.values:
             return bool(setting)
@@ -99,20 +100,22 @@ def _boolean(value: Any) -> bool | None:
 
 
 Values = Mapping[str, Any]
-"""Options of a system with their values."""
+"""The options of a system, by name, with their values."""
 
 
 @dataclass(frozen=True)
 class OptionRule:
     """
-    Options that say settings only together, or whose meaning depends on other settings.
+    Options that give settings only in combination, or whose meaning depends on other
+    settings.
 
-    - `options`: their names, and their values if they are left out;
-    - `facts`: the names of the settings that they decide;
-    - `read`: takes their values, and the settings that are known so far, and returns the
-      settings that they decide. It raises DistIRError with the name of an option;
-    - `write`: takes all settings and returns the options that say them. It raises
-      DistIRError if the system cannot say them.
+    - `options`: the names of the options, with their values if they are left out;
+    - `facts`: the names of the settings that the rule determines;
+    - `read`: takes the options' values and the settings known so far; returns the
+      settings of the rule. It raises DistIRError, which names an option, for values
+      that are not supported;
+    - `write`: takes all settings and returns the options for them. It raises
+      DistIRError if the system has no options for them.
     """
 
     options: Mapping[str, Any]
@@ -124,13 +127,14 @@ class OptionRule:
 @dataclass(frozen=True)
 class OptionTable:
     """
-    The options of a system.
+    The options of a training system.
 
-    - `rows`, `rules`: those that stand for settings;
-    - `harmless`: names, with `*`, of options that change neither time nor memory, or
-      nothing that a program says: they are kept and listed;
-    - `refused`: names, with `*`, of options that DistIR cannot predict, and the reason;
-    - `source`: where names, types and defaults are from, with the version.
+    - `rows`, `rules`: the options that give settings;
+    - `harmless`: patterns (with `*`) of options that affect neither time nor memory, or
+      nothing in the program; they are kept and listed;
+    - `refused`: patterns (with `*`) of options that DistIR cannot predict, with the
+      reason;
+    - `source`: the source of the names, types and defaults, with the version.
     """
 
     rows: tuple[Row, ...]
@@ -140,7 +144,7 @@ class OptionTable:
     source: str
 
     def named(self) -> dict[str, Row]:
-        """Returns the rows by all names of their options."""
+        """Returns the rows by the names and aliases of their options."""
         return {name: row for row in self.rows for name in (row.key, *row.aliases)}
 
     def of_rules(self) -> set[str]:
@@ -152,10 +156,15 @@ class OptionTable:
         return any(fnmatchcase(name, pattern) for pattern in self.harmless)
 
     def refusal(self, name: str) -> str:
-        """Returns why DistIR cannot predict an option, or an empty text."""
+        """
+        Returns the reason for which DistIR cannot predict an option, or "" if it can.
+        """
         found = [why for p, why in self.refused.items() if fnmatchcase(name, p)]
         return found[0] if found else ""
 
     def suggestion(self, name: str) -> str:
-        """Returns a question for a similar option, or an empty text."""
+        """
+        Returns a "did you mean" question with a similar option, or "" if none is
+        similar.
+        """
         return did_you_mean(name, [*self.named(), *self.of_rules()])

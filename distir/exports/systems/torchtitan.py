@@ -1,4 +1,7 @@
-"""torchtitan: its options and models; `torchtitan_python` has its Python files."""
+"""
+torchtitan: its options and models. `torchtitan_python` reads and writes its Python
+files.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,9 @@ FLAVORS: Mapping[tuple[str, str], Mapping[str, Any]] = {
     )
 }  # fmt: skip
 """
-The sizes of torchtitan's dense models by name and flavor: torchtitan/models/*/__init__.py,
-0.3.0. `debugmodel` of llama3 has 8 heads of keys here, as grouped queries.
+The sizes of torchtitan's dense models by name and flavor, from
+torchtitan/models/*/__init__.py, 0.3.0. Unlike there, `debugmodel` of llama3 has 8
+key-value heads (grouped queries).
 """
 
 _SCHEDULES = {
@@ -73,7 +77,7 @@ _NAMES = {
 _BFLOAT = {"bfloat16": "bf16", "float32": "f32", "float16": "f16"}
 
 _OLD = (_T, "experimental.")
-"""Sections of earlier versions in which options of parallelism stood."""
+"""The sections in which earlier versions had the options of parallelism."""
 
 
 def _read_model(values: Values, known: RunSettings) -> Mapping[str, Any]:
@@ -398,7 +402,7 @@ TABLE = OptionTable(
 
 
 class Torchtitan(System):
-    """torchtitan, by a TOML file, or by a function in Python that returns a configuration."""
+    """torchtitan: a TOML file, or a Python function that returns a configuration."""
 
     name: ClassVar[str] = "torchtitan"
     table: ClassVar[OptionTable] = TABLE

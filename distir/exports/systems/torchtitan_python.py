@@ -1,4 +1,7 @@
-"""Functions of torchtitan's `config_registry`: Python that is read, not run, and written."""
+"""
+Reads and writes functions of torchtitan's `config_registry`. The Python code is parsed,
+never run.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,11 @@ MOVED = (
 
 def python_options(text: str, path: str, wanted: str) -> Document:
     """
-    Returns the options of a function of a `config_registry`: keyword arguments with plain
-    values of TrainingConfig, ParallelismConfig, CompileConfig, FullAC and SelectiveAC, and
-    the flavor that model_registry gets. Nothing is run.
+    Returns the options in the function `wanted` of a `config_registry` file; if the
+    file has only one such function, `wanted` may be "". Options are keyword arguments,
+    with literal values, of TrainingConfig, ParallelismConfig, CompileConfig, FullAC and
+    SelectiveAC, and the flavor given to model_registry. Raises DistIRError for a file
+    that cannot be parsed, an unknown function, or a computed value.
     """
     try:
         tree = ast.parse(text)
@@ -77,12 +82,18 @@ def python_options(text: str, path: str, wanted: str) -> Document:
 
 
 def _called(node: ast.AST) -> str | None:
-    """Returns the name that a call calls, with dots, or None for other nodes."""
+    """
+    Returns the dotted name of the function that `node` calls, or None if `node` is no
+    call.
+    """
     return ast.unparse(node.func) if isinstance(node, ast.Call) else None
 
 
 def python_text(values: Mapping[str, Any]) -> str:
-    """Returns the source of a function that returns the configuration."""
+    """
+    Returns the source of a Python function that returns the configuration. Raises
+    DistIRError for options that Python configurations cannot express.
+    """
     name, flavor = values["model.name"], values["model.flavor"]
     if values.get("model.converters"):
         raise DistIRError(
