@@ -1,10 +1,10 @@
 """
-Shardings for JAX: which dimension of each argument of a function is to be split over
-which axis of a mesh, found without the devices.
+Finds shardings for JAX without the devices: the mesh axes over which each dimension of
+a function's arguments is split.
 
-`search` and `distribute` take a function of JAX and its arguments, values or
-`jax.ShapeDtypeStruct`s, and return a `JaxPlan`: its simulated time and memory, and
-shardings for `jax.jit`. JAX and XLA then partition the function.
+`search` and `distribute` take a function of JAX and its arguments, which are values or
+`jax.ShapeDtypeStruct`s. They return a `JaxPlan`, with the simulated time and memory,
+and shardings for `jax.jit`. JAX and XLA then partition the function.
 """
 
 from distir.jax.functions import distribute, import_function, search

@@ -1,4 +1,4 @@
-"""`distir.jax.distribute` and `distir.jax.search`."""
+"""`distir.jax.import_function`, `distir.jax.distribute` and `distir.jax.search`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def import_function(
 ) -> TracedFunction:
     """
     Imports a function of JAX as a sequential program. `args` is the tuple of its
-    arguments, values or `jax.ShapeDtypeStruct`s.
+    arguments, which are values or `jax.ShapeDtypeStruct`s.
 
-    Arguments that have the same pytree as a part of the result are those that it
-    replaces in the next step; `donate_argnums` names single arrays that it replaces
-    too. `batch_argnums` are the arguments that hold the batch, by default all that no
-    result replaces, or the last one. With `outline`, equal layers become one function.
-    Raises DistIRError.
+    If a part of the result has the same pytree as an argument, it replaces this
+    argument in the next step. `donate_argnums` names arguments in which single arrays
+    are replaced too. `batch_argnums` names the arguments that hold the batch. By
+    default these are the arguments that no result replaces; if no argument is replaced,
+    the last one. With `outline`, equal layers become one function. Raises DistIRError
+    for a function that cannot be imported.
     """
     found = trace(function, args, donate_argnums, batch_argnums)
     if outline:
@@ -56,9 +57,10 @@ def distribute(
 ) -> JaxPlan:
     """
     Distributes a function of JAX over `d` x `t` devices of a cluster, and returns the
-    shardings. `zero` is the ZeRO stage of a training step. `shard`, such as
-    `state.params.w:0=t`, and `whole` are requests for arguments, as for `distir
-    distribute`. The other options are those of `import_function`. Raises DistIRError.
+    plan with its shardings. `zero` is the ZeRO stage of a training step. `shard`, such
+    as `state.params.w:0=t`, and `whole` request layouts of arguments, as for `distir
+    distribute`. The other options are those of `import_function`. Raises DistIRError if
+    the function cannot be imported or distributed in this way.
     """
     traced = import_function(
         function, args, donate_argnums=donate_argnums, batch_argnums=batch_argnums
@@ -76,9 +78,10 @@ def _expressible(
     whole: list[str],
 ) -> JaxPlan:
     """
-    Returns the plan of degrees. Arguments whose layout JAX cannot say are split in one
-    piece for each device instead, and the rest of the program is chosen anew for that;
-    a note of the plan names them. Raises DistIRError if that is not possible.
+    Returns a plan that `PartitionSpec` can express. Dimensions that were split in runs
+    are split into one piece per device instead, and the program is distributed again
+    with these requests; a note of the plan names the arguments. Raises DistIRError if
+    layouts with runs remain.
     """
     program = distribute_program(traced.program, shard=shard, whole=whole, **options)
     dealt = inexpressible(program)
@@ -119,11 +122,12 @@ def search(
 ) -> JaxPlan:
     """
     Finds the fastest way to split a function of JAX over exactly `devices` devices of a
-    cluster that fits into their memory, and returns the shardings.
+    cluster that fits into their memory, and returns the plan with its shardings.
 
-    It tries all data-parallel and tensor-parallel degrees and the ZeRO stages `zero`,
-    which shardings can say: 0, 1 and 3. `jobs` is the number of processes. The other
-    options are those of `distribute`. Raises DistIRError, also if nothing fits.
+    The search tries all data-parallel and tensor-parallel degrees. For a training step
+    it also tries the ZeRO stages `zero`, of which shardings can express 0, 1 and 3.
+    `jobs` is the number of processes. The other options are those of `distribute`.
+    Raises DistIRError if nothing fits, or for another ZeRO stage.
     """
     if unknown := sorted({*zero} - {0, 1, 3}):
         raise DistIRError(
@@ -158,9 +162,9 @@ def _fastest(
     whole: Sequence[str],
 ) -> JaxPlan:
     """
-    Returns the fastest plan of a search as JAX can say it. A plan of which JAX cannot
-    say the layouts may become slower, or not fit any more, so that the next ones are
-    considered.
+    Returns the fastest plan of a search that fits into memory and that `PartitionSpec`
+    can express. Making a plan expressible may slow it down, so that slower plans of the
+    search are compared too. Raises DistIRError if no plan fits.
     """
     ranked = found.results.ranked
     best: JaxPlan | None = None

@@ -18,9 +18,12 @@ from distir.jax.pytrees import argument_prefixes, leaves_of, updates
 @dataclass(frozen=True, eq=False)
 class TracedFunction:
     """
-    A function of JAX as a sequential program. `in_tree` and `out_tree` are the pytrees
-    of the tuple of its arguments and of its results, `arguments` and `results` their
-    leaves, and `updated` which result replaces which argument.
+    A function of JAX as a sequential program.
+
+    - `in_tree`, `out_tree`: the pytrees of the tuple of arguments and of the result;
+    - `arguments`, `results`: their leaves;
+    - `updated`: for each result that replaces an argument in the next step, the index
+      of its leaf and the index of the argument's leaf.
     """
 
     program: ModelProgram
@@ -38,10 +41,10 @@ def trace(
     batch_argnums: int | Sequence[int] | None = None,
 ) -> TracedFunction:
     """
-    Traces a function for arguments and imports it. Nothing is computed, and arguments
-    may be `jax.ShapeDtypeStruct`s. `batch_argnums` are the positions of the arguments
-    that hold the batch: by default those that no result replaces, or the last argument
-    of a function that replaces none. Raises DistIRError, and what the function raises.
+    Traces a function with the arguments `args` and imports it. Nothing is computed;
+    arguments may be `jax.ShapeDtypeStruct`s. `donate_argnums` and `batch_argnums` are
+    those of `import_function`. Raises DistIRError, and any exception that the function
+    raises.
     """
     if not isinstance(args, tuple | list):
         raise DistIRError(
@@ -75,7 +78,11 @@ def trace(
 
 
 def _numbers(given: int | Sequence[int], count: int, option: str) -> list[int]:
-    """Returns positions of arguments. Raises DistIRError if there is no such one."""
+    """
+    Returns the positions of arguments as non-negative numbers. `given` is one position
+    or several; `count` is the number of arguments. Raises DistIRError, which names
+    `option`, for a position out of range.
+    """
     found = [given] if isinstance(given, int) else list(given)
     for number in found:
         if not -count <= number < count:
@@ -90,7 +97,10 @@ def _batch_leaves(
     updated: dict[int, int],
     batch_argnums: int | Sequence[int] | None,
 ) -> set[int]:
-    """Returns the leaves of the arguments that hold the batch."""
+    """
+    Returns the indices of the leaves that hold the batch. Leaves that a result replaces
+    never do.
+    """
     replaced = set(updated.values())
     last = len(args) - 1
     asked = None

@@ -1,4 +1,6 @@
-"""A way to split the arguments and results of a function of JAX over devices."""
+"""
+The plan for a function of JAX: how its arguments and results are split over devices.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ from distir.sharding.mesh import Mesh, meshes
 @dataclass(frozen=True, eq=False)
 class JaxPlan:
     """
-    How a function of JAX is distributed: `program` is the distributed program, made
+    The distribution of a function of JAX. `program` is the distributed program, made
     from the `traced` function.
 
     `in_shardings` and `out_shardings` are for `jax.jit`. `print` shows the simulated
-    time and memory, and how arguments are split.
+    time and memory, and the layouts of the arguments.
     """
 
     traced: TracedFunction
@@ -38,14 +40,14 @@ class JaxPlan:
 
     @cached_property
     def layout_mesh(self) -> Mesh:
-        """The mesh of the distributed program, as plain data."""
+        """The mesh of the distributed program, without devices of JAX."""
         [mesh] = meshes(self.program.module).values()
         return mesh
 
     @cached_property
     def mesh(self) -> DeviceMesh:
         """
-        The mesh of JAX's devices, with the axes that split something. Raises
+        The mesh of JAX's devices, with the axes of the program's mesh. Raises
         DistIRError if JAX has fewer devices than the plan.
         """
         own, devices = self.layout_mesh, jax.devices()
@@ -96,8 +98,7 @@ class JaxPlan:
     @cached_property
     def _result_layouts(self) -> list[Layout | None]:
         """
-        The layouts of the results. A result that still is terms of a sum is whole on
-        each device in JAX.
+        The layouts of the results. A result that is partial here is replicated in JAX.
         """
         values = return_op(entry_function(self.program.module)).operands
         return [layout_of(value.type) for value in values]
@@ -114,17 +115,17 @@ class JaxPlan:
 
     @property
     def memory_bytes(self) -> float:
-        """The simulated memory of the fullest device, in bytes."""
+        """The simulated peak memory of the device with the highest peak, in bytes."""
         return self.simulated.memory_bytes
 
     @cached_property
     def shown(self) -> ShownProgram:
-        """The layouts of the arguments, and what devices send in a step."""
+        """The layouts of the arguments, and the communication of a step."""
         return show(self.program)
 
     @property
     def notes(self) -> Sequence[str]:
-        """Remarks for the user, such as on what could not be split."""
+        """Remarks for the user, for example on arguments that could not be split."""
         return [*self.own_notes, *self.program.notes]
 
     def __str__(self) -> str:
@@ -139,8 +140,8 @@ class JaxPlan:
 
 def _spec(layout: Layout | None) -> PartitionSpec:
     """
-    Returns a layout as JAX writes it. Raises DistIRError for one that deals a dimension
-    out in runs, which JAX cannot say.
+    Returns a layout as a `PartitionSpec`. Raises DistIRError for a layout that splits a
+    dimension in runs, which a `PartitionSpec` cannot express.
     """
     if layout is None:
         return PartitionSpec()
@@ -158,8 +159,8 @@ def _spec(layout: Layout | None) -> PartitionSpec:
 
 def inexpressible(program: ModelProgram) -> dict[str, Layout]:
     """
-    Returns the arguments whose layout JAX cannot say, by name: dimensions that are
-    dealt out in runs.
+    Returns the layouts that a `PartitionSpec` cannot express, by the names of the
+    arguments: those that split a dimension in runs.
     """
     function = entry_function(program.module)
     found: dict[str, Layout] = {}

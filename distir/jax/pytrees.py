@@ -1,6 +1,6 @@
 """
-What arguments and results of a function are, read from their pytrees: which results
-replace which arguments in the next step, and names.
+Reads the pytrees of a function's arguments and results: the names of their leaves, and
+the results that replace arguments in the next step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from distir.frontends.stablehlo.roles import Kind, Leaves, unique_names
 
 def leaves_of(tree: Any, prefixes: Sequence[str] | str) -> Leaves:
     """
-    Returns the leaves of a tree in JAX's order, with dotted names. `prefixes` is what
-    the names begin with; several are for the children of a tuple.
+    Returns the leaves of a tree in JAX's order, with dotted names. `prefixes` is the
+    first part of all names, or one first part for each child of the tuple `tree`.
     """
     names: list[str] = []
     kinds: list[Kind] = []
@@ -33,15 +33,18 @@ def leaves_of(tree: Any, prefixes: Sequence[str] | str) -> Leaves:
 
 
 def leaf_kind(leaf: Any) -> Kind:
-    """Returns the shape and the name of the element type of an array or its type."""
+    """
+    Returns the shape and the name of the element type of an array, or of a
+    `jax.ShapeDtypeStruct`.
+    """
     aval = jax.api_util.shaped_abstractify(leaf)
     return tuple(aval.shape), str(aval.dtype)
 
 
 def argument_prefixes(function: Callable[..., Any], count: int) -> list[str]:
     """
-    Returns the names of the first `count` parameters of a function; `arg<i>` for those
-    that are not known, such as of `*args`.
+    Returns names for the first `count` arguments of a function: those of its
+    parameters, and `arg<i>` where there is no name, as for `*args`.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -57,12 +60,12 @@ def updates(
     arguments: Sequence[Any], result: Any, donated: Sequence[int]
 ) -> dict[int, int]:
     """
-    Returns which result replaces which argument in the next step: index of the result's
-    leaf to index of the argument's leaf.
+    Returns the leaf of an argument that each leaf of the result replaces in the next
+    step, by their indices.
 
-    Those are arguments of which the result has a tree with the same structure, shapes
-    and element types, or parts of arguments. A single array counts only if its argument
-    is among the `donated`.
+    An argument, or a part of it, is replaced if the result has a tree with the same
+    structure, shapes and element types. A single array is replaced only if the position
+    of its argument is in `donated`.
     """
     trees: dict[Any, list[int]] = {}
     _collect(result, 0, trees)
@@ -75,13 +78,15 @@ def updates(
 
 
 def _form(tree: Any) -> Any:
-    """Returns the structure of a tree, with the kinds of its leaves."""
+    """
+    Returns the structure of a tree, with the shapes and element types of its leaves.
+    """
     leaves, structure = jax.tree_util.tree_flatten(tree)
     return structure, tuple(leaf_kind(leaf) for leaf in leaves)
 
 
 def _children(tree: Any) -> list[Any]:
-    """Returns the children of a tree; none of a leaf."""
+    """Returns the children of a tree, or [] for a leaf."""
     if jax.tree_util.all_leaves([tree]):
         return []
     leaves = jax.tree_util.default_registry.flatten_one_level(tree)
@@ -89,7 +94,10 @@ def _children(tree: Any) -> list[Any]:
 
 
 def _collect(tree: Any, start: int, trees: dict[Any, list[int]]) -> None:
-    """Adds a tree and its parts to `trees`, by form: where their leaves begin."""
+    """
+    Adds a tree and all its subtrees to `trees`, which maps each form to the indices of
+    first leaves. `start` is the index of the first leaf of `tree`.
+    """
     count = len(jax.tree_util.tree_leaves(tree))
     if not count:
         return
@@ -106,7 +114,10 @@ def _match(
     is_donated: bool,
     found: dict[int, int],
 ) -> None:
-    """Adds the leaves of an argument, or of its parts, that a result replaces."""
+    """
+    Adds the leaves of `tree`, an argument or a part of one, that a result replaces to
+    `found`. `start` is the index of its first leaf.
+    """
     count = len(jax.tree_util.tree_leaves(tree))
     if not count:
         return

@@ -1,4 +1,6 @@
-"""The pretty form of StableHLO ops: what each writes between its name and its types."""
+"""
+Parses the pretty form of StableHLO ops: the text between an op's name and its types.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ Properties = dict[str, Attribute]
 Reader = Callable[[str, type[Operation], Parser], Operation]
 
 PRETTY: dict[str, Reader] = {}
-"""The readers of ops that have a form of their own."""
+"""The parsers of ops with a form of their own, by op name."""
 
 CLAUSES = {
     ("stablehlo.broadcast_in_dim", "dims"): "broadcast_dimensions",
@@ -38,13 +40,13 @@ CLAUSES = {
     ("stablehlo.iota", "dim"): "iota_dimension",
     ("chlo.top_k", "k"): "k",
 }
-"""The property that a clause `word = value` of an op is."""
+"""The property that a clause `word = value` sets, by op name and word."""
 
 _IGNORED = ("precision", "algorithm")
 
 
 def reader(*names: str) -> Callable[[Reader], Reader]:
-    """Registers the reader of the pretty form of ops."""
+    """Registers a function as the parser of the pretty form of the ops `names`."""
 
     def add(function: Reader) -> Reader:
         PRETTY.update(dict.fromkeys(names, function))
@@ -55,8 +57,8 @@ def reader(*names: str) -> Callable[[Reader], Reader]:
 
 def parse_pretty(name: str, kind: type[Operation], parser: Parser) -> Operation:
     """
-    Reads an op behind its name: operands and clauses `word = value`, its attributes,
-    and its types, unless it has a reader of its own.
+    Parses an op after its name. An op without a parser of its own has operands and
+    clauses `word = value`, then attributes and types.
     """
     return PRETTY.get(name, _plain)(name, kind, parser)
 
@@ -110,7 +112,7 @@ def _integers_until_bracket(parser: Parser) -> list[int]:
 
 
 def integers(parser: Parser) -> list[int]:
-    """Reads `[1, 2]`."""
+    """Parses a list of integers, such as `[1, 2]`."""
     parser.parse_punctuation("[")
     return _integers_until_bracket(parser)
 
@@ -122,7 +124,7 @@ def _finish(
     properties: Properties,
     regions: Sequence[Region] = (),
 ) -> Operation:
-    """Reads attributes and types, and makes the op."""
+    """Parses attributes and types, and creates the op."""
     attributes = parser.parse_optional_attr_dict()
     position = parser.pos
     parser.parse_punctuation(":")
@@ -141,8 +143,9 @@ def _types(
     parser: Parser, count: int
 ) -> tuple[Sequence[Attribute], Sequence[Attribute]]:
     """
-    Reads the types of `count` operands and of the results: a function type, one type
-    for all, those of the two sides `a, b -> c`, or those of operands and results alike.
+    Parses the types of `count` operands and of the results. Possible forms are a
+    function type, one type for all values, `a, b -> c`, and one list for both operands
+    and results.
     """
     found = parser.parse_optional_function_type()
     if isinstance(found, FunctionType):
@@ -301,7 +304,10 @@ def _reduce(name: str, kind: type[Operation], parser: Parser) -> Operation:
 
 
 def _reducer(parser: Parser, count: int) -> Region:
-    """Reads `reducer(%a: t, %b: t) (%c: t, %d: t) {...}`, a pair for each value."""
+    """
+    Parses `reducer(%a: t, %b: t) (%c: t, %d: t) {...}`, which has a pair of arguments
+    for each of the `count` reduced values.
+    """
     parser.parse_keyword("reducer")
     firsts: list[Parser.Argument] = []
     seconds: list[Parser.Argument] = []
@@ -321,7 +327,10 @@ def _argument(parser: Parser) -> Parser.Argument:
 
 
 def _one_op_region(name: str, kind: type[Operation], scalar: Attribute) -> Region:
-    """Returns the region of a reduction that one op says."""
+    """
+    Returns the region of a reduction that is given by the name of one op. `scalar` is
+    the type of its operands and result.
+    """
     block = Block(arg_types=[scalar, scalar])
     op = hlo_op(name).create(operands=list(block.args), result_types=[scalar])
     block.add_ops([op, hlo_op("stablehlo.return").create(operands=op.results)])
@@ -407,7 +416,7 @@ def _word(parser: Parser, word: str) -> None:
 
 
 def _until(parser: Parser, end: str) -> str:
-    """Returns the text before the next `end`, which is read too."""
+    """Returns the text before the next `end`, and moves the parser behind `end`."""
     content = parser._current_token.span.input.content  # pyright: ignore[reportPrivateUsage]
     position = content.index(end, parser.pos)
     text = content[parser.pos : position]
@@ -456,7 +465,7 @@ def _sharding_constraint(name: str, kind: type[Operation], parser: Parser) -> Op
 
 @cache
 def hlo_op(name: str) -> type[Operation]:
-    """Returns a class of ops called `name` that also reads the pretty form."""
+    """Returns a class of ops called `name` that can parse the pretty form."""
     base = UnregisteredOp.with_name(name)
 
     class HloOp(base):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
@@ -472,5 +481,5 @@ def hlo_op(name: str) -> type[Operation]:
 
 
 def op_name(op: Operation) -> str:
-    """Returns the name of an op, also of one whose dialect is not registered."""
+    """Returns the name of an op, even if its dialect is not registered."""
     return op.op_name.data if isinstance(op, UnregisteredOp) else op.name

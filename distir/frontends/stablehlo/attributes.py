@@ -33,8 +33,8 @@ def attribute(op: Operation, name: str) -> Attribute | None:
 
 def text(attr: Attribute | None) -> str:
     """
-    Returns what an attribute says as text: a string, a name, or what stands inside the
-    angle brackets of an attribute of StableHLO. Returns "" for None.
+    Returns the text of an attribute: the content of a string, the name of a symbol, or
+    the text inside the angle brackets of a StableHLO attribute. Returns "" for None.
     """
     if isinstance(attr, StringAttr):
         return attr.data
@@ -47,14 +47,18 @@ def text(attr: Attribute | None) -> str:
 
 def last_word(attr: Attribute | None) -> str:
     """
-    Returns the last word of an attribute such as `#stablehlo<comparison_direction LT>`.
+    Returns the last word of an attribute: `LT` for `#stablehlo<comparison_direction
+    LT>`. Returns "" if it has no word.
     """
     words = re.findall(r"\w+", text(attr))
     return words[-1] if words else ""
 
 
 def integers(attr: Attribute | None) -> list[int]:
-    """Returns the integers of an array, a list or a dense vector; [] for None."""
+    """
+    Returns the integers of an array, a list, a dense tensor or an integer attribute; []
+    for None or another attribute.
+    """
     if isinstance(attr, DenseArrayBase):
         return [int(value) for value in attr.get_values()]
     if isinstance(attr, DenseIntOrFPElementsAttr):
@@ -68,14 +72,17 @@ def integers(attr: Attribute | None) -> list[int]:
 
 
 def integer(attr: Attribute | None, default: int = 0) -> int:
-    """Returns an integer attribute, or `default` for None."""
+    """
+    Returns the value of an integer attribute, or `default` for any other attribute and
+    None.
+    """
     return attr.value.data if isinstance(attr, IntegerAttr) else default
 
 
 def numbers(attr: Attribute | None) -> dict[str, list[int]]:
     """
-    Returns the lists of integers inside an attribute such as `#stablehlo.dot<...>`, by
-    their names. A single integer is a list of one.
+    Returns the lists of integers in an attribute such as `#stablehlo.dot<...>`, by
+    name. A single integer becomes a list of one.
     """
     return {
         name: [int(n) for n in _INTEGER.findall(values)]

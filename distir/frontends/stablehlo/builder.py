@@ -1,4 +1,4 @@
-"""Appends ops of `onnx` and `train` for tensors that may be not written out yet."""
+"""Appends `onnx` and `train` ops, for tensors that may not be materialized yet."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from distir.dialects.tensors import tensor_of
 from distir.frontends.stablehlo.tensors import Array, LazyTensor, Shape, count
 
 CONSTANT_ELEMENTS = 1024
-"""The most elements that a constant inside the program has; others are arguments."""
+"""The most elements of a constant in the program; larger constants become arguments."""
 
 
 class TensorBuilder:
-    """
-    Appends ops to one block. `scope` is the scope of the ops that are added next.
-    """
+    """Appends ops to `block`. `scope` is set as the scope of each op that is added."""
 
     def __init__(self, block: Block):
         self.block = block
@@ -31,7 +29,7 @@ class TensorBuilder:
         self._constants: dict[tuple[str, Shape, bytes], SSAValue] = {}
 
     def add(self, op: Operation) -> Operation:
-        """Appends an op with the current scope, and returns it."""
+        """Appends an op with the current scope, if there is one, and returns the op."""
         if self.scope:
             op.attributes[SCOPE] = SCOPE.attr(self.scope)
         self.block.add_op(op)
@@ -45,14 +43,20 @@ class TensorBuilder:
         element: Attribute,
         **attributes: Any,
     ) -> SSAValue:
-        """Appends an ONNX op with one result, and returns the result."""
+        """
+        Appends the ONNX op `name` with one result of shape `shape` and type `element`,
+        and returns the result.
+        """
         made = operator(name).build_op(
             inputs, [tensor_of(element, tuple(shape))], attributes
         )
         return self.add(made).results[0]
 
     def constant(self, array: Array, element: Attribute) -> SSAValue:
-        """Returns the value of a constant. Equal constants are one op."""
+        """
+        Returns a constant with the elements of `array` as type `element`. Equal
+        constants share one op.
+        """
         array = np.asarray(array, numpy_dtype(element))
         key = (str(element), array.shape, array.tobytes())
         if key not in self._constants:
@@ -64,15 +68,15 @@ class TensorBuilder:
         return self._constants[key]
 
     def integers(self, *values: int) -> SSAValue:
-        """Returns a constant vector of 64-bit integers."""
+        """Returns a constant vector of 64-bit integers with the elements `values`."""
         return self.constant(np.array(values, np.int64), i64)
 
     def integer(self, value: int) -> SSAValue:
-        """Returns a constant of one 64-bit integer."""
+        """Returns a 64-bit integer constant without dimensions."""
         return self.constant(np.array(value, np.int64), i64)
 
     def base(self, tensor: LazyTensor) -> SSAValue:
-        """Returns a value that broadcasts to the tensor."""
+        """Returns a value that broadcasts to the shape of `tensor`."""
         if tensor.rest is not None:
             return self.stacked(tensor)
         if tensor.value is not None:
@@ -81,7 +85,7 @@ class TensorBuilder:
         return self.constant(tensor.array, tensor.element)
 
     def whole(self, tensor: LazyTensor) -> SSAValue:
-        """Returns a value that has the tensor's shape."""
+        """Returns a value with exactly the shape of `tensor`."""
         value = self.base(tensor)
         if tensor.is_whole:
             return value
@@ -92,12 +96,15 @@ class TensorBuilder:
 
     def with_rank(self, tensor: LazyTensor) -> SSAValue:
         """
-        Returns a value that broadcasts to the tensor and has as many dimensions.
+        Returns a value that broadcasts to the shape of `tensor` and has the same number
+        of dimensions.
         """
         return self.reshape(self.base(tensor), tensor.aligned)
 
     def reshape(self, value: SSAValue, shape: Sequence[int]) -> SSAValue:
-        """Returns a value in another shape. A reshape of a reshape is one."""
+        """
+        Returns `value` in the shape `shape`. A reshape of a reshape becomes one op.
+        """
         while isinstance(value.owner, OnnxOp) and value.owner.name == "onnx.Reshape":
             value = value.owner.operands[0]
         old = LazyTensor.of(value)
@@ -106,7 +113,10 @@ class TensorBuilder:
         return self.op("Reshape", [value, self.integers(*shape)], shape, old.element)
 
     def transpose(self, value: SSAValue, order: Sequence[int]) -> SSAValue:
-        """Returns a value with its dimensions in another order."""
+        """
+        Returns `value` with its dimensions permuted: dimension i of the result is
+        dimension `order[i]` of `value`.
+        """
         old = LazyTensor.of(value)
         if list(order) == list(range(len(old.shape))):
             return value
@@ -120,7 +130,10 @@ class TensorBuilder:
         limits: Sequence[int],
         strides: Sequence[int] | None = None,
     ) -> SSAValue:
-        """Returns the part of a value between bounds, one for each dimension."""
+        """
+        Returns the part of `value` from `starts` to before `limits`, with one bound per
+        dimension. `strides` are the steps, by default 1.
+        """
         old = LazyTensor.of(value)
         steps = list(strides or [1] * len(old.shape))
         dims = [
@@ -142,7 +155,7 @@ class TensorBuilder:
         return self.op("Slice", [value, *bounds, axes, by], shape, old.element)
 
     def concatenated(self, values: Sequence[SSAValue], dim: int) -> SSAValue:
-        """Returns values behind one another along a dimension."""
+        """Returns `values` concatenated along dimension `dim`."""
         if len(values) == 1:
             return values[0]
         kinds = [LazyTensor.of(value) for value in values]
@@ -161,7 +174,10 @@ class TensorBuilder:
         return self.op("Cast", [value], old.shape, element, to=to)
 
     def stacked(self, tensor: LazyTensor) -> SSAValue:
-        """Returns the value of a tensor that was written row by row."""
+        """
+        Returns the value of a tensor whose rows were written one by one: the written
+        rows, and the rows of `tensor.rest` elsewhere.
+        """
         assert tensor.rest is not None
         parts: list[SSAValue] = []
         index = 0
@@ -179,9 +195,7 @@ class TensorBuilder:
         return self.concatenated(parts, 0)
 
     def row(self, tensor: LazyTensor, index: int, size: int = 1) -> LazyTensor:
-        """
-        Returns the rows `index` to `index + size` along dimension 0 of a tensor.
-        """
+        """Returns the `size` rows of a tensor from `index` on, along dimension 0."""
         shape = (size, *tensor.shape[1:])
         if tensor.rest is not None and size == 1:
             own = tensor.rows[index]

@@ -1,9 +1,9 @@
 """
 Converts the functions of a StableHLO module to `onnx` and `train` ops.
 
-Calls of private functions, which JAX makes of `jnp.where`, `jax.jit` and others, are
-written out where they are called. Those inside a loop become functions, which each
-round of the loop calls.
+JAX makes private functions of `jnp.where`, `jax.jit` and others. Their calls are
+inlined, except inside a loop: there such a function stays a function, which each
+iteration calls.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Signature = tuple[Any, ...]
 class Converter:
     """
     Converts one module. `source` is its name in messages. `functions` are the functions
-    of the new program besides the entry, and `constants` the arguments that constants
-    too large for the program became, with their arrays.
+    of the new program other than the entry. `constants` are the arguments that replace
+    constants too large for the program, with their arrays.
     """
 
     def __init__(self, module: ModuleOp, source: str):
@@ -59,7 +59,9 @@ class Converter:
         self._inside_function = False
 
     def function(self, name: str) -> FuncOp:
-        """Returns a function of the module. Raises DistIRError if there is none."""
+        """
+        Returns the function `name` of the module. Raises DistIRError if there is none.
+        """
         if name not in self.sources:
             raise DistIRError(
                 f"{self.source} has no function @{name}; "
@@ -68,17 +70,20 @@ class Converter:
         return self.sources[name]
 
     def name_of(self, op: Operation) -> str:
-        """Returns the name of a StableHLO op."""
+        """Returns the name of `op`."""
         return op_name(op)
 
     def word(self, op: Operation, name: str) -> str:
-        """Returns the last word of an attribute of an op."""
+        """
+        Returns the last word of the attribute `name` of an op, or "" if it is absent.
+        """
         return attributes.last_word(attributes.attribute(op, name))
 
     def constant(self, array: Array, element: Attribute) -> LazyTensor:
         """
-        Returns the tensor of a constant. A large array whose elements differ becomes an
-        argument of the entry function.
+        Returns a tensor with the elements of `array`. A large array whose elements are
+        not all equal becomes an argument of the entry function, except inside a
+        function.
         """
         tensor = LazyTensor.known(array, array.shape, element)
         assert tensor.array is not None
@@ -96,7 +101,10 @@ class Converter:
     def inline(
         self, function: FuncOp, operands: Sequence[LazyTensor]
     ) -> list[LazyTensor]:
-        """Converts the body of a function for operands, and returns its results."""
+        """
+        Converts the body of a function at the current place, with `operands` as its
+        arguments, and returns its results. Raises DistIRError for a recursive function.
+        """
         if self._depth > 200:
             raise DistIRError(
                 f"{self.source}: @{function.sym_name.data} calls itself, or calls are "
@@ -111,8 +119,9 @@ class Converter:
         self, block: Block, operands: Sequence[LazyTensor], outer: Values | None = None
     ) -> list[LazyTensor]:
         """
-        Converts the ops of a block, and returns what it returns. `outer` are the values
-        around it that the block may use.
+        Converts the ops of a block, with `operands` as its arguments, and returns the
+        tensors that the block returns. `outer` are values outside the block that it may
+        use.
         """
         values: Values = dict(outer or {})
         values.update(zip(block.args, operands, strict=True))
@@ -125,7 +134,10 @@ class Converter:
         return [values[value] for value in last.operands]
 
     def op(self, op: Operation, values: Values) -> None:
-        """Converts one op, and adds its results to `values`."""
+        """
+        Converts one op, and adds its results to `values`. Raises DistIRError if the op
+        cannot be converted.
+        """
         name = op_name(op)
         operands = [values[value] for value in op.operands]
         scope = scope_of_name(name_of(op.location))
@@ -150,7 +162,10 @@ class Converter:
             values[value] = result
 
     def refusal(self, op: Operation, why: str) -> str:
-        """Returns the message that an op cannot be converted."""
+        """
+        Returns the error message for an op that cannot be converted, with the reason
+        `why`.
+        """
         line, called = line_of(op.location), name_of(op.location)
         where = f" at {line}" if line else ""
         source = f" ({called})" if called else ""
@@ -161,14 +176,15 @@ class Converter:
         )
 
     def callee(self, op: Operation) -> FuncOp:
-        """Returns the function that a call calls."""
+        """Returns the function that the call `op` calls."""
         return self.function(attributes.text(attributes.attribute(op, "callee")))
 
     def call(
         self, function: FuncOp, operands: Sequence[LazyTensor]
     ) -> list[LazyTensor]:
         """
-        Calls a function, which is converted once for all operands of the same form.
+        Adds a call of a function and returns its results. The function is converted
+        once for all operands with the same shapes, types and known elements.
         """
         key: Signature = (function.sym_name.data, *map(_form, operands))
         made = self._outlined.get(key)
@@ -189,7 +205,11 @@ class Converter:
         ]
 
     def outlined(self, function: FuncOp, operands: Sequence[LazyTensor]) -> Outlined:
-        """Converts a function for operands of such forms as a function."""
+        """
+        Converts a function of the module to a function of the new program, specialized
+        to operands of the form of `operands`. Operands with known elements become
+        constants in it.
+        """
         outer, block = self.build, Block()
         inside, self._inside_function = self._inside_function, True
         self.build = TensorBuilder(block)
@@ -214,11 +234,16 @@ class Converter:
         return Outlined(name, passed, types, returned)
 
     def written(self, tensor: LazyTensor) -> LazyTensor:
-        """Returns a tensor that is held by one value."""
+        """
+        Returns `tensor` held by one value of the program, which may still be broadcast.
+        """
         return LazyTensor.of(self.build.base(tensor), tensor.shape)
 
     def free_name(self, name: str) -> str:
-        """Returns a name that no function of the new program has yet."""
+        """
+        Returns `name` if no function of the new program has it, else `name` with a
+        number behind it.
+        """
         taken = {function.sym_name.data for function in self.functions} | {"main"}
         found, number = name, 0
         while found in taken:
@@ -229,8 +254,8 @@ class Converter:
 
 class Outlined:
     """
-    A function of the new program: its name, which operands are passed to it, and the
-    types and forms of its results.
+    A function of the new program: its name, the indices of the operands passed to it,
+    the types of its results, and the results as tensors.
     """
 
     def __init__(
@@ -247,7 +272,10 @@ class Outlined:
 
 
 def _form(tensor: LazyTensor) -> Signature:
-    """What the conversion of a function may ask of an operand."""
+    """
+    Returns the properties of an operand on which the conversion of a function depends:
+    shape, element type, held shape, and known elements.
+    """
     array = tensor.array
     known = None if array is None else (array.shape, np.asarray(array).tobytes())
     return (tensor.shape, str(tensor.element), tensor.base, known)

@@ -1,9 +1,9 @@
 """
-Imports a file of StableHLO, as `jax.jit(f).lower(...).as_text()` gives it.
+Imports a StableHLO file, the text of `jax.jit(f).lower(...).as_text()`.
 
 Names come from the text: those of arguments from their locations (`debug_info=True`),
-those of results from `jax.result_info`. An argument that was donated for a result is
-one that the result replaces in the next step.
+those of results from `jax.result_info`. A result replaces an argument in the next step
+if that argument was donated for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from distir.frontends.stablehlo.parser import name_of, parse_stablehlo
 from distir.frontends.stablehlo.roles import Leaves, describe, unique_names
 
 SUFFIX = ".mlir"
-"""The suffix of the files that are read as StableHLO."""
+"""The suffix of files that are read as StableHLO."""
 
 _PART = re.compile(r"[A-Za-z0-9_]+")
 _SHARDINGS = ("sdy.sharding", "mhlo.sharding")
@@ -35,8 +35,8 @@ _CONSTRAINTS = ("sdy.sharding_constraint", "sdy.mesh")
 
 def import_stablehlo_file(path: Path) -> ImportedModel:
     """
-    Imports a file. Its shardings are not read; a note says so. Raises DistIRError if
-    the file cannot be read or an op is not known.
+    Imports the StableHLO file `path`. Shardings in it are ignored, and a note says so.
+    Raises DistIRError if the file cannot be read or an op cannot be converted.
     """
     try:
         text = path.read_text()
@@ -88,7 +88,9 @@ def import_stablehlo_file(path: Path) -> ImportedModel:
 
 
 def _dictionaries(attr: Attribute | None, length: int) -> list[dict[str, Attribute]]:
-    """Returns the attributes of a function's arguments or results."""
+    """
+    Returns the attributes of the `length` arguments or results of a function, by name.
+    """
     if not isinstance(attr, ArrayAttr):
         return [{} for _ in range(length)]
     found: Sequence[Any] = attr.data
@@ -96,12 +98,12 @@ def _dictionaries(attr: Attribute | None, length: int) -> list[dict[str, Attribu
 
 
 def _dotted(name: str) -> str:
-    """Returns `state.0.w` for the name `state[0]['w']` that JAX gives."""
+    """Returns a name of JAX as a dotted name: `state.0.w` for `state[0]['w']`."""
     return ".".join(_PART.findall(name))
 
 
 def _kinds(types: Sequence[Attribute]) -> list[tuple[tuple[int, ...], str]]:
-    """Returns shapes and element types of tensor types."""
+    """Returns the shape and the element type of each tensor type."""
     return [
         (type_.get_shape(), str(type_.element_type))
         for type_ in types

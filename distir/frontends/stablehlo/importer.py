@@ -1,4 +1,4 @@
-"""Turns a StableHLO module into a sequential program of `onnx` and `train` ops."""
+"""Converts a StableHLO module to a sequential program of `onnx` and `train` ops."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ from distir.transforms.canonicalization import canonicalize
 
 def import_stablehlo(text: str, source: str) -> ImportedModel:
     """
-    Imports the function `@main` of a StableHLO text. `source` is the text's name in
-    messages. Large constants become arguments with the role `constant`, behind the
-    others, which have no attributes yet. Raises DistIRError if an op is not known.
+    Imports the function `@main` of a StableHLO text. `source` names the text in
+    messages. Large constants become arguments with the role `constant`, after the other
+    arguments; the latter have no attributes yet. Raises DistIRError if an op cannot be
+    converted.
     """
     return convert_module(parse_stablehlo(text, source), source)
 
 
 def convert_module(module: ModuleOp, source: str) -> ImportedModel:
-    """Converts a StableHLO module that was read, as `import_stablehlo` does."""
+    """
+    Converts a parsed StableHLO module, with the result and the errors of
+    `import_stablehlo`.
+    """
     converter = Converter(module, source)
     function = converter.function("main")
     block = converter.entry

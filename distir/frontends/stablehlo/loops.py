@@ -1,9 +1,10 @@
 """
-Loops with a known number of rounds, such as those of `jax.lax.scan`.
+Loops with a known number of iterations, such as those of `jax.lax.scan`.
 
-The counter of such a loop is known in each round, and with it which row of a tensor the
-round reads or writes. What a round computes is a call of a function that all rounds
-share; rows that one loop writes and another reads never form a tensor.
+Such a loop is unrolled. The counter is known in each iteration, and so is the row of a
+tensor that the iteration reads or writes. The computation of an iteration is a call of
+a function that all iterations share. Rows that one loop writes and another reads are
+passed on without forming a tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from distir.frontends.stablehlo.registry import (
 from distir.frontends.stablehlo.tensors import LazyTensor
 
 MAX_ROUNDS = 4096
-"""The most rounds of a loop: each becomes part of the program."""
+"""The most iterations of a loop. Each becomes part of the program."""
 
 PLUMBING = frozenset(
     f"stablehlo.{name}"
@@ -41,7 +42,7 @@ PLUMBING = frozenset(
         "subtract",
     ]
 ) | {"func.return", "func.call"}
-"""Ops of functions that only pick or replace a row."""
+"""The ops of functions that only read or replace a row."""
 
 
 def convert_loop(
@@ -51,9 +52,9 @@ def convert_loop(
     outer: Values,
 ) -> list[LazyTensor]:
     """
-    Converts a loop, round by round, and returns its results. `outer` are the values
-    that its regions may use. Raises UnsupportedError if the number of rounds is not
-    known.
+    Unrolls the loop `op` and returns its results. `outer` are the values that its
+    regions may use. Raises UnsupportedError if the number of iterations is not known,
+    or is above `MAX_ROUNDS`.
     """
     condition, body = (region.block for region in op.regions)
     carried = _carried(converter, body)
@@ -81,8 +82,8 @@ def convert_loop(
 
 def _written(converter: ModuleConversion, tensor: LazyTensor) -> LazyTensor:
     """
-    Returns a tensor that is written out, so that all rounds get it in one form.
-    Counters, which are integers, stay known.
+    Returns a tensor held by one value with its full shape, so that all iterations get
+    it in the same form. Integers without dimensions, such as counters, stay known.
     """
     if not tensor.shape and not isinstance(tensor.element, AnyFloat):
         return tensor
@@ -92,7 +93,10 @@ def _written(converter: ModuleConversion, tensor: LazyTensor) -> LazyTensor:
 def _round(
     converter: ModuleConversion, body: Block, state: Sequence[LazyTensor], outer: Values
 ) -> list[LazyTensor]:
-    """Converts one round. What is more than the choice of rows becomes a call."""
+    """
+    Converts one iteration and returns its new state. Calls of functions that do more
+    than read or replace rows stay calls; other ops are inlined.
+    """
     values = dict(outer)
     values.update(zip(body.args, state, strict=True))
     last = body.last_op
@@ -110,7 +114,7 @@ def _round(
 
 
 def _is_plumbing(converter: ModuleConversion, call: Operation) -> bool:
-    """Whether a function only picks or replaces rows."""
+    """Whether the called function only reads or replaces rows."""
     return all(
         op_name(op) in PLUMBING
         and (op_name(op) != "func.call" or _is_plumbing(converter, op))
@@ -120,8 +124,9 @@ def _is_plumbing(converter: ModuleConversion, call: Operation) -> bool:
 
 def _carried(converter: ModuleConversion, body: Block) -> set[int]:
     """
-    Returns the positions of what each round replaces as a whole: neither what stays the
-    same, nor a tensor of which it replaces a row.
+    Returns the positions of the loop's values that each iteration replaces as a whole.
+    Left out are values that stay the same, and tensors of which an iteration replaces a
+    part.
     """
     last = body.last_op
     assert last is not None
@@ -134,7 +139,7 @@ def _carried(converter: ModuleConversion, body: Block) -> set[int]:
 
 
 def _replaces_row(converter: ModuleConversion, value: SSAValue) -> bool:
-    """Whether a value is a tensor with a part replaced."""
+    """Whether `value` is the result of replacing a part of a tensor."""
     if not isinstance(value, OpResult):
         return False
     if op_name(value.owner) == "func.call":

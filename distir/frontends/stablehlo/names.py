@@ -1,4 +1,4 @@
-"""Names that JAX gives ops, as scopes."""
+"""Makes scopes from the names that JAX gives to ops."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ _TRANSFORMS = frozenset(
         "branch",
     ]
 )
-"""Words of JAX's own in the path of an op: what was done with the code around it."""
+"""
+The words of JAX in an op's path that name transformations, not the user's modules.
+"""
 
 
 def scope_of_name(name: str) -> str:
     """
-    Returns the scope of an op that JAX calls `jit(step)/jvp(Model)/Block_0/add`: the
-    names that the user or a library of modules gave, here `Model.Block_0`. The last
-    part, the primitive, is not one.
+    Returns the scope of an op from its name in JAX: the names given by the user or a
+    library of modules. `jit(step)/jvp(Model)/Block_0/add` gives `Model.Block_0`. The
+    last part, the primitive, is left out.
     """
     parts: list[str] = []
     for part in _split(name)[:-1]:
@@ -46,7 +48,7 @@ def scope_of_name(name: str) -> str:
 
 
 def _split(name: str) -> list[str]:
-    """Returns the parts between slashes that are outside of parentheses."""
+    """Returns the parts of `name` between the slashes outside of parentheses."""
     parts, depth, start = [], 0, 0
     for place, char in enumerate(name):
         depth += (char == "(") - (char == ")")
@@ -58,8 +60,8 @@ def _split(name: str) -> list[str]:
 
 def _inside(part: str) -> str:
     """
-    Returns the name inside of transformations: `Model` of `transpose(jvp(Model))`, and
-    "" of `jit(step)`.
+    Returns the name inside of transformations: `Model` for `transpose(jvp(Model))`, and
+    "" for `jit(step)`.
     """
     match = _WRAPPER.match(part)
     if match is None:

@@ -1,4 +1,4 @@
-"""Reads StableHLO text, in generic and in pretty form, as JAX prints it."""
+"""Parses StableHLO text, in generic and in pretty form, as JAX prints it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distir.text.number_parser import NumberParser
 from distir.text.parser import ProgramParser
 
 DIALECTS = ("stablehlo", "chlo", "sdy", "mhlo", "vhlo")
-"""The dialects whose ops may stand in the text."""
+"""The dialects whose ops may be in the text."""
 
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)\s*$", re.MULTILINE)
 _REFERENCE = re.compile(r"loc\((#loc\d*|unknown)\)")
@@ -38,7 +38,10 @@ _SHORT_FORMS = {
 
 
 class Locations:
-    """The locations of a text, by alias: what JAX calls an op, and the user's line."""
+    """
+    The locations of a text by alias: the name of an op in JAX, and the line of the
+    user's code.
+    """
 
     def __init__(self, text: str):
         self._texts = dict(_ALIAS.findall(text))
@@ -46,8 +49,8 @@ class Locations:
 
     def resolved(self, alias: str) -> LocationAttr:
         """
-        Returns the location behind an alias: the file and line of the innermost frame,
-        in the name of the op if it has one.
+        Returns the location of `alias`: file, line and column of the innermost frame,
+        within a NameLoc if the op has a name.
         """
         found = self._found.get(alias)
         if found is None:
@@ -56,7 +59,7 @@ class Locations:
         return found
 
     def of_text(self, text: str) -> LocationAttr:
-        """Returns the location that the text inside `loc(...)` says."""
+        """Returns the location for the text inside `loc(...)`."""
         name = _NAME.search(text)
         line = self._line(text, 0)
         if name is None:
@@ -119,7 +122,10 @@ class StablehloParser(ProgramParser):
         return self.locations.of_text(inner)
 
     def _closing(self, start: int) -> int:
-        """Returns the position of the parenthesis that closes the one at `start`."""
+        """
+        Returns the position of the parenthesis that closes the one at `start`.
+        Parentheses in quotes do not count.
+        """
         depth, quoted, pos = 0, False, start
         while pos < len(self._content):
             char = self._content[pos]
@@ -143,8 +149,8 @@ class StablehloParser(ProgramParser):
 
 def parse_stablehlo(text: str, name: str = "<unknown>") -> ModuleOp:
     """
-    Returns the module that a StableHLO text is. `name` is the text's name in messages.
-    Raises DistIRError if the text is not read.
+    Parses a StableHLO text and returns its module. `name` names the text in messages.
+    Raises DistIRError if the text is bytecode or cannot be parsed.
     """
     if text.startswith("ML\xefR") or "\0" in text[:100]:
         raise DistIRError(

@@ -1,4 +1,7 @@
-"""The conversions of StableHLO ops, which the files of `ops` register by name."""
+"""
+The registry of conversions of StableHLO ops. The files of `ops` register them by op
+name.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,26 @@ from distir.frontends.stablehlo.builder import TensorBuilder
 from distir.frontends.stablehlo.tensors import Array, LazyTensor, Shape
 
 Values = dict[SSAValue, LazyTensor]
-"""The tensors that values of StableHLO are."""
+"""The tensor of each value of a StableHLO program."""
 
 
 class ModuleConversion(Protocol):
-    """The conversion of a module, as the conversions of its ops see it."""
+    """The interface of a module's conversion for the conversions of single ops."""
 
     build: TensorBuilder
 
     def name_of(self, op: Operation) -> str:
-        """Returns the name of a StableHLO op."""
+        """Returns the name of `op`."""
         ...
 
     def word(self, op: Operation, name: str) -> str:
-        """Returns the last word of an attribute of an op."""
+        """
+        Returns the last word of the attribute `name` of an op, or "" if it is absent.
+        """
         ...
 
     def constant(self, array: Array, element: Attribute) -> LazyTensor:
-        """Returns the tensor of a constant."""
+        """Returns a tensor with the elements of `array`."""
         ...
 
     def callee(self, op: Operation) -> FuncOp:
@@ -42,13 +47,20 @@ class ModuleConversion(Protocol):
     def call(
         self, function: FuncOp, operands: Sequence[LazyTensor]
     ) -> list[LazyTensor]:
-        """Calls a function, which is converted once for operands of one form."""
+        """
+        Adds a call of a function and returns its results. The function is converted
+        once for all operands of the same form.
+        """
         ...
 
     def block(
         self, block: Block, operands: Sequence[LazyTensor], outer: Values | None = None
     ) -> list[LazyTensor]:
-        """Converts the ops of a block, and returns what it returns."""
+        """
+        Converts the ops of a block, with `operands` as its arguments, and returns the
+        tensors that the block returns. `outer` are values outside the block that it may
+        use.
+        """
         ...
 
     def op(self, op: Operation, values: Values) -> None:
@@ -57,12 +69,12 @@ class ModuleConversion(Protocol):
 
 
 class UnsupportedError(Exception):
-    """A form of an op that cannot be converted, with the reason."""
+    """An op has a form that cannot be converted. The message is the reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class HloCall:
-    """An op that is to be converted: the op, its operands, and where ops are added."""
+    """An op to convert: the op, its operands, and the conversion of its module."""
 
     converter: ModuleConversion
     op: Operation
@@ -74,52 +86,53 @@ class HloCall:
         return self.converter.build
 
     def attribute(self, name: str) -> Attribute | None:
-        """Returns a property or attribute of the op, or None."""
+        """Returns the property or attribute `name` of the op, or None."""
         return attributes.attribute(self.op, name)
 
     def integers(self, name: str) -> list[int]:
-        """Returns the integers of an attribute; [] if it is absent."""
+        """Returns the integers of the attribute `name`; [] if it is absent."""
         return attributes.integers(self.attribute(name))
 
     def integer(self, name: str, default: int = 0) -> int:
-        """Returns the integer of an attribute, or `default`."""
+        """Returns the integer of the attribute `name`, or `default` if it is absent."""
         return attributes.integer(self.attribute(name), default)
 
     def numbers(self, name: str) -> dict[str, list[int]]:
-        """Returns the lists of integers inside an attribute, by name."""
+        """Returns the lists of integers inside the attribute `name`, by their names."""
         return attributes.numbers(self.attribute(name))
 
     def word(self, name: str) -> str:
-        """Returns the last word of an attribute."""
+        """Returns the last word of the attribute `name`, or "" if it is absent."""
         return attributes.last_word(self.attribute(name))
 
     def shape(self, index: int = 0) -> Shape:
-        """The shape of a result."""
+        """Returns the shape of the result `index`."""
         type_ = self.op.results[index].type
         assert isinstance(type_, TensorType)
         return type_.get_shape()
 
     def element(self, index: int = 0) -> Attribute:
-        """The element type of a result."""
+        """Returns the element type of the result `index`."""
         type_ = self.op.results[index].type
         assert isinstance(type_, TensorType)
         return type_.element_type
 
     def body(self, index: int = 0) -> list[Operation]:
-        """The ops of a region, without its return."""
+        """Returns the ops of the region `index`, without its return op."""
         return list(self.op.regions[index].block.ops)[:-1]
 
 
 Conversion = Callable[[HloCall], LazyTensor | Sequence[LazyTensor]]
 
 CONVERSIONS: dict[str, Conversion] = {}
-"""How each op is converted, by its name."""
+"""The conversion of each op, by op name."""
 
 
 def converts(*names: str) -> Callable[[Conversion], Conversion]:
     """
-    Registers a function as the conversion of ops. It returns the tensors of the
-    results, and raises UnsupportedError for a form that it does not know.
+    Registers a function as the conversion of the ops `names`. The function returns the
+    tensors of the results, and raises UnsupportedError for a form of an op that it does
+    not support.
     """
 
     def add(function: Conversion) -> Conversion:

@@ -1,4 +1,4 @@
-"""Roles of arguments and results of a function, as attributes of a program."""
+"""Roles of a function's arguments and results, as attributes of a program."""
 
 from __future__ import annotations
 
@@ -28,14 +28,19 @@ Kind = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True)
 class Leaves:
-    """The arrays that a function takes or returns: their names and kinds, in order."""
+    """
+    The arrays that a function takes or returns, in order: their names, and their shapes
+    and element types (`kinds`).
+    """
 
     names: Sequence[str]
     kinds: Sequence[Kind]
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Returns the names, with a number behind those that were there before."""
+    """
+    Returns the names in order. A name that occurred before gets a number behind it.
+    """
     found: dict[str, None] = {}
     for name in names:
         own, number = name, 1
@@ -54,9 +59,10 @@ def describe(
     inputs: Collection[int],
 ) -> None:
     """
-    Writes roles and names as attributes of the entry function. `updated` says which
-    result replaces which argument, and `inputs` are the arguments of the batch.
-    Arguments behind these keep their attributes.
+    Sets roles and names as attributes of the entry function. `updated` maps each result
+    that replaces an argument to that argument, by index. `inputs` are the indices of
+    the arguments that hold the batch. Arguments after those of `arguments` keep their
+    attributes.
     """
     function = entry_function(module)
     roles = argument_roles(function, arguments, updated, inputs)
@@ -83,10 +89,11 @@ def argument_roles(
     """
     Returns the role of each argument.
 
-    Of those that a result replaces, floats from which another result follows, such as
-    the loss, are parameters, and the rest states. `inputs` are the arguments of the
-    batch. Among them, an array whose dimension 0 is not that of most others is a
-    constant, such as the key of a random generator. What is neither is a parameter.
+    An argument that a result replaces is a parameter if it is a float and another
+    result, such as the loss, depends on it; otherwise it is a state. An argument of the
+    batch (`inputs`) is an input. It is a constant, such as the key of a random
+    generator, if its dimension 0 differs from that of most inputs. Any other argument
+    is a parameter if it is a float, and otherwise a constant.
     """
     replaced = set(updated.values())
     used = _used_by_others(function, set(updated))
@@ -107,8 +114,8 @@ def argument_roles(
 
 def _used_by_others(function: FuncOp, updates: set[int]) -> set[int]:
     """
-    Returns the arguments from which a result follows that replaces no argument. If all
-    replace one, returns all arguments.
+    Returns the indices of the arguments on which a result depends that is not in
+    `updates`. Returns all arguments if every result is in `updates`.
     """
     block = function.body.block
     others = [
@@ -135,8 +142,9 @@ def _used_by_others(function: FuncOp, updates: set[int]) -> set[int]:
 
 def argument_attributes(arguments: Leaves, roles: Sequence[str]) -> list[Attributes]:
     """
-    Returns the attributes of the arguments: role, name, and of a state the parameter
-    that it belongs to, which has its shape and the longest common end of its name.
+    Returns the attributes of each argument: its role and name. A state also gets the
+    parameter that it belongs to, if there is one: the parameter of the same shape with
+    the longest common end of its dotted name.
     """
     parameters = [i for i, role in enumerate(roles) if role == "parameter"]
     by_kind: dict[tuple[int, ...], list[int]] = {}
@@ -159,7 +167,7 @@ def argument_attributes(arguments: Leaves, roles: Sequence[str]) -> list[Attribu
 
 
 def _common_end(left: str, right: str) -> int:
-    """Returns how many parts at the end of two dotted names are the same."""
+    """Returns the number of equal parts at the ends of two dotted names."""
     parts = zip(reversed(left.split(".")), reversed(right.split(".")), strict=False)
     count = 0
     for a, b in parts:
@@ -173,8 +181,8 @@ def result_attributes(
     results: Leaves, updated: Mapping[int, int], arguments: Leaves
 ) -> list[Attributes]:
     """
-    Returns the attributes of the results: names, which argument each replaces, and the
-    first other float without dimensions as the loss of a training step.
+    Returns the attributes of each result: its name, and the argument that it replaces.
+    In a training step, the first float scalar that replaces no argument is the loss.
     """
     found: list[Attributes] = []
     is_loss_known = not updated

@@ -1,8 +1,9 @@
 """
-The values of a StableHLO program while it is converted.
+The values of a StableHLO program during the conversion.
 
-StableHLO writes out what ONNX leaves to broadcasting, and a scan writes its results
-into one tensor, row by row. A `LazyTensor` keeps both unwritten until an op needs them.
+StableHLO broadcasts explicitly where ONNX broadcasts implicitly, and a scan writes its
+results into one tensor row by row. A `LazyTensor` materializes neither the broadcast
+nor the rows until an op needs them.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ Shape = tuple[int, ...]
 @dataclass(frozen=True, eq=False)
 class LazyTensor:
     """
-    A value of a StableHLO program, of `shape` and element type `element`.
+    A value of a StableHLO program, of shape `shape` and element type `element`.
 
-    Exactly one of these holds it. Each broadcasts to `shape` as in NumPy, and may have
-    fewer dimensions.
+    Exactly one of three fields holds it. The held tensor broadcasts to `shape` as in
+    NumPy, and may have fewer dimensions.
 
     - `value`: a value of the new program;
-    - `array`: a known array;
-    - `rows`: the parts along dimension 0 of `shape`, each of size 1 there and None
-      where nothing was written, and `rest`, the tensor that they are written into.
+    - `array`: an array known during the conversion;
+    - `rows` with `rest`: the rows along dimension 0, each of size 1 there. A row that
+      is None has not been written and is that of the tensor `rest`.
     """
 
     shape: Shape
@@ -48,7 +49,7 @@ class LazyTensor:
     def known(array: Array, shape: Shape, element: Attribute) -> LazyTensor:
         """
         Returns the tensor of an array that broadcasts to `shape`. An array whose
-        elements are all equal is kept as one element.
+        elements are all equal is stored as a single element.
         """
         array = np.asarray(array, numpy_dtype(element))
         if array.size > 1 and _all_equal(array):
@@ -59,7 +60,10 @@ class LazyTensor:
 
     @staticmethod
     def of(value: SSAValue, shape: Shape | None = None) -> LazyTensor:
-        """Returns the tensor of a value, which broadcasts to `shape`."""
+        """
+        Returns the tensor of a value that broadcasts to `shape`, by default the value's
+        own shape.
+        """
         type_ = value.type
         assert isinstance(type_, TensorType)
         own = type_.get_shape()
@@ -67,7 +71,7 @@ class LazyTensor:
 
     @property
     def base(self) -> Shape:
-        """The shape of what holds the tensor, which broadcasts to `shape`."""
+        """The shape of the held value or array, which broadcasts to `shape`."""
         if self.array is not None:
             return self.array.shape
         if self.value is not None:
@@ -77,23 +81,32 @@ class LazyTensor:
 
     @property
     def aligned(self) -> Shape:
-        """`base` with ones in front, one size for each dimension of `shape`."""
+        """
+        The shape `base`, with ones in front so that it has as many dimensions as
+        `shape`.
+        """
         return (1,) * (len(self.shape) - len(self.base)) + self.base
 
     @property
     def scalar(self) -> Array | None:
-        """The element that all elements are equal to, or None if it is not known."""
+        """
+        The element to which all elements are equal, as an array without dimensions, or
+        None if they may differ or are not known.
+        """
         if self.array is None or self.array.size != 1:
             return None
         return self.array.reshape(())
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left to broadcast."""
+        """Whether the held value or array already has the full shape."""
         return self.base == self.shape
 
     def number(self) -> int | None:
-        """The integer that the tensor is known to hold, or None."""
+        """
+        Returns the tensor as an integer, or None if it is no known integer without
+        dimensions.
+        """
         found = self.scalar
         if found is None or self.shape or found.dtype.kind not in "iu":
             return None

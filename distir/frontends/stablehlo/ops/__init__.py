@@ -1,4 +1,4 @@
-"""The conversions of StableHLO ops: one file for each family."""
+"""The conversions of StableHLO ops, with one file for each family of ops."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pkgutil import iter_modules
 
 
 def load_all() -> None:
-    """Loads the files of this folder, which register their conversions."""
+    """Imports the modules of this package, which register their conversions."""
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")

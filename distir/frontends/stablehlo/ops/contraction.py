@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Conversions of matrix products."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def product(
     right_inner: list[int],
 ) -> LazyTensor:
     """
-    Returns the sums of products over the inner dimensions: batch dimensions first, then
-    the others of both sides. Plain products are a MatMul, others an Einsum.
+    Returns the sum of products over the inner dimensions of the two operands. The
+    result has the batch dimensions first, then the other dimensions of the left and of
+    the right operand. A plain matrix product becomes a MatMul, any other one an Einsum.
     """
     build, element = call.build, call.element()
     left, right = (operand_of(call, i) for i in (0, 1))
@@ -72,6 +73,8 @@ def product(
 
 
 def operand_of(call: HloCall, index: int) -> SSAValue:
-    """Returns an operand in the element type of the result, written out."""
+    """
+    Returns operand `index` with its full shape, cast to the element type of the result.
+    """
     value = call.build.whole(call.operands[index])
     return call.build.cast(value, call.element())

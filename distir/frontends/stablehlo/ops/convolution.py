@@ -1,4 +1,4 @@
-"""Convolutions, their gradients, and windows of pooling."""
+"""Conversions of convolutions, of their gradients, and of pooling."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _SIDE = re.compile(r"\[([^\]]*)\]")
 @converts("stablehlo.convolution")
 def _convolution(call: HloCall) -> LazyTensor:
     """
-    Converts a convolution to a Conv of [batch, features, ...] by [outputs, inputs,
-    ...]. A gradient is a convolution too: that of the input has holes between the rows
-    of its left side, that of the kernel has batch and features exchanged.
+    Converts a convolution to a Conv of an input [batch, features, ...] and a kernel
+    [outputs, inputs, ...]. Gradients are convolutions too: for the gradient of the
+    input the left operand is dilated, and for that of the kernel batch and features are
+    exchanged. Raises UnsupportedError for groups along the batch.
     """
     build, element = call.build, call.element()
     sides = _SIDE.findall(attributes.text(call.attribute("dimension_numbers")))
@@ -60,13 +61,16 @@ def _convolution(call: HloCall) -> LazyTensor:
 
 
 def _order(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """Returns where each wanted dimension is among the named ones."""
+    """Returns, for each dimension in `wanted`, its index in `names`."""
     return [names.index(name) for name in wanted]
 
 
 @converts("stablehlo.reduce_window")
 def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
-    """Converts pooling over [batch, ..., features], windows along all but two."""
+    """
+    Converts pooling, with windows over all but at least two dimensions. Raises
+    UnsupportedError for dilated windows and for reductions other than sum and maximum.
+    """
     window = call.integers("window_dimensions")
     rank = len(window)
     strides = call.integers("window_strides") or [1] * rank

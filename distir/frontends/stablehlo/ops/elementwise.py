@@ -1,4 +1,7 @@
-"""Elementwise ops, and constants. What follows from constants alone is computed here."""
+"""
+Conversions of elementwise ops and constants. Small results that depend only on
+constants are computed during the conversion.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, conve
 from distir.frontends.stablehlo.tensors import Array, LazyTensor
 
 FOLDED = 64
-"""The most elements of a result that is computed from constants while converting."""
+"""
+The most elements of a result that is computed from constants during the conversion.
+"""
 
 OPERATORS: Mapping[str, str] = {
     "add": "Add",
@@ -41,7 +46,7 @@ OPERATORS: Mapping[str, str] = {
     "ceil": "Ceil",
     "round_nearest_even": "Round",
 }
-"""The ONNX operator that is the same as an op of StableHLO."""
+"""The ONNX operator equal to each op of StableHLO."""
 
 CHLO: Mapping[str, str] = {
     "erf": "Erf",
@@ -89,7 +94,7 @@ FOLDS: dict[str, Callable[..., Any]] = {
     "select": np.where,
     "sqrt": np.sqrt,
 }
-"""What computes an op of constants."""
+"""The NumPy function that computes an op of constants."""
 
 COMPARED = {
     "LT": np.less,
@@ -108,7 +113,10 @@ def combined(
     element: Attribute,
     **attrs: Any,
 ) -> LazyTensor:
-    """Returns an elementwise ONNX op of tensors, none of which is written out."""
+    """
+    Returns the elementwise ONNX op `name` of `operands`, which are not broadcast
+    explicitly.
+    """
     values = [call.build.base(operand) for operand in operands]
     shape = np.broadcast_shapes(*[operand.base for operand in operands])
     return LazyTensor.of(
@@ -117,7 +125,10 @@ def combined(
 
 
 def folded(call: HloCall, compute: Callable[..., Any] | None) -> LazyTensor | None:
-    """Returns the result if all operands are known and it is small, or None."""
+    """
+    Returns the result computed by `compute`, if all operands are known and the result
+    is small. Otherwise, or if `compute` is None, returns None.
+    """
     arrays = [operand.array for operand in call.operands]
     if compute is None or any(array is None for array in arrays):
         return None
@@ -129,7 +140,7 @@ def folded(call: HloCall, compute: Callable[..., Any] | None) -> LazyTensor | No
 
 
 def is_integer(element: Attribute) -> bool:
-    """Whether elements are integers (a truth value is none)."""
+    """Whether the elements are integers; booleans do not count."""
     return isinstance(element, IntegerType) and element != i1
 
 
@@ -145,9 +156,8 @@ def _elementwise(call: HloCall, *, name: str, operator: str) -> LazyTensor:
 
 def _neutral(name: str, operands: Sequence[LazyTensor]) -> LazyTensor | None:
     """
-    Returns the operand that the op leaves as it is, such as x in x + 0, or None.
-
-    Only where all values are kept but for the sign of a zero.
+    Returns the operand that the op leaves unchanged, such as x in x + 0, or None. Only
+    the sign of a zero may differ.
     """
     if name not in ("add", "multiply", "subtract", "divide") or len(operands) != 2:
         return None
@@ -269,7 +279,7 @@ def _cbrt(call: HloCall) -> LazyTensor:
 
 
 def one_of(call: HloCall) -> LazyTensor:
-    """Returns the number 1 in the type of the op's result."""
+    """Returns the constant 1 in the element type of the op's result."""
     return LazyTensor.known(np.array(1), (), call.element())
 
 

@@ -1,4 +1,4 @@
-"""Slices at places that are computed, and writing into them."""
+"""Conversions of slices and updates at computed positions."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def known_starts(
     starts: Sequence[LazyTensor], shape: Sequence[int], sizes: Sequence[int]
 ) -> list[int | None]:
     """
-    Returns where a slice begins in each dimension, moved as StableHLO does so that it
-    fits, and None where that is not known. A slice of a whole dimension begins at 0.
+    Returns the first position of a slice in each dimension, or None where it is not
+    known. Positions are clamped so that the slice fits, as StableHLO defines it. A
+    slice of a whole dimension begins at 0.
     """
     found: list[int | None] = []
     for start, whole, size in zip(starts, shape, sizes, strict=True):
@@ -54,7 +55,10 @@ def known_starts(
 
 
 def positions(call: HloCall, start: LazyTensor, size: int, whole: int) -> SSAValue:
-    """Returns the positions from `start` on, [size], moved so that they fit."""
+    """
+    Returns the `size` positions from `start` on as a vector [size]. `start` is clamped
+    so that they fit into a dimension of size `whole`.
+    """
     build = call.build
     first = clamped(call, build.cast(build.base(start), i64), whole - size)
     if size == 1:
@@ -69,7 +73,7 @@ def _count(call: HloCall, size: int) -> SSAValue:
 
 
 def clamped(call: HloCall, value: SSAValue, highest: int) -> SSAValue:
-    """Returns integers moved into 0 to `highest`."""
+    """Returns the integers of `value` clamped to the range from 0 to `highest`."""
     own = LazyTensor.of(value)
     bounds = [
         call.build.constant(np.array(bound), own.element) for bound in (0, highest)
@@ -100,7 +104,10 @@ def _dynamic_update_slice(call: HloCall) -> LazyTensor:
 def _row_replaced(
     operand: LazyTensor, update: LazyTensor, index: int
 ) -> LazyTensor | None:
-    """Returns the tensor with one row replaced, unwritten, or None for other parts."""
+    """
+    Returns the tensor with row `index` replaced, without materializing it, or None if
+    `update` is not exactly one row.
+    """
     if update.shape != (1, *operand.shape[1:]):
         return None
     rows = list(operand.rows) or [None] * operand.shape[0]
@@ -112,7 +119,10 @@ def _row_replaced(
 def _replaced(
     call: HloCall, value: SSAValue, part: SSAValue, dim: int, start: int
 ) -> SSAValue:
-    """Returns a value with a part along one dimension replaced."""
+    """
+    Returns `value` with its part from `start` on, along dimension `dim`, replaced by
+    `part`.
+    """
     build, own = call.build, LazyTensor.of(value)
     end = start + LazyTensor.of(part).shape[dim]
     pieces: list[SSAValue] = []
@@ -129,8 +139,9 @@ def _replaced_where(
     call: HloCall, operand: LazyTensor, update: LazyTensor, starts: Sequence[LazyTensor]
 ) -> LazyTensor:
     """
-    Returns a tensor with a part replaced whose place is not known: along each dimension
-    the elements of the part are looked up, and taken where they belong.
+    Returns a tensor with a part replaced at positions that are not known. Along each
+    dimension the elements of `update` are gathered to the positions of the result, and
+    selected where the positions lie inside the part.
     """
     build, value = call.build, call.build.whole(update)
     inside: SSAValue | None = None

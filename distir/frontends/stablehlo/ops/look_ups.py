@@ -1,4 +1,4 @@
-"""`gather` and `scatter`: look-ups at indices, and their gradients."""
+"""Conversions of `gather` and `scatter`: look-ups at indices, and their gradients."""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ from distir.frontends.stablehlo.tensors import LazyTensor, Shape
 @dataclass(frozen=True)
 class LookUp:
     """
-    Which dimensions of a table, of its indices and of the rows are which, alike for
-    `gather` and `scatter`.
+    The roles of the dimensions of a table, of its indices and of the rows, in the same
+    form for `gather` and `scatter`. An index is a vector of numbers, one for each
+    indexed dimension of the table.
 
+    - `table`, `indices`, `rows`: the shapes of the table, of the indices, and of the
+      rows that are looked up or written;
     - `window`: the dimensions of the rows that run along the table;
-    - `collapsed`: dimensions of the table that rows do not have, as indices name them;
-    - `indexed`: the dimensions that the numbers of an index name;
-    - `table_batch`, `index_batch`: dimensions of table and indices that go together;
+    - `collapsed`: the dimensions of the table that rows lack, because an index selects
+      one position there;
+    - `indexed`: the dimensions of the table that the numbers of an index refer to;
+    - `table_batch`, `index_batch`: the batch dimensions of the table and those of the
+      indices, in pairs;
     - `vector`: the dimension of the indices that holds the numbers of one index;
-    - `sizes`: of a row along each dimension of the table.
+    - `sizes`: the size of a row along each dimension of the table.
     """
 
     table: Shape
@@ -43,14 +48,17 @@ class LookUp:
 
     @property
     def places(self) -> list[int]:
-        """The dimensions of the indices but the one that holds their numbers."""
+        """
+        The dimensions of the indices, without the one that holds the numbers of an
+        index.
+        """
         return [dim for dim in range(len(self.indices)) if dim != self.vector]
 
     @property
     def axis(self) -> int | None:
         """
-        The only indexed dimension, if rows are single there and whole elsewhere, or
-        None.
+        The only indexed dimension, if rows have size 1 there and are whole in all other
+        dimensions; otherwise None.
         """
         whole = all(
             size == self.table[dim] or dim in (*self.indexed, *self.table_batch)
@@ -62,8 +70,8 @@ class LookUp:
     @property
     def along_all(self) -> bool:
         """
-        Whether it looks up one element for each index, along one dimension, and all
-        other dimensions of the table go together with those of the indices.
+        Whether each index looks up one element along one dimension, and every other
+        dimension of the table is a batch dimension.
         """
         others = [dim for dim in range(len(self.table)) if dim != self.axis]
         return (
@@ -114,8 +122,9 @@ def _scatter_look_up(call: HloCall) -> LookUp:
 @dataclass(frozen=True)
 class Indices:
     """
-    Indices, moved into their range: `values` of shape `places` without the dimension of
-    their numbers, one for each indexed dimension, and whether an index was in range.
+    Indices clamped to their range. `values` has a tensor of shape `places` for each
+    indexed dimension. `inside` tells which indices were in range, or is None if not
+    needed.
     """
 
     values: Sequence[SSAValue]
@@ -123,7 +132,10 @@ class Indices:
 
 
 def _indices(call: HloCall, found: LookUp, with_inside: bool) -> Indices:
-    """Returns the numbers of the indices, each [...places], moved into range."""
+    """
+    Returns the indices clamped to their range. `inside` is computed only with
+    `with_inside`.
+    """
     build, operand = call.build, call.operands[1]
     places = [found.indices[dim] for dim in found.places]
     values: list[SSAValue] = []
@@ -164,8 +176,8 @@ def _gather(call: HloCall) -> LazyTensor:
 
 def _row_order(found: LookUp, axis: int) -> list[int]:
     """
-    Returns which dimension of [...table before, ...places, ...table after] each
-    dimension of the rows is.
+    Returns, for each dimension of the rows, its dimension in [...table before `axis`,
+    ...places, ...table after `axis`].
     """
     count = len(found.places)
     window = [*range(axis), *range(axis + count, count + len(found.table) - 1)]
@@ -178,9 +190,9 @@ def _row_order(found: LookUp, axis: int) -> list[int]:
 
 def _along_order(found: LookUp, axis: int) -> tuple[list[int], list[int]]:
     """
-    Returns, for look-ups of single elements along `axis`, the dimension of the places
-    for each dimension of the table, -1 for one that they do not have; and those of the
-    places that are left over.
+    For look-ups of single elements along `axis`, returns two lists: for each dimension
+    of the table, its dimension among the places (-1 for `axis`); and the dimensions of
+    the places that belong to no dimension of the table.
     """
     partner = dict(zip(found.table_batch, found.index_batch, strict=True))
     place = {dim: i for i, dim in enumerate(found.places)}
@@ -194,8 +206,8 @@ def _aligned_places(
     call: HloCall, found: LookUp, value: SSAValue, axis: int
 ) -> SSAValue:
     """
-    Returns a value of shape `places` with the dimensions of the table; along `axis`
-    are the places that belong to no dimension of the table.
+    Returns `value`, which has the shape of the places, with the dimensions of the
+    table. The places that belong to no dimension of the table are merged into `axis`.
     """
     order, free = _along_order(found, axis)
     moved = [*[d for d in order[:axis]], *free, *[d for d in order[axis + 1 :]]]
@@ -207,7 +219,7 @@ def _aligned_places(
 
 
 def _gather_along(call: HloCall, found: LookUp, table: SSAValue) -> LazyTensor:
-    """Converts what `jnp.take_along_axis` is."""
+    """Converts a look-up such as `jnp.take_along_axis` to GatherElements."""
     axis, build = found.axis, call.build
     assert axis is not None
     [index] = _indices(call, found, False).values
@@ -218,7 +230,10 @@ def _gather_along(call: HloCall, found: LookUp, table: SSAValue) -> LazyTensor:
 
 
 def _places_again(call: HloCall, found: LookUp, value: SSAValue, axis: int) -> SSAValue:
-    """Returns a value with the table's dimensions in the shape of the places."""
+    """
+    Returns a value with the dimensions of the table in the shape of the places: the
+    inverse of `_aligned_places`.
+    """
     order, free = _along_order(found, axis)
     sizes = [found.indices[dim] for dim in found.places]
     moved = [*order[:axis], *free, *order[axis + 1 :]]
@@ -228,9 +243,11 @@ def _places_again(call: HloCall, found: LookUp, value: SSAValue, axis: int) -> S
 
 def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
     """
-    Returns the order of the table's dimensions for a look-up by tuples: batch, indexed,
-    others; and the order of [...batch, ...places, ...others] in which the rows are.
-    Raises UnsupportedError if rows are parts of an indexed dimension.
+    For a look-up by tuples of indices, returns the order of the table's dimensions
+    (batch, indexed, others), and, for each dimension of the rows, its dimension in
+    [...batch, ...places, ...others] (-1 for an indexed dimension of size 1). Raises
+    UnsupportedError if a row takes a part of a dimension, or more than one element of
+    an indexed one.
     """
     indexed = list(found.indexed)
     whole = all(
@@ -266,7 +283,7 @@ def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
 
 
 def _tuples(call: HloCall, found: LookUp, indices: Indices) -> SSAValue:
-    """Returns indices as tuples: [...batch, ...own places, numbers]."""
+    """Returns the indices as tuples, of shape [...batch, ...other places, numbers]."""
     build = call.build
     place = {dim: i for i, dim in enumerate(found.places)}
     batch = [place[dim] for dim in found.index_batch]
@@ -279,7 +296,7 @@ def _tuples(call: HloCall, found: LookUp, indices: Indices) -> SSAValue:
 
 
 def _gather_tuples(call: HloCall, found: LookUp, table: SSAValue) -> SSAValue:
-    """Converts a look-up by tuples of indices."""
+    """Converts a look-up by tuples of indices to GatherND."""
     build = call.build
     table_order, order = _tuple_form(found)
     tuples = _tuples(call, found, _indices(call, found, False))
@@ -311,7 +328,10 @@ def _scatter(call: HloCall) -> Sequence[LazyTensor]:
 
 
 def _scatter_sum(call: HloCall, found: LookUp) -> LazyTensor:
-    """Converts what the gradient of a look-up is: rows are added at their places."""
+    """
+    Converts a scatter that adds rows to the table, such as the gradient of a look-up.
+    Rows whose index is out of range are left out.
+    """
     build, element = call.build, call.element()
     start, rows = call.operands[0], build.whole(call.operands[2])
     indices = _indices(call, found, True)
@@ -342,7 +362,10 @@ def _scatter_sum(call: HloCall, found: LookUp) -> LazyTensor:
 
 
 def _added(call: HloCall, start: LazyTensor, value: SSAValue) -> LazyTensor:
-    """Returns a value added to where a scatter starts from, unless that is zero."""
+    """
+    Returns `value` added to `start`, the initial tensor of a scatter; `value` itself if
+    `start` is zero.
+    """
     if start.scalar is not None and not start.scalar:
         return LazyTensor.of(value)
     inputs = [call.build.base(start), value]
@@ -352,7 +375,9 @@ def _added(call: HloCall, start: LazyTensor, value: SSAValue) -> LazyTensor:
 def _scatter_tuples(
     call: HloCall, found: LookUp, rows: SSAValue, indices: Indices
 ) -> SSAValue:
-    """Converts sums at places that tuples of indices name."""
+    """
+    Converts a scatter that adds rows at tuples of indices, without the initial tensor.
+    """
     build = call.build
     table_order, order = _tuple_form(found)
     rows = _rows_in_tuple_order(call, found, rows, order)
@@ -369,7 +394,7 @@ def _scatter_tuples(
 def _rows_in_tuple_order(
     call: HloCall, found: LookUp, rows: SSAValue, order: Sequence[int]
 ) -> SSAValue:
-    """Returns rows as [...batch, ...own places, ...others]."""
+    """Returns the rows in the shape [...batch, ...other places, ...others]."""
     sizes = [size for size, dim in zip(found.rows, order, strict=True) if dim >= 0]
     real = [dim for dim in order if dim >= 0]
     rows = call.build.reshape(rows, sizes)
@@ -379,7 +404,7 @@ def _rows_in_tuple_order(
 def _rows_inside(
     call: HloCall, found: LookUp, rows: SSAValue, inside: SSAValue | None
 ) -> SSAValue:
-    """Returns rows with zeros for those whose index is out of range."""
+    """Returns the rows, with zeros where the index is out of range."""
     if inside is None:
         return rows
     build, own = call.build, LazyTensor.of(rows)
@@ -394,7 +419,10 @@ def _rows_inside(
 
 
 def _scatter_set(call: HloCall, found: LookUp) -> LazyTensor:
-    """Converts what `x.at[i].set(y)` is: rows replace those at their places."""
+    """
+    Converts a scatter that replaces rows, such as `x.at[i].set(y)`. Rows whose index is
+    out of range are left out. Raises UnsupportedError for batch dimensions.
+    """
     build, element = call.build, call.element()
     indices = _indices(call, found, True)
     table_order, order = _tuple_form(found)

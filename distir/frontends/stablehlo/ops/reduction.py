@@ -1,4 +1,4 @@
-"""Reductions: sums, products, extremes, and the positions of extremes."""
+"""Conversions of reductions: sums, products, extremes, and positions of extremes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ REDUCTIONS = {
     "stablehlo.or": ("ReduceMax", "Max"),
 }
 """
-The ONNX operators of a reduction, and of a combination of two of its results, by the op
-that combines two elements.
+Two ONNX operators by the op that combines two elements: the reduction, and the operator
+that combines two of its results.
 """
 
 
@@ -51,7 +51,7 @@ def _reduce(call: HloCall) -> Sequence[LazyTensor]:
 
 
 def _is_neutral(operator: str, start: LazyTensor) -> bool:
-    """Whether a reduction that starts from `start` is that of its operand alone."""
+    """Whether the initial value `start` does not change the result of a reduction."""
     number = start.scalar
     if number is None:
         return False
@@ -69,7 +69,10 @@ def _is_neutral(operator: str, start: LazyTensor) -> bool:
 def reduced(
     call: HloCall, operand: LazyTensor, operator: str, dims: Sequence[int]
 ) -> LazyTensor:
-    """Returns a reduction of a tensor over dimensions, which go."""
+    """
+    Returns the reduction of a tensor over `dims`, without these dimensions. Dimensions
+    that are only broadcast are not materialized.
+    """
     shape = tuple(s for dim, s in enumerate(operand.shape) if dim not in dims)
     element = operand.element
     aligned = operand.aligned
@@ -94,7 +97,7 @@ def reduced(
 def reduction(
     call: HloCall, value: SSAValue, operator: str, dims: Sequence[int]
 ) -> SSAValue:
-    """Returns a reduction over dimensions, which stay with the size 1."""
+    """Returns the reduction of `value` over `dims`, which keep the size 1."""
     own = LazyTensor.of(value)
     shape = [1 if dim in dims else size for dim, size in enumerate(own.shape)]
     build, element = call.build, own.element
@@ -109,7 +112,10 @@ def reduction(
 
 
 def _extreme_with_position(call: HloCall, dims: Sequence[int]) -> Sequence[LazyTensor]:
-    """Converts what `jnp.argmax` and `jnp.argmin` are: a reduction of pairs."""
+    """
+    Converts a reduction of pairs that is `jnp.argmax` or `jnp.argmin`. Raises
+    UnsupportedError for any other reduction of pairs.
+    """
     operand, places = call.operands[:2]
     names = {call.converter.name_of(op) for op in call.body()}
     # The elements are the first arguments of the body, their positions the second ones.
@@ -140,7 +146,7 @@ def _extreme_with_position(call: HloCall, dims: Sequence[int]) -> Sequence[LazyT
 
 
 def _counts_up(places: LazyTensor, dim: int) -> bool:
-    """Whether a tensor holds the positions along a dimension, as `iota` does."""
+    """Whether a tensor holds the positions along dimension `dim`, as `iota` does."""
     size = places.shape[dim]
     expected: Shape = tuple(size if d == dim else 1 for d in range(len(places.shape)))
     if places.array is not None:

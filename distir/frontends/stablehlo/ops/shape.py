@@ -1,4 +1,4 @@
-"""Ops that move elements or change shapes."""
+"""Conversions of ops that move elements or change shapes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def broadcast(
     call: HloCall, operand: LazyTensor, dims: Sequence[int], shape: Shape
 ) -> LazyTensor:
     """
-    Returns a tensor whose dimension i becomes the dimension `dims[i]` of `shape`. Only
-    a change of places is written; broadcasting is left to the users.
+    Returns a tensor of `shape` in which dimension i of `operand` is dimension
+    `dims[i]`. Only reshapes and transposes become ops; the broadcast itself is left to
+    the ops that use the tensor.
     """
     if count(operand.base) == 1 and operand.rest is None:
         if operand.array is not None:
@@ -45,7 +46,7 @@ def broadcast(
 def reshaped(
     call: HloCall, operand: LazyTensor, base: Shape, shape: Shape
 ) -> LazyTensor:
-    """Returns a tensor of `shape` that is held in the shape `base`."""
+    """Returns a tensor of `shape` whose held value or array has the shape `base`."""
     if operand.array is not None:
         return LazyTensor(shape, operand.element, array=operand.array.reshape(base))
     return LazyTensor.of(call.build.reshape(call.build.base(operand), base), shape)
@@ -67,9 +68,9 @@ def _reshape(call: HloCall) -> LazyTensor:
 
 def _held(operand: LazyTensor, shape: Shape) -> Shape | None:
     """
-    Returns the shape of what holds the operand after it is reshaped to `shape`, or None
-    if it has to be written out: only dimensions of size 1 may come and go between
-    dimensions that are broadcast.
+    Returns the shape of the operand's held value after a reshape to `shape`. Returns
+    None if the operand must be materialized, because the reshape changes more than
+    dimensions of size 1.
     """
     if operand.is_whole:
         return shape
@@ -90,7 +91,10 @@ def _transpose(call: HloCall) -> LazyTensor:
 
 
 def transposed(call: HloCall, operand: LazyTensor, order: Sequence[int]) -> LazyTensor:
-    """Returns a tensor with its dimensions in another order."""
+    """
+    Returns a tensor with permuted dimensions: dimension i is dimension `order[i]` of
+    `operand`.
+    """
     shape = tuple(operand.shape[dim] for dim in order)
     if operand.array is not None:
         array = operand.array.reshape(operand.aligned).transpose(order)
@@ -122,7 +126,10 @@ def sliced(
     limits: Sequence[int],
     strides: Sequence[int],
 ) -> LazyTensor:
-    """Returns the part of a tensor between bounds, one for each dimension."""
+    """
+    Returns the part of a tensor from `starts` to before `limits`, with steps `strides`.
+    Each has one number per dimension.
+    """
     shape = tuple(
         max(0, -((start - limit) // stride))
         for start, limit, stride in zip(starts, limits, strides, strict=True)
@@ -174,7 +181,7 @@ def _reverse(call: HloCall) -> LazyTensor:
 
 
 def reversed_along(call: HloCall, value: SSAValue, dims: Sequence[int]) -> SSAValue:
-    """Returns a value in reverse order along dimensions."""
+    """Returns `value` with its elements in reverse order along `dims`."""
     own = LazyTensor.of(value)
     dims = [dim for dim in dims if own.shape[dim] > 1]
     if not dims:
@@ -203,7 +210,10 @@ def _pad(call: HloCall) -> LazyTensor:
 def spread(
     call: HloCall, value: SSAValue, filling: LazyTensor, dim: int, between: int
 ) -> SSAValue:
-    """Returns a value with `between` fillings between its elements along `dim`."""
+    """
+    Returns `value` with `between` copies of `filling` between neighbouring elements
+    along `dim`.
+    """
     own = LazyTensor.of(value)
     size = own.shape[dim]
     split = (*own.shape[: dim + 1], 1, *own.shape[dim + 1 :])
@@ -225,7 +235,10 @@ def padded(
     low: Sequence[int],
     high: Sequence[int],
 ) -> SSAValue:
-    """Returns a value with fillings around it; negative numbers cut it off."""
+    """
+    Returns `value` with `filling` added before (`low`) and after (`high`) it along each
+    dimension. Negative numbers remove elements instead.
+    """
     build, own = call.build, LazyTensor.of(value)
     starts = [max(0, -n) for n in low]
     limits = [size - max(0, -n) for size, n in zip(own.shape, high, strict=True)]

@@ -1,4 +1,4 @@
-"""Sorting, and the highest elements."""
+"""Conversions of sorts and of `top_k`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def _top_k(call: HloCall) -> Sequence[LazyTensor]:
 def _ordered(
     call: HloCall, operand: LazyTensor, shape: Sequence[int], dim: int, highest: bool
 ) -> tuple[SSAValue, SSAValue]:
-    """Returns the first elements in order along a dimension, and their positions."""
+    """
+    Returns the first `shape[dim]` elements in sorted order along `dim`, and their
+    positions. The order is descending if `highest`, else ascending.
+    """
     op = operator("TopK").build_op(
         [call.build.whole(operand), call.build.integers(shape[dim])],
         [tensor_of(operand.element, tuple(shape)), tensor_of(i64, tuple(shape))],
@@ -39,8 +42,8 @@ def _ordered(
 @converts("stablehlo.sort")
 def _sort(call: HloCall) -> Sequence[LazyTensor]:
     """
-    Converts a sort by the first operand; the others follow it. Equal elements keep
-    their order.
+    Converts a sort by the first operand; the other operands are permuted like it.
+    Raises UnsupportedError if the comparison uses more than one operand.
     """
     shape, build = call.shape(), call.build
     dim = call.integer("dimension", len(shape) - 1) % len(shape)
