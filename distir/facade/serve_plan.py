@@ -23,7 +23,7 @@ from distir.tools.serving import check_service_arguments, planned_service
 @dataclass(frozen=True, eq=False)
 class PlannedServing:
     """
-    The best plan of a service that `serve_plan` found. As text, it is the output of the
+    The best plan of a service that `serve_plan` found. Its text is the output of the
     command `distir serve-plan`.
     """
 
@@ -31,7 +31,7 @@ class PlannedServing:
 
     @property
     def result(self) -> ServiceResult:
-        """All that the search found."""
+        """The full result of the search."""
         return self.planned.result
 
     @property
@@ -45,15 +45,18 @@ class PlannedServing:
 
     @property
     def devices_needed(self) -> int | None:
-        """The devices that the rate needs; None without a rate, or if none suffice."""
+        """
+        The number of devices that the requested rate needs; None without a rate, or if
+        no plan sustains it.
+        """
         needed = self.result.needed
         return None if needed is None else needed.devices
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the report if the suffix of `path` is `.html`, or the numbers, which
-        `distir export` reads, if it is `.json`. Raises DistIRError for other suffixes,
-        or if the file cannot be written.
+        Writes an HTML report if the suffix of `path` is `.html`, or the results as
+        JSON, which `distir export` reads, if it is `.json`. Raises DistIRError for
+        other suffixes, or if the file cannot be written.
         """
         path = Path(path)
         if one_of("ending of a plan", path.suffix, (".html", ".json")) == ".html":
@@ -67,7 +70,7 @@ class PlannedServing:
         return text.getvalue()
 
     def _repr_html_(self) -> str:
-        """Returns the display in a notebook: the content of the report."""
+        """Returns the report as HTML, for display in a notebook."""
         return f"<div>{serving_body(self.planned)}</div>"
 
 
@@ -75,19 +78,21 @@ def serve_plan(
     program: ModelProgram | str | Path, **options: Unpack[ServePlanOptions]
 ) -> PlannedServing:
     """
-    Finds the plan of a service that generates the most tokens per second within limits
-    of latency. It simulates steps of the model and the service, and needs no GPU.
+    Finds the plan of a service that generates the most tokens per second within latency
+    limits. It simulates steps of the model and the service, and needs no GPU.
 
     - `program`: a decoder, as a program of `import_model` or `build`, or its file;
-    - `cluster`, `devices`: a built-in cluster or the file of one, and the number of
+    - `cluster`, `devices`: a built-in cluster or a cluster file, and the number of
       devices;
-    - `prompt`, `generate`, `rate`: the tokens of each request, and requests per second
-      (`12` or `"12/s"`); or `trace`, a CSV file of requests;
+    - `prompt`, `generate`, `rate`: the numbers of tokens of each request, and the
+      requests per second (`12` or `"12/s"`); or `trace`, a CSV file of requests;
     - `ttft`, `tpot`: limits of the time to the first token and of the time per token
-      behind it, in seconds or as text (`"40ms"`), for `percentile` % of requests;
+      after it, in seconds or as text (`"40ms"`); `percentile` % of requests must keep
+      them;
     - The other options are those of the command `distir serve-plan`.
 
-    Raises DistIRError, also if no replica can serve the requests.
+    Raises DistIRError if the program is no decoder, or if no replica can serve the
+    requests.
     """
     source = ModelProgram.of(program)
     given = command_options("serve-plan", "serve_plan", [source.name], options)

@@ -1,5 +1,6 @@
 """
-`arith` on tensors and numbers: sharding rules, local constants, and meaning on arrays.
+Support for `arith` on tensors and scalars: sharding rules, local constants, and
+evaluation on arrays.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ register_rules("arith", _LINEARITY)
 
 def splat(op: Operation) -> DenseIntOrFPElementsAttr | None:
     """
-    Returns the value of an `arith.constant` tensor whose elements are all equal, or
-    None for another op or value.
+    Returns the value of an `arith.constant` tensor whose elements are all equal.
+    Returns None for any other op or value.
     """
     value = op.properties.get("value")
     is_splat = isinstance(value, DenseIntOrFPElementsAttr) and value.is_splat()
@@ -74,8 +75,8 @@ def splat(op: Operation) -> DenseIntOrFPElementsAttr | None:
 @sharding_rule("arith.constant")
 def constant_rule(op: Operation) -> Rule:
     """
-    Returns the rule of a constant. One whose elements are equal can be made in any
-    layout; another one is whole on every device.
+    Returns the sharding rule of a constant. A constant whose elements are all equal can
+    have any layout; any other one is replicated.
     """
     if splat(op) is None:
         return Rule.replicated(op)
@@ -90,7 +91,10 @@ def constant_rule(op: Operation) -> Rule:
 
 @local_form("arith.constant")
 def local_constant(context: LocalContext) -> Sequence[Operation]:
-    """Returns the constant of one device: the same number in a smaller tensor."""
+    """
+    Returns the constant of one device. If all elements are equal, it has the device's
+    local shape.
+    """
     value = splat(context.op)
     (type_,) = context.result_types
     if value is None or not isinstance(type_, TensorType):
@@ -101,7 +105,9 @@ def local_constant(context: LocalContext) -> Sequence[Operation]:
 
 
 def _unsigned(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that takes the bits of its operands for unsigned integers."""
+    """
+    Returns `compute` as a function that reinterprets its integer operands as unsigned.
+    """
 
     def run(*args: Array) -> Any:
         return compute(*(x.view(np.dtype(f"u{x.dtype.itemsize}")) for x in args))
@@ -110,18 +116,18 @@ def _unsigned(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _divided(x: Array, y: Array) -> Array:
-    """Divides integers and rounds towards zero."""
+    """Returns the quotient of integers, rounded towards zero."""
     floor = np.floor_divide(x, y)
     return floor + ((np.remainder(x, y) != 0) & (floor < 0))
 
 
 def _divided_up(x: Array, y: Array) -> Array:
-    """Divides integers and rounds up."""
+    """Returns the quotient of integers, rounded up."""
     return -np.floor_divide(-x, y)
 
 
 def _same(x: Array) -> Array:
-    """Returns the operand; the result is of another type."""
+    """Returns the operand; the caller casts it to the type of the result."""
     return x
 
 
@@ -133,7 +139,9 @@ _FLOAT_COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
     np.less_equal,
     np.not_equal,
 )
-"""In the order of `arith.cmpf`: eq, gt, ge, lt, le, ne."""
+"""
+The comparisons of `arith.cmpf` in the order of its predicates: eq, gt, ge, lt, le, ne.
+"""
 
 _INTEGER_COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
     np.equal,
@@ -143,7 +151,10 @@ _INTEGER_COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
     np.greater,
     np.greater_equal,
 )
-"""In the order of `arith.cmpi`; unsigned ones repeat the last four."""
+"""
+The comparisons of `arith.cmpi` in the order of its predicates; the last four occur
+again for unsigned integers.
+"""
 
 
 def _predicate(op: Operation) -> int:
@@ -154,8 +165,9 @@ def _predicate(op: Operation) -> int:
 
 def _compare_floats(op: Operation, x: Any, y: Any) -> Any:
     """
-    Computes `arith.cmpf`: predicates 1 to 6 are false for NaN (7 asks that there is
-    none), 8 to 13 are true for NaN (14 asks for one).
+    Evaluates `arith.cmpf`. With a NaN operand, predicates 1 to 6 are false and 8 to 13
+    true. Predicate 7 tests that no operand is NaN, and 14 that one is. Predicates 0 and
+    15 are always false and always true.
     """
     number = _predicate(op)
     unordered = np.isnan(x) | np.isnan(y)
@@ -223,7 +235,7 @@ register_meaning(
 @register_reference_implementations
 @register_impls
 class ArithFunctions(InterpreterFunctions):
-    """The meaning of constants."""
+    """The evaluation of `arith.constant`."""
 
     @impl(arith.ConstantOp)
     def constant(

@@ -1,6 +1,6 @@
 """
-Ops of other dialects that compute each element of a result from the elements of the
-operands at the same place.
+Support for elementwise ops of other dialects. Each element of the result depends on the
+elements of the operands at the same position.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from distir.sharding.rule import Factor, Linear, Rule, sharding_rule
 
 Linearity = Literal["", "all", "each", "first"]
 """
-The operands through which partial sums pass: none, all together, each by itself, or the
-first.
+The operands in which an op is linear, so that partial sums pass through it: none (""),
+all together, each by itself, or the first.
 """
 
 _SETS: Mapping[Linearity, Callable[[int], tuple[tuple[int, ...], ...]]] = {
@@ -39,8 +39,9 @@ _SETS: Mapping[Linearity, Callable[[int], tuple[tuple[int, ...], ...]]] = {
 
 def elementwise_rule(op: Operation, linearity: Linearity = "") -> Rule:
     """
-    Returns the rule of an elementwise op: each dimension of the result is a factor that
-    all operands share. Operands that are no tensors have none.
+    Returns the sharding rule of an elementwise op: each dimension of the result is a
+    factor that all tensor operands share. `linearity` names the operands in which it is
+    linear.
     """
     (result,) = op.results
     if not isinstance(result.type, TensorType):
@@ -58,7 +59,10 @@ def elementwise_rule(op: Operation, linearity: Linearity = "") -> Rule:
 
 
 def register_rules(dialect: str, names: Mapping[str, Linearity]) -> None:
-    """Registers the rules of elementwise ops of a dialect, by their short names."""
+    """
+    Registers the sharding rules of elementwise ops of `dialect`. `names` maps the name
+    of each op, without the dialect, to its linearity.
+    """
     for name, linearity in names.items():
 
         def rule(op: Operation, linearity: Linearity = linearity) -> Rule:
@@ -68,7 +72,7 @@ def register_rules(dialect: str, names: Mapping[str, Linearity]) -> None:
 
 
 def dtype_of(type_: Attribute) -> np.dtype[Any]:
-    """Returns the NumPy dtype of a number, or of the elements of a tensor."""
+    """Returns the NumPy dtype of a scalar type, or of the elements of a tensor type."""
     if isinstance(type_, TensorType):
         return dtype_of(type_.element_type)
     return np.dtype(np.int64) if isinstance(type_, IndexType) else numpy_dtype(type_)
@@ -79,10 +83,10 @@ def register_meaning(
     by_op: Mapping[type[Operation], Callable[..., Any]] | None = None,
 ) -> None:
     """
-    Registers the meaning of elementwise ops with one result. `kinds` maps each class of
-    ops to a function of the operands, which are arrays; the functions in `by_op` get
-    the op first. Results are cast to the element type of the op's result, as NumPy
-    computes with wider numbers at times.
+    Registers the evaluation of elementwise ops with one result. `kinds` maps each class
+    of ops to a function of the operands, which are arrays. The functions in `by_op`
+    take the op as first argument. Results are cast to the element type of the op's
+    result.
     """
 
     own = by_op or {}

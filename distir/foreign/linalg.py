@@ -1,6 +1,6 @@
 """
-`linalg` on tensors: sharding rules and values from indexing maps and bodies. Ops on
-memrefs have no results, and are not programs of DistIR.
+Support for `linalg` on tensors: sharding rules and evaluation, both from indexing maps
+and bodies. Ops on memrefs are not supported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STRUCTURED = tuple(
     op for op in linalg.Linalg.operations if issubclass(op, LinalgStructuredOperation)
 )
 _OTHERS = (linalg.ops.BroadcastOp, linalg.ops.ReduceOp)
-"""Ops that are loops too, and say so by lists of dimensions."""
+"""Structured ops that have lists of dimensions instead of indexing maps."""
 
 _NAMES = tuple(op.name for op in (*_STRUCTURED, *_OTHERS))
 
@@ -72,15 +72,16 @@ def loops_of(op: Operation) -> Loops:
 
 @sharding_rule(*_NAMES)
 def linalg_rule(op: Operation) -> Rule:
-    """Returns the rule that follows from an op's indexing maps and body."""
+    """Returns the sharding rule that follows from an op's indexing maps and body."""
     return loops_of(op).rule()
 
 
 @decomposition(*_NAMES)
 def added_later(op: Operation) -> list[Operation] | None:
     """
-    Returns the sum of an op from zero, and the addition of what its output held before,
-    so that devices with terms of the sum do not each add it.
+    Decomposes an op that adds a sum to its output operand: into the same op from zero,
+    and an addition of the output operand. Otherwise every device with terms of the sum
+    would add that operand. Returns None for any other op.
     """
     loops = loops_of(op)
     if not loops.adds_to_outputs or len(op.results) > 1:
@@ -97,7 +98,7 @@ def added_later(op: Operation) -> list[Operation] | None:
 
 
 def _functions() -> type[InterpreterFunctions]:
-    """Returns a class with the values of all ops of `linalg` on arrays."""
+    """Returns a class that evaluates all ops of `linalg` on arrays."""
 
     def run(
         self: InterpreterFunctions,

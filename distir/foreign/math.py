@@ -1,4 +1,6 @@
-"""`math` on tensors and numbers: sharding rules, and meaning on arrays."""
+"""
+Support for `math` on tensors and scalars: sharding rules, and evaluation on arrays.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def _multiplied_and_added(x: Array, y: Array, z: Array) -> Array:
 
 
 def _rounded(x: Array) -> Array:
-    """Rounds halves away from zero."""
+    """Rounds to the nearest integer, and halves away from zero."""
     return np.trunc(x) + np.trunc(2 * (x - np.trunc(x)))
 
 

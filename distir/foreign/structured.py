@@ -1,10 +1,12 @@
 """
-Structured ops of `linalg`: loops over tensors, given by an indexing map for each operand
-and a body that computes one element. Their sharding rules and values follow from these.
+Structured ops of `linalg` as loops over tensors. An indexing map for each operand and a
+body that computes one element define an op; its sharding rule and its evaluation follow
+from them.
 
-A loop that indexes results is a parallel factor. A loop that does not is a reduction, if
-the body adds to the old element of the output (or takes the maximum or minimum of it). A
-loop in an expression such as `d0 + d1` (the windows of a convolution) stays whole.
+A loop that indexes results is a parallel factor. A loop that does not is a reduction,
+if the body combines a new element with the old one of the output by a sum, a maximum or
+a minimum. A loop in an expression such as `d0 + d1` (the windows of a convolution)
+cannot be split.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ MONOIDS = {
     "arith.minnumf": "min",
     "arith.minsi": "min",
 }
-"""The reductions of the ops that join an element with the old one."""
+"""The reduction of each op that combines a new element with the old one."""
 
 _ADDS = ("arith.addf", "arith.subf", "arith.addi", "arith.subi")
 _MULTIPLIES = ("arith.mulf", "arith.muli")
@@ -62,9 +64,9 @@ _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 def is_zero(value: SSAValue) -> bool:
     """
-    Whether all elements of a tensor are known to be zero, or may be taken for zero: those
-    of `tensor.empty` have no value yet. Ops that only change the layout are looked
-    through.
+    Whether all elements of a tensor are known to be zero. Elements of `tensor.empty`
+    count as zero, because they are undefined. Ops that only change the layout are
+    skipped.
     """
     while isinstance(value, OpResult) and keeps_value(value.owner):
         value = value.owner.operands[0]
@@ -87,10 +89,11 @@ class Loops:
     """
     An op as loops over tensors.
 
-    - `op`: the op, whose operands are its inputs and then its outputs;
-    - `maps`: for each operand, the indices of the element that an iteration takes;
+    - `op`: the op, whose operands are its inputs followed by its outputs;
+    - `maps`: for each operand, the indices of the element that an iteration reads or
+      writes;
     - `reductions`: the loops that do not index the outputs;
-    - `body`: the ops of one iteration, with an argument for each operand. The last one
+    - `body`: the ops of one iteration, with an argument for each operand. Its last op
       returns the new elements of the outputs.
     """
 
@@ -106,13 +109,14 @@ class Loops:
 
     @cached_property
     def inputs(self) -> int:
-        """The number of operands before the outputs."""
+        """The number of inputs: the operands before the outputs."""
         return len(self.op.operands) - len(self.op.results)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """
-        The number of iterations of each loop, from the operands that it indexes alone.
+        The number of iterations of each loop, from the dimensions that it alone
+        indexes.
         """
         found = [1] * self.count
         for value, indices in zip(self.op.operands, self.maps, strict=True):
@@ -126,7 +130,10 @@ class Loops:
 
     @cached_property
     def whole(self) -> frozenset[int]:
-        """Loops that cannot be split, as an element's place depends on their position."""
+        """
+        The loops that cannot be split, because an index expression or the body depends
+        on their position.
+        """
         found = {
             used
             for indices in self.maps
@@ -144,8 +151,9 @@ class Loops:
     @cached_property
     def joined(self) -> tuple[tuple[str, SSAValue] | None, ...]:
         """
-        For each output, the reduction that joins the old element with a new one, and the
-        new one. None if the body does something else with the old element.
+        For each output, the reduction that combines the old element with a new one, and
+        the new element. None if the body uses the old element differently or not at
+        all.
         """
         returned = self.body.last_op
         assert returned is not None
@@ -167,32 +175,35 @@ class Loops:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the body reads old elements of outputs."""
+        """Whether the body reads old elements of the outputs."""
         return any(arg.uses for arg in self.body.args[self.inputs :])
 
     @cached_property
     def starts_at_zero(self) -> bool:
-        """Whether all outputs are zero before the loops."""
+        """Whether all outputs are known to be zero before the loops."""
         return all(map(is_zero, self.op.operands[self.inputs :]))
 
     @cached_property
     def monoid(self) -> str | None:
-        """The reduction of all outputs, or None if there is none, or several."""
+        """
+        The common reduction of all outputs; None if an output has none, or if they
+        differ.
+        """
         kinds = {None if j is None else j[0] for j in self.joined}
         return kinds.pop() if len(kinds) == 1 else None
 
     @cached_property
     def adds_to_outputs(self) -> bool:
         """
-        Whether the outputs hold numbers that a sum is added to. Devices with terms of
-        the sum would each add them.
+        Whether a sum is added to outputs that may not be zero. If the sum were split,
+        every device would add them.
         """
         return self.monoid == "sum" and not self.starts_at_zero
 
     def rule(self) -> Rule:
         """
-        Returns the sharding rule. A sum that is added to numbers can be split by the
-        op's decomposition alone, which adds them once.
+        Returns the sharding rule. A sum that is added to outputs that may not be zero
+        can be split only by the op's decomposition, which adds them once.
         """
         factors = tuple(
             Factor(n, self._kind(i), self.monoid or "sum")
@@ -220,7 +231,9 @@ class Loops:
         )
 
     def _kind(self, loop: int) -> Any:
-        """Returns the kind of a loop's factor."""
+        """
+        Returns the kind of the factor of a loop: parallel, reduction or replicate.
+        """
         if loop in self.whole:
             return "replicate"
         if loop not in self.reductions:
@@ -231,8 +244,8 @@ class Loops:
 
     def _flops(self) -> int:
         """
-        Returns the number of operations on floats if the loops reduce, else 0: other
-        ops are bound by memory.
+        Returns the number of float operations if the loops reduce. Other ops are bound
+        by memory, and the result is 0.
         """
         if not self.reductions:
             return 0
@@ -246,8 +259,8 @@ class Loops:
 
     def _linear_sets(self) -> list[tuple[int, ...]]:
         """
-        Returns the sets of inputs in which the results are linear: each one by itself,
-        and all together.
+        Returns the sets of inputs in which the results are linear. Candidates are each
+        input by itself, and all inputs together.
         """
         inputs = [i for i in range(self.inputs) if self.maps[i].results]
         sets = [(i,) for i in inputs] + ([tuple(inputs)] if len(inputs) > 1 else [])
@@ -257,8 +270,8 @@ class Loops:
 
     def _is_linear(self, inputs: Sequence[int]) -> bool:
         """
-        Whether all new elements are linear in the elements of `inputs`: a sum of them,
-        each times something that does not depend on them.
+        Whether all new elements are linear in the elements of `inputs`: sums of these
+        elements, each times a value that does not depend on them.
         """
         chosen = {self.body.args[i] for i in inputs}
         # True: linear; False: does not depend on them; None: depends otherwise.
@@ -276,9 +289,10 @@ class Loops:
 
     def run(self, interpreter: Interpreter, args: Sequence[Any]) -> tuple[Array, ...]:
         """
-        Returns the values of the outputs for operands `args`, arrays of the shapes that
-        the loops index. Parallel loops run as operations on arrays; so do reductions
-        that the body joins, and others run one after the other.
+        Returns the outputs for the operands `args`, arrays of the shapes that the loops
+        index. Parallel loops are evaluated as array operations, and so are reductions
+        unless the iterations are too many. Reductions that the body does not express as
+        sum, maximum or minimum run one iteration at a time.
         """
         sizes = self._sizes_of(args)
         joins = [join for join in self.joined if join is not None]
@@ -318,7 +332,7 @@ class Loops:
         return tuple(outputs)
 
     def _sizes_of(self, args: Sequence[Any]) -> tuple[int, ...]:
-        """Returns the number of iterations of each loop for operands `args`."""
+        """Returns the number of iterations of each loop for the operands `args`."""
         found = [1] * self.count
         for value, indices in zip(args, self.maps, strict=True):
             for size, index in zip(np.shape(value), indices.results, strict=True):
@@ -329,7 +343,10 @@ class Loops:
     def _values(
         self, interpreter: Interpreter, given: Sequence[Array], grid: Sequence[Array]
     ) -> Mapping[SSAValue, Any]:
-        """Returns the values in the body, for all iterations of `grid` at once."""
+        """
+        Returns the values of the body's ops, for all iterations of `grid` at once.
+        `given` are the elements of the operands.
+        """
         values: dict[SSAValue, Any] = dict(zip(self.body.args, given, strict=True))
         for op in self.body.ops:
             if op.name == "linalg.index":
@@ -345,8 +362,8 @@ class Loops:
 
 def _degree(name: str, given: Sequence[bool | None]) -> bool | None:
     """
-    Whether the result of an op is linear (True), independent (False) or neither (None),
-    given the same of its operands.
+    Returns whether the result of an op is linear (True), independent (False) or neither
+    (None), given the same for its operands.
     """
     if not any(g is not False for g in given):
         return False
@@ -363,8 +380,8 @@ def _degree(name: str, given: Sequence[bool | None]) -> bool | None:
 
 def _grid(sizes: Sequence[int], fixed: Mapping[int, int]) -> list[Array]:
     """
-    Returns the positions of each loop as arrays that broadcast to all iterations. Loops
-    in `fixed` have one position.
+    Returns the positions of each loop as arrays that broadcast to all iterations. A
+    loop in `fixed` has only the position given there.
     """
     count = len(sizes)
     found: list[Array] = []
@@ -388,7 +405,10 @@ _BINARY = {
 
 
 def _evaluated(expr: AffineExpr, grid: Sequence[Array]) -> Array:
-    """Returns the values of an index for all iterations of `grid`."""
+    """
+    Returns the values of an index expression for all iterations of `grid`. Raises
+    DistIRError for an expression with symbols.
+    """
     if isinstance(expr, AffineDimExpr):
         return grid[expr.position]
     if isinstance(expr, AffineConstantExpr):

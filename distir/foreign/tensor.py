@@ -1,4 +1,7 @@
-"""`tensor`: sharding rules of ops that make tensors or change their shapes."""
+"""
+Support for `tensor`: sharding rules and evaluation of ops that make tensors or change
+shapes.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,25 @@ from distir.sharding.rule import Dim, Factor, Linear, Rule, sharding_rule
 
 @sharding_rule("tensor.empty", "tensor.splat")
 def made_anywhere(op: Operation) -> Rule:
-    """Returns the rule of ops that make a tensor of equal elements."""
+    """
+    Returns the sharding rule of ops that make a tensor of equal elements, in any
+    layout.
+    """
     return elementwise_rule(op)
 
 
 @sharding_rule("tensor.cast")
 def cast_rule(op: Operation) -> Rule:
-    """Returns the rule of a cast, through which partial sums pass."""
+    """Returns the sharding rule of a cast. Partial sums pass through it."""
     return elementwise_rule(op, "first")
 
 
 @sharding_rule("tensor.expand_shape", "tensor.collapse_shape")
 def reassociation_rule(op: Operation) -> Rule:
     """
-    Returns the rule of ops that join groups of dimensions into one, or take them apart:
-    the dimensions of the longer shape are the factors.
+    Returns the sharding rule of ops that collapse groups of dimensions into one, or
+    expand a dimension into a group. The dimensions of the longer shape are the factors.
+    Dynamic shapes are replicated.
     """
     source, result = op.operands[0].type, op.results[0].type
     assert isinstance(source, TensorType) and isinstance(result, TensorType)
@@ -65,13 +72,13 @@ def reassociation_rule(op: Operation) -> Rule:
 @register_reference_implementations
 @register_impls
 class TensorFunctions(InterpreterFunctions):
-    """The values of ops of `tensor` on arrays."""
+    """The evaluation of `tensor` ops on arrays."""
 
     @impl(tensor.EmptyOp)
     def empty(
         self, interpreter: Interpreter, op: tensor.EmptyOp, args: PythonValues
     ) -> PythonValues:
-        """Returns zeros, as elements that nobody wrote have no values."""
+        """Returns zeros, in place of undefined elements."""
         type_ = op.results[0].type
         assert isinstance(type_, TensorType)
         return (np.zeros(type_.get_shape(), dtype_of(type_)),)

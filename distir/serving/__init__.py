@@ -1,8 +1,8 @@
 """
-Simulates a service that generates tokens: requests arrive, replicas of a model batch
-them continuously, and metrics tell how long requests waited.
+Simulates a service that generates tokens. Requests arrive, replicas of a model batch
+them continuously, and metrics measure the waiting times of requests.
 
-The room knows no IR. A `StepTimes` says how long a step of a replica takes, and plans
-come from `distir.planning.serving`. Everything is deterministic: the same requests,
-replicas and step times give the same result.
+This package does not use the IR. A `StepTimes` gives the time of a replica's step, and
+plans come from `distir.planning.serving`. The simulation is deterministic: equal
+requests, replicas and step times give equal results.
 """

@@ -1,4 +1,4 @@
-"""What a simulated service gave its users: latencies and throughput."""
+"""The metrics of a simulated service: latencies and throughput."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from math import ceil
 from typing import Any, NamedTuple, Protocol
 
 PERCENTILES = (50, 90, 99)
-"""The percentiles that are reported."""
+"""The reported percentiles."""
 
 
 class Served(NamedTuple):
-    """A request that was served: its seconds, and the number of generated tokens."""
+    """
+    A request after it was served: the seconds of its arrival, of its first token and of
+    its end, and the number of generated tokens.
+    """
 
     arrival_s: float
     first_s: float
@@ -27,13 +30,16 @@ class Served(NamedTuple):
 
     @property
     def tpot_s(self) -> float:
-        """The time per token behind the first, in seconds; 0 if there is none."""
+        """
+        The mean time per token after the first, in seconds; 0 if there is only one
+        token.
+        """
         behind = self.generated - 1
         return (self.end_s - self.first_s) / behind if behind else 0.0
 
 
 class _Counts(Protocol):
-    """The counts of the replicas that served requests."""
+    """The counters of the replicas that served requests."""
 
     @property
     def preemptions(self) -> int: ...
@@ -50,8 +56,9 @@ class ServiceMetrics:
     """
     The metrics of a simulated service.
 
-    `preemptions`, `steps` and `largest_batch` count what its replicas did;
-    `cache_share` is the largest share of a replica's cache that was in use.
+    `preemptions` and `steps` are totals over its replicas. `largest_batch` is the most
+    sequences that got a token in one step. `cache_share` is the largest used share of a
+    replica's cache.
     """
 
     served: Sequence[Served]
@@ -62,7 +69,9 @@ class ServiceMetrics:
 
     @staticmethod
     def of(served: Sequence[Served], counts: _Counts) -> ServiceMetrics:
-        """Returns the metrics of served requests."""
+        """
+        Returns the metrics of the requests `served`, with the counters of the replicas.
+        """
         return ServiceMetrics(
             served,
             counts.preemptions,
@@ -73,8 +82,9 @@ class ServiceMetrics:
 
     def steady(self) -> ServiceMetrics:
         """
-        Returns the metrics of the requests in the middle: without the first fifth, which
-        find an empty service, and the last tenth, which leave one.
+        Returns the metrics of the requests in the steady state. The first fifth of the
+        requests is left out, because they find the service empty, and so is the last
+        tenth, because the service empties after them.
         """
         count = len(self.served)
         return replace(self, served=self.served[count // 5 : count - count // 10])
@@ -109,7 +119,10 @@ class ServiceMetrics:
         return percentile_of(self._ttfts, percentile)
 
     def tpot_s(self, percentile: float) -> float:
-        """Returns a percentile of the time per token behind the first, in seconds."""
+        """
+        Returns a percentile of the mean time per token after the first, in seconds.
+        Requests with one token do not count.
+        """
         return percentile_of(self._tpots, percentile)
 
     def to_json(self) -> dict[str, Any]:
@@ -128,8 +141,8 @@ class ServiceMetrics:
 
 def percentile_of(ordered: Sequence[float], percentile: float) -> float:
     """
-    Returns the smallest of the values in `ordered`, which are in ascending order, that
-    at least `percentile` % of them do not exceed.
+    Returns the smallest value of `ordered` (in ascending order) such that at least
+    `percentile` % of the values do not exceed it.
     """
     place = max(ceil(percentile / 100 * len(ordered)), 1) - 1
     return ordered[place]

@@ -1,4 +1,4 @@
-"""One replica of a model: it batches requests continuously, step by step."""
+"""A replica of a model, which batches requests continuously, step by step."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ class ReplicaLimits:
     """
     The limits of a replica.
 
-    - `cache_tokens`: the tokens whose keys and values fit into the cache of a replica;
-    - `max_sequences`: the most sequences in progress at the same time;
+    - `cache_tokens`: the most tokens whose keys and values fit into the replica's
+      cache;
+    - `max_sequences`: the most sequences in progress at a time;
     - `batched_tokens`: the most tokens in a step; longer prompts are read in chunks;
-    - `lanes`: the steps in progress at the same time, one for each stage of a pipeline;
-    - `admission`: `preempt` admits a request as soon as its prompt fits, and preempts
-      the last admitted request where the cache is full later, to compute it again;
-      `reserve` admits a request when all of its tokens will fit.
+    - `lanes`: the number of steps in progress at a time, one for each pipeline stage;
+    - `admission`: `preempt` admits a request as soon as its prompt fits. If the cache
+      is full later, the last admitted request is preempted and computed again.
+      `reserve` admits a request only when all of its tokens will fit.
     """
 
     cache_tokens: int
@@ -36,9 +37,14 @@ class ReplicaLimits:
 @dataclass
 class Progress:
     """
-    The state of a request in a replica: the index of the `request`, what is to be read
-    before it goes on (`to_read` of `length` tokens), what is still to be generated, and
-    the seconds of its first token and of its end.
+    The state of a request in a replica.
+
+    - `index`, `request`: the request and its index;
+    - `length`: the number of its tokens whose place in the cache is accounted for;
+    - `to_read`: the number of these tokens that must be read before it can generate;
+    - `left`: the number of tokens to generate, as of the start of its decoding;
+    - `first_s`, `end_s`: the seconds of its first token and of its end, or -1 before
+      them.
     """
 
     index: int
@@ -49,19 +55,23 @@ class Progress:
     first_s: float = -1.0
     end_s: float = -1.0
     done_round: int = -1
-    """The round of its lane in which it gets its last token, while it decodes."""
+    """
+    The round of its lane in which it gets its last token, while it decodes; else -1.
+    """
 
 
 @dataclass
 class Lane:
     """
-    The sequences that go through the steps of a replica together. Without a pipeline
-    there is one lane.
+    The sequences that go through the steps of a replica together. There is one lane for
+    each stage of a pipeline.
 
-    `decoding` holds the sequences that get a token in each round, in order of
-    admission, and `context` the tokens in their caches. `ends` has the sequences by the
-    round in which they are finished. `reading` are admitted sequences whose prompts are
-    not read yet. `chunks` are those of the step in progress.
+    - `decoding`: the sequences that get a token in each round, in order of admission;
+    - `context`: the number of tokens in their caches;
+    - `ends`: the sequences by the round in which they finish;
+    - `reading`: admitted sequences whose prompts have not been read completely;
+    - `chunks`: the parts of prompts in the step in progress, with their numbers of
+      tokens.
     """
 
     decoding: dict[int, Progress] = field(default_factory=dict[int, Progress])
@@ -73,9 +83,9 @@ class Lane:
     context: int = 0
     round: int = 0
     counted: int = 0
-    """The sequences that get a token from each of the steps in progress."""
+    """The number of sequences that get a token from each of the steps in progress."""
     rounds: int = 1
-    """The steps in progress: more than one if nothing can happen between them."""
+    """The number of steps in progress; above 1 if nothing can happen between them."""
     is_busy: bool = False
 
     @property
@@ -86,9 +96,9 @@ class Lane:
 
 class Replica:
     """
-    A replica that serves requests. The caller owns the clock: `push` adds a request,
-    `begin` begins a step of a lane, and `finish` ends it and returns the requests that
-    are done.
+    A replica that serves requests. The caller keeps the clock: `push` adds a request,
+    `begin` begins a step of a lane, and `finish` ends the step and returns the finished
+    requests.
     """
 
     def __init__(self, times: StepTimes, limits: ReplicaLimits):
@@ -108,7 +118,9 @@ class Replica:
         self.largest_batch = 0
 
     def push(self, index: int, request: TokenRequest) -> None:
-        """Adds a request that has arrived."""
+        """
+        Adds the request with index `index`, which has arrived, to the waiting requests.
+        """
         self.outstanding += 1
         to_read = request.prompt - request.cached
         self.waiting.append(
@@ -117,10 +129,11 @@ class Replica:
 
     def begin(self, lane: Lane, now: float, until: float) -> float | None:
         """
-        Begins a step of `lane` at second `now`, or when the first stage is free.
-        Returns the second at which the step ends, or None if there is nothing to do. If
-        only tokens are generated, further steps follow at once: until a sequence is
-        finished, the cache is full, or second `until`, when the next request arrives.
+        Begins a step of `lane` at second `now`, or when the first stage is free if that
+        is later. Returns the second at which the step ends, or None if there is nothing
+        to do. Steps that only generate tokens are joined with the following ones, until
+        a sequence finishes, the cache is full, or second `until`, at which the next
+        request arrives.
         """
         is_short = self._make_room(lane)
         lane.chunks = []
@@ -165,7 +178,10 @@ class Replica:
         return end
 
     def finish(self, lane: Lane, now: float) -> list[Progress]:
-        """Ends the steps of `lane` at second `now`. Returns the finished requests."""
+        """
+        Ends the steps in progress of `lane` at second `now`, and returns the finished
+        requests.
+        """
         lane.is_busy = False
         done = list[Progress]()
         if lane.counted:
@@ -204,8 +220,8 @@ class Replica:
 
     def _rounds(self, lane: Lane, most: int, room: float) -> tuple[int, float]:
         """
-        Returns the number of steps that follow each other at once, `most` at most, and
-        their seconds: as many as begin within `room` seconds.
+        Returns the number of consecutive steps that begin within `room` seconds, at
+        most `most`, and the seconds that they take together.
         """
         decoding, context = len(lane.decoding), lane.context
 
@@ -225,11 +241,17 @@ class Replica:
         return high, seconds(high)
 
     def _generated(self, lane: Lane, progress: Progress) -> int:
-        """Returns the tokens that a sequence got since it began to decode here."""
+        """
+        Returns the number of tokens that a sequence has got since it began to decode
+        here.
+        """
         return progress.left - (progress.done_round - lane.round)
 
     def _decode(self, lane: Lane, progress: Progress) -> None:
-        """Lets a sequence, whose prompt is in the cache, get tokens from now on."""
+        """
+        Adds a sequence whose prompt is in the cache to the decoding ones: it gets a
+        token in each following round.
+        """
         progress.done_round = lane.round + progress.left
         lane.decoding[progress.index] = progress
         lane.ends.setdefault(progress.done_round, []).append(progress)
@@ -237,8 +259,8 @@ class Replica:
 
     def _read(self, lane: Lane, progress: Progress, room: int) -> int:
         """
-        Puts the next chunk of a prompt into the step, `room` tokens at most. Returns
-        its number of tokens.
+        Adds the next chunk of a prompt, at most `room` tokens, to the step. Returns its
+        number of tokens.
         """
         count = min(progress.to_read, room)
         lane.chunks.append((progress, count))
@@ -261,8 +283,9 @@ class Replica:
 
     def _make_room(self, lane: Lane) -> bool:
         """
-        Preempts the last admitted sequences of a lane until every sequence, those of
-        other lanes included, has room for one more token. Returns whether it had to.
+        Preempts the last admitted sequences of `lane` until the cache has room for one
+        more token of every sequence in all lanes. Returns whether a sequence was
+        preempted.
         """
         is_short = False
         while lane.sequences:
@@ -274,7 +297,10 @@ class Replica:
         return is_short
 
     def _preempt(self, lane: Lane) -> None:
-        """Takes the last admitted sequence out of a lane; it is to be read again."""
+        """
+        Preempts the last admitted sequence of `lane`. It goes to the front of the
+        waiting requests, and all of its tokens must be read again.
+        """
         if lane.reading:
             progress = lane.reading.pop()
         else:

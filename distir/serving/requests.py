@@ -1,4 +1,4 @@
-"""The requests to a service: at random times, all at once, or from a trace."""
+"""The requests to a service: at random times, all at once, or from a trace file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from distir.errors import DistIRError
 @dataclass(frozen=True)
 class TokenRequest:
     """
-    One request: its arrival in seconds, the tokens of its prompt, and the number of
-    tokens to generate. `cached` tokens of the prompt need no computation, because their
-    keys and values are known; they occupy the cache all the same.
+    A request: the second of its arrival, the number of tokens of its prompt, and the
+    number of tokens to generate. The keys and values of `cached` tokens of the prompt
+    are known and need no computation; they occupy the cache all the same.
     """
 
     arrival_s: float
@@ -27,16 +27,15 @@ class TokenRequest:
 
     @property
     def tokens(self) -> int:
-        """The tokens in the cache when the request is finished."""
+        """The number of tokens in the cache when the request is finished."""
         return self.prompt + self.generate
 
 
 @dataclass(frozen=True)
 class Workload:
     """
-    Requests at the rate 1/s, whose arrivals `at_rate` compresses or stretches. So the
-    same random numbers serve all rates, and more requests per second mean the same
-    pattern in less time.
+    Requests with a mean rate of 1/s. `at_rate` scales their arrivals to another rate,
+    so that all rates have the same random pattern.
     """
 
     requests: Sequence[TokenRequest]
@@ -53,13 +52,13 @@ class Workload:
 
     @property
     def longest(self) -> int:
-        """The most tokens that one request has in the cache."""
+        """The largest number of tokens that one request has in the cache."""
         return max(r.tokens for r in self.requests)
 
     def at_rate(self, rate: float) -> list[TokenRequest]:
         """
-        Returns the requests at `rate` requests/s; at an infinite rate, all of them
-        arrive at second 0.
+        Returns the requests at `rate` requests/s. At an infinite rate they all arrive
+        at second 0.
         """
         return [
             TokenRequest(
@@ -76,8 +75,9 @@ def poisson_workload(
     count: int, prompt: int, generate: int, *, prefix_hits: float = 0.0, seed: int = 0
 ) -> Workload:
     """
-    Returns `count` requests of equal sizes whose arrivals are a Poisson process of mean
-    rate 1/s. `prefix_hits` is the share of a prompt's tokens that a prefix cache holds.
+    Returns `count` requests of equal sizes whose arrivals are a Poisson process with a
+    mean rate of 1/s. `prompt` and `generate` are numbers of tokens. `prefix_hits` is
+    the share of a prompt's tokens that a prefix cache holds.
     """
     random = Random(seed)
     now, found = 0.0, list[TokenRequest]()
@@ -88,7 +88,9 @@ def poisson_workload(
 
 
 def _cached(prompt: int, prefix_hits: float) -> int:
-    """Returns how many tokens of a prompt are cached; one at least is computed."""
+    """
+    Returns the number of cached tokens of a prompt. At least one token is not cached.
+    """
     return min(round(prefix_hits * prompt), prompt - 1)
 
 
@@ -98,9 +100,10 @@ COLUMNS = ("arrival_s", "prompt", "generate")
 
 def read_trace(path: Path, prefix_hits: float = 0.0) -> tuple[Workload, float]:
     """
-    Reads a CSV file with the columns in `COLUMNS`: seconds, and numbers of tokens.
-    Returns its requests, scaled to the rate 1/s, and their rate in requests/s. Raises
-    DistIRError if the file cannot be read or a row is wrong.
+    Reads a CSV file with the columns `arrival_s` (seconds), `prompt` and `generate`
+    (numbers of tokens). Returns its requests, scaled to the rate 1/s, and their rate in
+    requests/s. Raises DistIRError if the file cannot be read, if a row is wrong, or if
+    all requests arrive at the same second.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:

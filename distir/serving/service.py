@@ -1,6 +1,7 @@
 """
-A service of several replicas: aggregated, where each reads prompts and generates, or
-disaggregated, where some read prompts and send the caches to others that generate.
+A service of several replicas. In an aggregated service each replica reads prompts and
+generates. In a disaggregated one some replicas read prompts and send the caches to
+others, which generate.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from distir.serving.step_times import StepTimes
 
 @dataclass(frozen=True)
 class Pool:
-    """`count` equal replicas: the times of their steps, and their limits."""
+    """
+    A number of equal replicas (`count`), with the times of their steps and their
+    limits.
+    """
 
     times: StepTimes
     limits: ReplicaLimits
@@ -29,8 +33,8 @@ class Pool:
 @dataclass(frozen=True)
 class CacheTransfer:
     """
-    What sending a cache from a replica to another one takes: `latency_s`, and
-    `token_s` for each token. A replica sends one cache after the other.
+    The time to send a cache from one replica to another: `latency_s` seconds, and
+    `token_s` seconds for each token. A replica sends one cache after the other.
     """
 
     latency_s: float
@@ -39,9 +43,9 @@ class CacheTransfer:
 
 def serve(requests: Sequence[TokenRequest], pool: Pool) -> ServiceMetrics:
     """
-    Simulates a service whose replicas read prompts and generate. A request goes to the
-    replica with the fewest requests in progress. `requests` are in order of their
-    arrivals. Raises DistIRError if a request does not fit into the cache.
+    Simulates an aggregated service, whose replicas read prompts and generate. A request
+    goes to the replica with the fewest requests in progress. `requests` must be in
+    order of arrival. Raises DistIRError if a request does not fit into the cache.
     """
     replicas, found = _run(requests, pool)
     served = [
@@ -53,9 +57,9 @@ def serve(requests: Sequence[TokenRequest], pool: Pool) -> ServiceMetrics:
 
 def serve_generation(requests: Sequence[TokenRequest], pool: Pool) -> ServiceMetrics:
     """
-    Simulates replicas that generate only: the caches of `requests` arrive at their
-    arrivals, with the first token. Raises DistIRError if a request does not fit into
-    the cache.
+    Simulates replicas that only generate. The cache of each request, with its first
+    token, is there at the request's arrival. Raises DistIRError if a request does not
+    fit into the cache.
     """
     rest = [
         TokenRequest(r.arrival_s, r.prompt + 1, r.generate - 1, r.prompt + 1)
@@ -79,9 +83,9 @@ def serve_disaggregated(
     transfer: CacheTransfer,
 ) -> ServiceMetrics:
     """
-    Simulates a service in which the replicas of `reading` read prompts, which gives
-    first tokens, and send the caches to those of `generating`. Raises DistIRError if a
-    request does not fit into the cache.
+    Simulates a disaggregated service. The replicas of `reading` read prompts, which
+    gives the first tokens, and send the caches to those of `generating`. Raises
+    DistIRError if a request does not fit into the cache.
     """
     prompts = [TokenRequest(r.arrival_s, r.prompt, 1, r.cached) for r in requests]
     readers, read = _run(prompts, reading)
@@ -115,24 +119,27 @@ def serve_disaggregated(
 
 @dataclass(frozen=True)
 class Replicas:
-    """The replicas after a simulation, and the replica of each request."""
+    """The replicas after a simulation, and the index of the replica of each request."""
 
     replicas: Sequence[Replica]
     index_of: Sequence[int]
 
     @staticmethod
     def both(first: Replicas, second: Replicas) -> Replicas:
-        """Returns the replicas of two pools together."""
+        """
+        Returns the replicas of two pools together. The requests are those of the first
+        pool.
+        """
         return Replicas([*first.replicas, *second.replicas], first.index_of)
 
     @property
     def preemptions(self) -> int:
-        """How often sequences were preempted."""
+        """The number of preemptions in all replicas."""
         return sum(replica.preemptions for replica in self.replicas)
 
     @property
     def steps(self) -> int:
-        """The steps of all replicas."""
+        """The number of steps of all replicas."""
         return sum(replica.steps for replica in self.replicas)
 
     @property
@@ -142,7 +149,7 @@ class Replicas:
 
     @property
     def cache_share(self) -> float:
-        """The largest share of a replica's cache that was in use."""
+        """The largest used share of a replica's cache."""
         return max(
             (r.most_used / r.limits.cache_tokens for r in self.replicas), default=0.0
         )
@@ -152,8 +159,9 @@ def _run(
     requests: Sequence[TokenRequest], pool: Pool
 ) -> tuple[Replicas, Sequence[Progress]]:
     """
-    Runs requests through a pool. Returns its replicas, and the state of each request at
-    its end, in the order of `requests`.
+    Simulates requests on a pool. Returns its replicas, and the final state of each
+    request, in the order of `requests`. Raises DistIRError if a request does not fit
+    into the cache or never ends.
     """
     _check_sizes(requests, pool.limits)
     replicas = [Replica(pool.times, pool.limits) for _ in range(pool.count)]
@@ -207,7 +215,7 @@ def _run(
 
 
 def _check_sizes(requests: Sequence[TokenRequest], limits: ReplicaLimits) -> None:
-    """Raises DistIRError if a request alone does not fit into the cache."""
+    """Raises DistIRError if a single request does not fit into the cache."""
     longest = max((request.tokens for request in requests), default=0)
     if longest > limits.cache_tokens:
         raise DistIRError(

@@ -1,4 +1,4 @@
-"""How long a step of a replica takes, by what is in the step."""
+"""The time of a replica's step, as a function of the content of the step."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 
 class StepTime(NamedTuple):
     """
-    The seconds of a step: until its tokens are known, and until the next step may
-    begin. Both are equal without a pipeline. In a pipeline the second is the time of
-    its slowest stage.
+    The time of a step in seconds: `latency_s` until its tokens are known, and `busy_s`
+    until the next step may begin. Without a pipeline both are equal. In a pipeline
+    `busy_s` is the time of the slowest stage.
     """
 
     latency_s: float
@@ -21,22 +21,22 @@ class StepTime(NamedTuple):
 
 
 class StepTimes(Protocol):
-    """The times of a replica's steps."""
+    """Interface for the times of a replica's steps."""
 
     def step(self, decoding: int, context: int, new: int, pairs: int) -> StepTime:
         """
-        Returns the time of a step in which `decoding` sequences get a token each, with
-        `context` tokens in their caches all together, and `new` tokens of prompts are
-        read. `pairs` counts the pairs of a prompt's token and a token that it attends
-        to.
+        Returns the time of a step in which `decoding` sequences get one token each, and
+        `new` tokens of prompts are read. `context` is the total number of tokens in the
+        caches of the decoding sequences. `pairs` is the number of pairs of a prompt's
+        token and a token that it attends to.
         """
         ...
 
     def rounds(self, decoding: int, context: int, count: int) -> float:
         """
-        Returns the seconds of `count` steps in which `decoding` sequences get a token
-        each, and nothing else happens. `context` are the tokens in their caches in the
-        first step.
+        Returns the seconds of `count` consecutive steps in which only `decoding`
+        sequences get one token each. `context` is the total number of tokens in their
+        caches in the first step.
         """
         ...
 
@@ -44,7 +44,7 @@ class StepTimes(Protocol):
 def causal_pairs(start: int, count: int) -> int:
     """
     Returns the number of pairs of a token and a token that it attends to, itself
-    included, for `count` tokens behind `start` others of the same sequence.
+    included, for `count` tokens after the first `start` tokens of a sequence.
     """
     return count * start + count * (count + 1) // 2
 
@@ -52,8 +52,9 @@ def causal_pairs(start: int, count: int) -> int:
 @dataclass(frozen=True)
 class PiecewiseLinear:
     """
-    A function of one number that is linear between given points. Beyond the last point
-    it goes on with the slope before it, and below the first it is constant.
+    A piecewise linear function of one number, given by the points `xs` (ascending) and
+    `ys`. Above the last point it continues with the last slope; below the first it is
+    constant. A single point gives a line through zero above that point.
     """
 
     xs: Sequence[float]
@@ -72,7 +73,7 @@ class PiecewiseLinear:
         return ys[place - 1] + share * (ys[place] - ys[place - 1])
 
     def sum(self, x: float, count: int) -> float:
-        """Returns the sum of the values at x, x + 1, ..., `count` of them."""
+        """Returns the sum of the `count` values at x, x + 1, and so on."""
         last = x + count - 1
         inside = [knot for knot in self.xs[:-1] if x < knot < last]
         if not inside:
@@ -83,18 +84,18 @@ class PiecewiseLinear:
 
 class StepTable:
     """
-    Step times from a few points, linear between them.
+    Step times that are interpolated linearly between measured or simulated points.
 
-    - `batches`, `contexts`: the points of decoding steps; contexts are tokens in the
-      cache of one sequence, and the first is as good as none;
+    - `batches`, `contexts`: the points of decoding steps; a context is the number of
+      tokens in the cache of one sequence, and the first one is small enough to be
+      neglected;
     - `decode`: the time of a step by batch and by context;
-    - `prefill`: the points of steps that read prompts: numbers of tokens, each with the
-      time of all but attention;
-    - `pair_s`: the seconds of attention for a pair of tokens of a prompt (latency, and
-      slowest stage).
+    - `prefill`: the points of steps that read prompts: each has a number of tokens and
+      the time of everything but attention;
+    - `pair_s`: the seconds of attention for a pair of tokens of a prompt.
 
-    A step that does both takes as long as one that reads as many tokens, and attention
-    over the caches besides: products of matrices do not care whose tokens they get.
+    A step that both decodes and reads prompts takes the time of reading the same total
+    number of tokens, plus the time of attention over the caches.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class StepTable:
         self._read: dict[int, StepTime] = {}
 
     def step(self, decoding: int, context: int, new: int, pairs: int) -> StepTime:
-        """Returns the time of a step, see `StepTimes`."""
+        """Returns the time of a step, as defined by `StepTimes.step`."""
         latency = busy = 0.0
         if decoding:
             row = self._rows.get(decoding) or self._row(decoding)
@@ -130,7 +131,7 @@ class StepTable:
         return StepTime(latency, busy)
 
     def rounds(self, decoding: int, context: int, count: int) -> float:
-        """Returns the seconds of `count` steps, see `StepTimes`."""
+        """Returns the seconds of `count` steps, as defined by `StepTimes.rounds`."""
         row = (self._rows.get(decoding) or self._row(decoding))[0]
         each = context / decoding
         # Contexts grow by one with each step.
@@ -138,8 +139,8 @@ class StepTable:
 
     def _row(self, decoding: int) -> tuple[PiecewiseLinear, PiecewiseLinear]:
         """
-        Returns latency and slowest stage of `decoding` sequences, by the context of
-        each.
+        Returns the latency and the time of the slowest stage for `decoding` sequences,
+        as functions of the context of each sequence.
         """
         sides = list[PiecewiseLinear]()
         for side in range(2):
@@ -154,7 +155,10 @@ class StepTable:
         return row
 
     def _reading(self, tokens: int) -> StepTime:
-        """Returns the time of all but attention for `tokens` tokens of prompts."""
+        """
+        Returns the time of everything but attention for a step that reads `tokens`
+        tokens.
+        """
         counts = [count for count, _ in self.prefill_times]
         found = StepTime(
             *(

@@ -1,8 +1,8 @@
 """
-Steps of inference for decoders of any size: what simulations of a service run.
+Inference steps of decoders of any size, for simulations of a service.
 
-The program of a step has the costs of one: its products of matrices, its attention over
-a cache of keys and values, its communication. It leaves out what engines do within
+The program of a step has the costs of a real one: matrix products, attention over a
+cache of keys and values, and communication. It leaves out work that engines fuse into
 other kernels, such as rotating queries and keys by their positions.
 """
 
@@ -35,16 +35,19 @@ class DecoderSizes:
     """
     The sizes of a decoder.
 
-    - `layers`: how many there are; `expert_layers` of them have a mixture of experts
+    - `layers`: the number of layers; `expert_layers` of them have a mixture of experts
       instead of an MLP;
-    - `heads`, `kv_heads`, `head_width`: the heads of queries, those of keys and values,
-      and the width of each;
-    - `ffn`: the width inside an MLP, which is `gated` or not;
-    - `experts`, `choices`, `expert_ffn`: how many experts a mixture has, to how many of
-      them a token goes, and the width inside each;
-    - `shared_ffn`: the width of the expert that takes every token, or 0;
+    - `d_model`, `vocab`: the width of the hidden states, and the size of the
+      vocabulary;
+    - `heads`, `kv_heads`, `head_width`: the number of query heads, the number of
+      key-value heads, and the width of a head;
+    - `ffn`, `gated`: the inner width of an MLP, and whether MLPs and experts are gated;
+    - `experts`, `choices`, `expert_ffn`: the number of experts of a mixture, the number
+      of experts that a token goes to, and the inner width of an expert;
+    - `shared_ffn`: the inner width of the expert that takes every token, or 0 without
+      one;
     - `dtype`: the element type of parameters and caches;
-    - `tied`: whether the embedding is the output matrix too;
+    - `tied`: whether the output matrix is the embedding;
     - `positions`: the number of learned positions, or None.
     """
 
@@ -67,7 +70,10 @@ class DecoderSizes:
 
     @property
     def parameters(self) -> int:
-        """The number of elements of the matrices of layers and of the embeddings."""
+        """
+        The number of elements of the matrices in the layers, of the embedding and of
+        the output matrix.
+        """
         attention = self.head_width * (2 * self.heads + 2 * self.kv_heads)
         matrices = 3 if self.gated else 2
         dense = (self.layers - self.expert_layers) * self.ffn
@@ -80,12 +86,17 @@ class DecoderSizes:
 
     @property
     def cached_elements(self) -> int:
-        """The number of elements of keys and values that a token adds to the cache."""
+        """
+        The number of elements of keys and values that one token adds to the cache.
+        """
         return 2 * self.layers * self.kv_heads * self.head_width
 
 
 CACHES = ("*.self_attn.key:1", "*.self_attn.value:1")
-"""The names of the caches with the dimension of their heads, as in a request."""
+"""
+The patterns of the caches' names, each with the dimension of the heads, as in requests
+for layouts.
+"""
 
 
 def build_serving_step(
@@ -97,16 +108,17 @@ def build_serving_step(
     layers: tuple[int, int] | None = None,
 ) -> ModuleOp:
     """
-    Returns the program of a step in which each of `batch` sequences has `new` tokens
-    behind `cached` tokens, from token ids [batch, new] to the logits of the last token,
-    [batch, 1, vocab]. `layers` are the numbers of layers with an MLP and with experts;
-    by default they are those of the model.
+    Returns the program of an inference step. Each of `batch` sequences has `new` new
+    tokens after `cached` tokens. The program maps token ids [batch, new] to the logits
+    of the last token, [batch, 1, vocab]. `layers` are the numbers of layers with an MLP
+    and with experts, by default those of `sizes`.
 
     Caches are inputs `model.layers.<i>.self_attn.key` and `.value`, [batch, kv heads,
-    cached, width of a head]. Attention reads them, or if there are none, the keys and
-    values of the new tokens. Those of the new tokens are results. Raises DistIRError if
-    a size is not valid, or if several new tokens have a cache: their attention is
-    causal among them and has no op.
+    cached, width of a head]. Attention reads only the caches, or without caches the
+    keys and values of the new tokens. The keys and values of the new tokens are
+    results. Raises DistIRError if a size is not valid, or if there are both a cache and
+    several new tokens: no op has their attention, which would be causal among the new
+    tokens.
     """
     check_sizes(layers=sizes.layers, vocab=sizes.vocab, batch=batch, new=new)
     if cached and new > 1:
@@ -161,8 +173,9 @@ def _layer(
     sizes: DecoderSizes, is_mixed: bool, batch: int, new: int, cached: int
 ) -> Layer:
     """
-    Returns a layer that maps (hidden, keys and values if there is a cache,
-    parameters...) to (hidden, new keys, new values).
+    Returns a layer as a function. It maps the hidden states, the keys and values of the
+    cache (if there is one), and the parameters to the hidden states, new keys and new
+    values.
     """
     width = sizes.head_width
     b = ModuleBuilder(element_type(sizes.dtype), _ROOT)
@@ -192,7 +205,7 @@ def _layer(
 
 
 def _mlp(b: ModuleBuilder, name: str, h: SSAValue, ffn: int, gated: bool) -> SSAValue:
-    """Adds an MLP, with a gate or with GELU, and returns its result."""
+    """Adds an MLP of inner width `ffn`, gated or with GELU, and returns its result."""
     d_model = shape_of(h)[-1]
     up = b.linear(f"{name}.up_proj", h, ffn, bias=False)
     if gated:
@@ -206,7 +219,8 @@ def _mlp(b: ModuleBuilder, name: str, h: SSAValue, ffn: int, gated: bool) -> SSA
 
 def _mixture(b: ModuleBuilder, sizes: DecoderSizes, h: SSAValue) -> SSAValue:
     """
-    Adds a mixture of experts, in which no token is dropped, and returns its result.
+    Adds a mixture of experts without a capacity, so that no token is dropped, and
+    returns its result.
     """
     batch, new, d_model = shape_of(h)
     tokens, choices = batch * new, sizes.choices

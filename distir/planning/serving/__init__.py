@@ -1,5 +1,5 @@
 """
-Plans for services that generate tokens: which degrees of parallelism, how many
-replicas, aggregated or disaggregated. Step times are simulated from programs, the
-service itself in `distir.serving`.
+Plans services that generate tokens: the degrees of parallelism, the number of replicas,
+and aggregated or disaggregated placement. Step times are simulated from programs;
+`distir.serving` simulates the service itself.
 """

@@ -1,4 +1,6 @@
-"""Reads the sizes of a decoder from its program, by its ops and the shapes of values."""
+"""
+Derives the sizes of a decoder from its program, by its ops and the shapes of values.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 @dataclass(frozen=True)
 class ServedModel:
     """
-    The model of a program: its sizes, and the most tokens of a sequence, which its
-    cache or its learned positions allow, with the reason; None if nothing limits them.
+    The model of a program: its sizes, and the most tokens of a sequence
+    (`most_tokens`), which its cache or its table of positions limits; None without a
+    limit. `limit` names the limiting part in messages.
     """
 
     sizes: DecoderSizes
@@ -30,7 +33,7 @@ class ServedModel:
     limit: str
 
     def check(self, tokens: int) -> None:
-        """Raises DistIRError if sequences of so many tokens are too long."""
+        """Raises DistIRError if sequences of `tokens` tokens exceed the limit."""
         if self.most_tokens is not None and tokens > self.most_tokens:
             raise DistIRError(
                 f"a request takes {tokens} tokens, prompt and generated ones together, but "
@@ -41,7 +44,10 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """A product with a parameter [inputs, outputs], and its index among a layer's ops."""
+    """
+    A matrix product with a parameter [inputs, outputs]; `at` is the index of its op in
+    the function.
+    """
 
     inputs: int
     outputs: int
@@ -50,7 +56,11 @@ class _Matrix:
 
 @dataclass
 class _Facts:
-    """What the ops of a function say."""
+    """
+    The facts about one layer: its attention op with the op's index (`place`), its
+    products with matrices, the shapes of the parameters of experts, and the number of
+    experts per token (`choices`).
+    """
 
     attention: Operation
     place: int
@@ -61,9 +71,9 @@ class _Facts:
 
 def served_model(module: ModuleOp, name: str) -> ServedModel:
     """
-    Reads the model of a sequential program: a forward pass, or prefill and decode of
-    inference. `name` names the program in messages. Raises DistIRError if it is no
-    decoder of layers with attention.
+    Derives the model from a sequential program: a forward pass, or an inference program
+    with prefill and decode. `name` names the program in messages. Raises DistIRError if
+    the program is no decoder with attention layers, or has an unsupported element type.
     """
     known = functions(module)
     entry = _entry(known, name)
@@ -139,8 +149,8 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
 
 def _entry(known: Mapping[str, FuncOp], name: str) -> FuncOp:
     """
-    Returns the function that a program begins with: `@decode` of inference, else
-    `@main`.
+    Returns the function that starts the program: `@decode` of an inference program,
+    else `@main`. Raises DistIRError if there is neither.
     """
     for entry in ("decode", "main"):
         if entry in known:
@@ -150,8 +160,8 @@ def _entry(known: Mapping[str, FuncOp], name: str) -> FuncOp:
 
 def _layers(function: FuncOp, known: Mapping[str, FuncOp]) -> Iterator[_Facts]:
     """
-    Yields the facts of each layer with attention, in the order in which layers run,
-    calls of functions included.
+    Yields the facts of each attention layer in order of execution, including layers in
+    called functions.
     """
     ops = list(function.body.block.ops)
     own = [i for i, op in enumerate(ops) if op.name == "onnx.Attention"]
@@ -187,8 +197,8 @@ def _facts(ops: Sequence[Operation], first: int, at: int, last: int) -> _Facts:
 
 def _weight(value: SSAValue) -> tuple[BlockArgument | None, bool]:
     """
-    Returns the parameter that `value` is, perhaps transposed, and whether it is; None
-    if `value` is something else.
+    Returns the parameter behind `value`, or None if there is none, and whether it is
+    transposed. Transposes and identities are skipped.
     """
     is_turned = False
     while isinstance(value.owner, Operation) and value.owner.name in (
@@ -208,8 +218,8 @@ def _weight(value: SSAValue) -> tuple[BlockArgument | None, bool]:
 
 def _heads(op: Operation) -> tuple[int, int, int]:
     """
-    Returns the heads of queries, those of keys and values, and the width of a head of
-    values.
+    Returns the number of query heads, the number of key-value heads, and the width of a
+    value head.
     """
     q, k, v = (shape_of(value) for value in op.operands[:3])
     if len(q) == 4:
@@ -224,8 +234,9 @@ def _heads(op: Operation) -> tuple[int, int, int]:
 
 def _inside(facts: _Facts, d_model: int) -> tuple[int, bool]:
     """
-    Returns the width inside the MLP behind a layer's attention, and whether it is
-    gated; 0 if there is none. The first product behind attention belongs to it.
+    Returns the inner width of the MLP after a layer's attention, and whether it is
+    gated; the width is 0 without an MLP. The first product after attention is its
+    output projection.
     """
     behind = [m for m in facts.matrices if m.at > facts.place][1:]
     experts = facts.experts[0][0] if facts.experts else 0
@@ -239,7 +250,10 @@ def _inside(facts: _Facts, d_model: int) -> tuple[int, bool]:
 
 
 def _expert_width(shapes: Sequence[tuple[int, ...]], d_model: int) -> tuple[int, bool]:
-    """Returns the width inside an expert, and whether experts are gated."""
+    """
+    Returns the inner width of an expert, and whether experts are gated. `shapes` are
+    the shapes of the experts' parameters.
+    """
     others = [max(a, b) if d_model in (a, b) else b for _, a, b in shapes]
     inside = [b if a == d_model else a for _, a, b in shapes]
     least = min(inside)
@@ -247,7 +261,10 @@ def _expert_width(shapes: Sequence[tuple[int, ...]], d_model: int) -> tuple[int,
 
 
 def _tables(entry: FuncOp) -> list[BlockArgument]:
-    """Returns the matrices in which the program looks up its input of token ids."""
+    """
+    Returns the parameters in which the program looks up token ids that it takes as
+    input.
+    """
     found = list[BlockArgument]()
     for op in entry.body.block.ops:
         if op.name != "onnx.Gather":
@@ -261,8 +278,8 @@ def _tables(entry: FuncOp) -> list[BlockArgument]:
 
 def _is_position_table(value: SSAValue, table: SSAValue, d_model: int) -> bool:
     """
-    Whether an argument is a table of positions: a matrix as wide as the model that is
-    neither the embedding of tokens nor the operand of a product.
+    Whether an argument is a table of learned positions: a matrix of width `d_model`
+    that is not the token embedding `table`, and that is added, looked up or sliced.
     """
     shape = shape_of(value)
     if value is table or len(shape) != 2 or shape[1] != d_model:
@@ -272,7 +289,7 @@ def _is_position_table(value: SSAValue, table: SSAValue, d_model: int) -> bool:
 
 
 def _has_head(entry: FuncOp, table: SSAValue, vocab: int) -> bool:
-    """Whether another matrix than the embedding computes the logits."""
+    """Whether a matrix other than the embedding `table` computes the logits."""
     for op in entry.body.block.ops:
         if op.name in ("onnx.MatMul", "onnx.Gemm"):
             weight, _ = _weight(op.operands[1])

@@ -1,4 +1,7 @@
-"""The options of plans for services, for the command and the function `serve_plan`."""
+"""
+The options for plans of services, of the command `serve-plan` and the function
+`serve_plan`.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ from distir.interpreters.simulator.options import SimulationOptions
 from distir.options import option, same_option
 
 PLACEMENTS = ("both", "aggregated", "disaggregated")
-"""Whether replicas read prompts and generate, or do one of the two."""
+"""
+The placements: each replica both reads prompts and generates (aggregated), each does
+only one of the two (disaggregated), or the better one is chosen (both).
+"""
 
 _OF_REPLICA = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions:
-    """Options of the requests to a service, of its limits and of its replicas."""
+    """Options for the requests to a service, its limits, and its replicas."""
 
     prompt: int | None = option(
         None,
@@ -122,7 +128,7 @@ class ServiceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceFiles:
-    """Options for the files that a plan of a service is written to."""
+    """Options for the files to which a service plan is written."""
 
     json: str | None = same_option(
         SimulationOptions,

@@ -1,4 +1,4 @@
-"""A search for the plan of a service, with what it was asked for."""
+"""The result of a search for a service plan, together with the inputs of the search."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from distir.planning.serving.plans import LatencyLimits
 from distir.planning.serving.search import ServiceResult
 
 FORMAT = "distir serving plan"
-"""The value of `format` in the files of plans for services."""
+"""The value of `format` in files of service plans."""
 
 
 @dataclass(frozen=True)
 class PlannedService:
     """
-    The plan of a service, and what it was asked for: the program's name, the sizes of
-    its model, the names of cluster and profiles, the number of devices, the mean
-    numbers of tokens of a request, and the limits.
+    A service plan with the inputs of its search: the name of the program, the sizes of
+    its model, the names of the cluster and of the profiles, the number of devices, the
+    mean numbers of prompt and generated tokens of a request, the most tokens of a
+    request (`longest`), the rate in requests/s, and the limits.
     """
 
     program: str
@@ -37,7 +38,7 @@ class PlannedService:
     result: ServiceResult
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all of it as JSON data."""
+        """Returns the plan and the inputs as JSON data."""
         found = self.result
         return {
             "format": FORMAT,

@@ -1,4 +1,4 @@
-"""Plans of a service, and what they achieve."""
+"""Plans of a service, and their performance."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from distir.serving.replica import ReplicaLimits
 @dataclass(frozen=True, order=True)
 class ReplicaShape:
     """
-    The degrees of parallelism of a replica: tensor, pipeline, and expert parallelism.
-    The `e` devices of an expert-parallel group divide the sequences among them.
+    The degrees of tensor (`t`), pipeline (`p`) and expert parallelism (`e`) of a
+    replica. The `e` devices of an expert-parallel group divide the sequences among
+    themselves.
     """
 
     t: int
@@ -35,8 +36,9 @@ class ReplicaShape:
 @dataclass(frozen=True)
 class ReplicaPool:
     """
-    `count` replicas of one shape, with their limits. Parameters and caches take the
-    share `static_share` of a device's memory, and steps `step_share`.
+    A pool of `count` replicas of one shape, with their limits. `static_share` is the
+    share of a device's memory for parameters and caches, and `step_share` the share
+    that steps need.
     """
 
     shape: ReplicaShape
@@ -73,8 +75,8 @@ class ReplicaPool:
 @dataclass(frozen=True)
 class ServicePlan:
     """
-    A plan of a service. `generating` are the replicas that generate, and that read
-    prompts as well unless `reading` are others that do.
+    A plan of a service. The replicas `generating` generate tokens. They also read
+    prompts if `reading` is None; otherwise the replicas `reading` do.
     """
 
     generating: ReplicaPool
@@ -82,7 +84,7 @@ class ServicePlan:
 
     @property
     def is_disaggregated(self) -> bool:
-        """Whether other replicas read the prompts."""
+        """Whether separate replicas read the prompts."""
         return self.reading is not None
 
     @property
@@ -113,8 +115,9 @@ class ServicePlan:
 @dataclass(frozen=True)
 class LoadPoint:
     """
-    A plan under a load of `rate` requests/s (infinite for all at once): its metrics at
-    the percentile of the limits, and whether these are kept.
+    A plan under a load of `rate` requests/s; an infinite rate means that all requests
+    arrive at once. `ttft_s` and `tpot_s` are taken at the percentile of the limits, and
+    `is_within` says whether both are within the limits.
     """
 
     plan: ServicePlan
@@ -143,7 +146,10 @@ class LoadPoint:
 
 @dataclass(frozen=True)
 class LatencyLimits:
-    """The limits of latencies, in seconds, that a percentage of requests must keep."""
+    """
+    Limits of latencies in seconds: the time to the first token, and the time per token
+    after it. `percentile` % of the requests must keep them.
+    """
 
     ttft_s: float
     tpot_s: float
@@ -152,13 +158,13 @@ class LatencyLimits:
     def point(
         self, plan: ServicePlan, rate: float, tokens_per_s: float, found: ServiceMetrics
     ) -> LoadPoint:
-        """Returns the point of a simulated load."""
+        """Returns the load point of a simulated load, with the metrics `found`."""
         ttft, tpot = found.ttft_s(self.percentile), found.tpot_s(self.percentile)
         within = ttft <= self.ttft_s and tpot <= self.tpot_s
         return LoadPoint(plan, rate, tokens_per_s, ttft, tpot, within, found)
 
     def to_json(self) -> dict[str, float | int | None]:
-        """Returns the limits as JSON data; None stands for no limit."""
+        """Returns the limits as JSON data; None means that there is no limit."""
         data: dict[str, float | int | None] = {}
         for name, value in asdict(self).items():
             data[name] = None if value == inf else value
@@ -168,8 +174,8 @@ class LatencyLimits:
 def latency_front(points: Sequence[LoadPoint], ttft_s: float) -> list[LoadPoint]:
     """
     Returns the Pareto front of the time per token and the tokens per second and device,
-    the shortest time first, among the points whose time to the first token is at most
-    `ttft_s`.
+    in ascending order of the time. Points with a time to the first token above
+    `ttft_s`, or with an infinite rate, are left out.
     """
     front = list[LoadPoint]()
     kept = [p for p in points if p.ttft_s <= ttft_s and p.rate < inf]

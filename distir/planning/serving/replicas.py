@@ -1,4 +1,4 @@
-"""Replicas that a search for the plan of a service judges, and what they achieve."""
+"""The replicas that a search for a service plan evaluates, and their performance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from distir.serving.step_times import StepTable
 
 
 class JudgedReplica(NamedTuple):
-    """A replica's shape with its step times and its limits."""
+    """
+    The shape of a replica, with its step times, its limits and its shares of memory.
+    """
 
     shape: ReplicaShape
     table: StepTable
@@ -20,7 +22,7 @@ class JudgedReplica(NamedTuple):
     step_share: float
 
     def pool(self, count: int = 1) -> ReplicaPool:
-        """Returns so many of these replicas."""
+        """Returns a pool of `count` such replicas."""
         return ReplicaPool(
             self.shape, count, self.limits, self.static_share, self.step_share
         )
@@ -28,7 +30,7 @@ class JudgedReplica(NamedTuple):
 
 @dataclass(frozen=True)
 class Refused:
-    """A shape that cannot serve the requests, and why."""
+    """A shape that cannot serve the requests, and the reason."""
 
     shape: ReplicaShape
     reason: str
@@ -37,8 +39,8 @@ class Refused:
 @dataclass
 class Highest:
     """
-    The highest load of one replica within the limits, or None if none is, and all loads
-    that were simulated.
+    The highest load of one replica within the limits, in requests/s, with its load
+    point (None if no load is within the limits), and all simulated load points.
     """
 
     replica: JudgedReplica

@@ -1,4 +1,6 @@
-"""Searches for the plan of a service that generates the most within limits."""
+"""
+Searches for the service plan that generates the most tokens per second within limits.
+"""
 
 from __future__ import annotations
 
@@ -44,30 +46,40 @@ _LOADS = (0.25, 0.5, 0.7, 0.85, 1.0)
 """The shares of a replica's throughput at which a service is simulated."""
 
 _HALVINGS = 3
-"""The loads between the last one within limits and the first one beyond them."""
+"""
+The number of bisections between the last load within the limits and the first one
+beyond them.
+"""
 
 _MOST_REQUESTS = 4000
 _SIDES = 4
-"""The best shapes of replicas that are tried as either side of a disaggregated plan."""
+"""The number of best shapes that are tried for either side of a disaggregated plan."""
 
 _VERIFIED = 3
-"""The best plans that are simulated with all of their replicas."""
+"""The number of best plans that are simulated with all of their replicas."""
 
 
 @dataclass(frozen=True)
 class ServiceResult:
     """
-    What a search for the plan of a service found.
+    The result of a search for a service plan.
 
     - `best`: the plan with the most tokens per second within the limits, at its highest
       load; None if no plan keeps the limits;
-    - `at_rate`: that plan at the rate that was asked for, or None without a rate;
-    - `needed`: the plan with the fewest devices for that rate, or None;
-    - `highest`: the highest load of every plan that was judged, the best first;
-    - `front`: the Pareto front of time per token and tokens per second and device;
-    - `refused`: the shapes of replicas that cannot serve the requests;
-    - `simulations`: how many steps were simulated; `error`: the largest relative error
-      of the step times that were interpolated between them, where it was checked.
+    - `at_rate`: the best plan at the requested rate; None without a rate or a best
+      plan;
+    - `needed`: the plan with the fewest devices that sustains the requested rate, or
+      None;
+    - `highest`: the highest loads of the evaluated plans, those of verified plans
+      first;
+    - `points`: all simulated load points;
+    - `front`: the Pareto front of the time per token and the tokens per second and
+      device;
+    - `refused`: the shapes of replicas that cannot serve the requests, with the
+      reasons;
+    - `simulations`: the number of simulated steps;
+    - `error`: the largest relative error of the interpolated step times, where it was
+      checked.
     """
 
     best: LoadPoint | None
@@ -83,10 +95,10 @@ class ServiceResult:
 
 class ServiceSearch:
     """
-    Searches plans of a service on `devices` devices of a cluster.
+    Searches for service plans on `devices` devices of a cluster.
 
-    `work` returns the requests, given how many there should be. `rate` is the rate that
-    is asked for, in requests/s, or None.
+    `work` returns the requests, given their number. `rate` is the requested rate in
+    requests/s, or None.
     """
 
     def __init__(
@@ -174,8 +186,9 @@ class ServiceSearch:
 
     def shapes(self) -> Iterator[ReplicaShape]:
         """
-        Yields the shapes of replicas to judge: powers of two that divide what they
-        split, on the devices that there are, whose parameters could fit.
+        Yields the shapes of replicas to evaluate. Degrees are powers of two that divide
+        the model evenly and fit the devices. Shapes whose parameters do not fit into
+        memory are refused.
         """
         sizes = self.programs.sizes
         node = min(link.span for link in self.simulator(1, 1).hardware.levels)
@@ -189,7 +202,10 @@ class ServiceSearch:
                         yield shape
 
     def _may_fit(self, shape: ReplicaShape) -> bool:
-        """Whether the matrices, split as far as possible, leave memory for caches."""
+        """
+        Whether the parameters, split as far as possible, leave memory for caches. If
+        not, the shape is refused with the reason.
+        """
         sizes = self.programs.sizes
         size = bytes_per_element(element_type(sizes.dtype))
         matrices = 3 if sizes.gated else 2
@@ -215,7 +231,7 @@ class ServiceSearch:
         return False
 
     def simulator(self, t: int, e: int) -> StepSimulator:
-        """Returns the simulator of steps on `t` x `e` devices."""
+        """Returns the simulator of steps on `t` x `e` devices. It is made once."""
         if (t, e) not in self._simulators:
             self._simulators[t, e] = StepSimulator(
                 self.programs,
@@ -231,8 +247,9 @@ class ServiceSearch:
 
     def _replica(self, shape: ReplicaShape, budget: int) -> JudgedReplica | None:
         """
-        Returns a replica of a shape whose steps have at most `budget` tokens on each of
-        `e` devices, or None if it cannot serve the requests.
+        Returns a replica of `shape` whose steps have at most `budget` tokens for each
+        of its `e` devices. If it cannot serve the requests, refuses the shape and
+        returns None.
         """
         steps = self.simulator(shape.t, shape.e)
         try:
@@ -267,7 +284,7 @@ class ServiceSearch:
         )
 
     def _nothing_fits(self) -> str:
-        """Returns the message for requests that no shape can serve."""
+        """Returns the error message for requests that no shape can serve."""
         best = max(self.refused, key=lambda r: r.shape.devices, default=None)
         why = f"; {best.shape}: {best.reason}" if best is not None else ""
         return (
@@ -277,8 +294,8 @@ class ServiceSearch:
 
     def _requests(self, pool: ReplicaPool, rate: float) -> list[TokenRequest]:
         """
-        Returns requests at a rate: several times as many as may be in progress, so that
-        the service settles.
+        Returns requests at `rate` for the replicas of `pool`. There are several times
+        more than may be in progress, so that the service reaches a steady state.
         """
         limits = pool.limits
         most = min(limits.max_sequences, limits.cache_tokens // self.longest)
@@ -286,7 +303,7 @@ class ServiceSearch:
         return self.work(count).at_rate(rate)
 
     def load(self, plan: ServicePlan, rate: float) -> LoadPoint:
-        """Simulates a plan at a rate."""
+        """Simulates a plan at `rate` requests/s and returns its load point."""
         requests = self._requests(plan.generating, rate)
         if plan.reading is None:
             found = serve(requests, self._pool(plan.generating))
@@ -303,7 +320,7 @@ class ServiceSearch:
         return Pool(self._table(pool.shape), pool.limits, pool.count)
 
     def _table(self, shape: ReplicaShape) -> StepTable:
-        """Returns the step times of a shape, simulated once."""
+        """Returns the step times of a shape. They are simulated once."""
         if shape not in self._tables:
             steps = self.simulator(shape.t, shape.e)
             self._tables[shape] = steps.table(shape.p)
@@ -324,8 +341,8 @@ class ServiceSearch:
 
     def _is_quick(self, replica: JudgedReplica) -> bool:
         """
-        Whether a request alone keeps the limits. If not, the shape is refused with the
-        reason.
+        Whether a request without others keeps the limits. If not, the shape is refused
+        with the reason.
         """
         e, prompt = replica.shape.e, self.longest_prompt
         token = replica.table.step(e, e * prompt, 0, 0).latency_s
@@ -342,8 +359,8 @@ class ServiceSearch:
 
     def _aggregated(self, replica: JudgedReplica, least: float = 0.0) -> Highest:
         """
-        Finds the highest load within the limits of one replica that does both; none if
-        it cannot be as much as `least` requests/s.
+        Finds the highest load within the limits of one aggregated replica. The search
+        ends without a load if its throughput is below `least` requests/s.
         """
         plan = ServicePlan(replica.pool())
         return self._highest(replica, lambda rate: self.load(plan, rate), least)
@@ -355,9 +372,9 @@ class ServiceSearch:
         least: float = 0.0,
     ) -> Highest:
         """
-        Finds the highest load within the limits. `load` simulates a rate; an infinite
-        one gives the throughput that no load can exceed. Below `least` requests/s
-        nothing is searched.
+        Finds the highest load of a replica within the limits. `load` simulates a rate;
+        at an infinite rate it gives the throughput, an upper bound of all loads. The
+        search ends without a load if the throughput is below `least` requests/s.
         """
         found = Highest(replica)
         top = load(inf).tokens_per_s / self.generated
@@ -387,14 +404,19 @@ class ServiceSearch:
         return found
 
     def _order(self, found: Highest) -> tuple[float, int]:
-        """The key that puts the most requests per second and device first."""
+        """
+        Returns a sort key that puts the most requests per second on all devices first.
+        """
         devices = found.replica.shape.devices
         return -found.rate * (self.devices // devices) / self.devices, devices
 
     def _aggregated_plans(
         self, found: Sequence[Highest]
     ) -> Iterator[tuple[float, ServicePlan]]:
-        """Yields plans of equal replicas on all devices, with their estimated rates."""
+        """
+        Yields plans of equal replicas on all devices, with their estimated rates in
+        requests/s.
+        """
         for each in found:
             if each.rate:
                 shape = each.replica.shape
@@ -405,8 +427,8 @@ class ServiceSearch:
         self, found: Sequence[Highest]
     ) -> Iterator[tuple[float, ServicePlan]]:
         """
-        Yields plans whose replicas read prompts or generate, with their estimated
-        rates: the lower of the rates of both sides.
+        Yields disaggregated plans with their estimated rates in requests/s. The rate of
+        a plan is the lower rate of its two pools.
         """
         seen = {each.replica.shape: each.replica for each in reversed(found)}
         best = sorted(found, key=self._order)
@@ -467,8 +489,8 @@ class ServiceSearch:
 
     def transfer(self, source: ReplicaShape, target: ReplicaShape) -> CacheTransfer:
         """
-        Returns what sending caches takes: the devices of the smaller replica send, or
-        receive, their parts at the same time, over the network.
+        Returns the time to send caches from one replica to another over the network.
+        All devices of the smaller replica send or receive their parts at the same time.
         """
         sizes, hardware = self.programs.sizes, self.simulator(1, 1).hardware
         links = min(source.devices, target.devices)
@@ -486,9 +508,9 @@ class ServiceSearch:
 
     def _verified(self, plan: ServicePlan, rate: float) -> LoadPoint | None:
         """
-        Returns the highest load of a plan with all of its replicas, near an estimated
-        rate; None if the limits cannot be kept near it. Several replicas can do more
-        than one so many times: bursts are divided among them.
+        Returns the highest load of a plan, simulated with all of its replicas at rates
+        near the estimate `rate`; None if the limits are not kept at any of them. The
+        rate can exceed the estimate, because several replicas share bursts of requests.
         """
         best: LoadPoint | None = None
         for share in (1.0, 1.1, 1.2, 1.3):
@@ -505,7 +527,10 @@ class ServiceSearch:
     def _needed(
         self, found: Sequence[Highest], best: LoadPoint | None
     ) -> ServicePlan | None:
-        """Returns the plan with the fewest devices that sustains the rate."""
+        """
+        Returns the plan with the fewest devices that sustains the requested rate, or
+        None. The plan may need more devices than there are.
+        """
         assert self.rate is not None
         plans = [
             ServicePlan(each.replica.pool(ceil(self.rate / each.rate)))
@@ -537,9 +562,9 @@ class ServiceSearch:
 
     def _error(self, best: LoadPoint) -> float:
         """
-        Returns the largest relative error of step times of the best plan: one that
-        generates, and one that reads a prompt, between the simulated points, each beside
-        the simulation of the whole model.
+        Returns the largest relative error of the interpolated step times of the best
+        plan. Two steps between the simulated points are compared with a simulation of
+        the whole model: one that generates and one that reads prompts.
         """
         sizes, shape = self.programs.sizes, best.plan.generating.shape
         steps = self.simulator(shape.t, shape.e)

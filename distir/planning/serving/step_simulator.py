@@ -1,4 +1,4 @@
-"""Simulates steps of inference at a few points, for the step times of a service."""
+"""Simulates inference steps at a few points, which give the step times of a service."""
 
 from __future__ import annotations
 
@@ -29,30 +29,38 @@ from distir.planning.plans.programs import replace_cluster
 from distir.serving.step_times import StepTable, StepTime
 
 SHORT = 64
-"""The tokens in each cache of the decoding steps with short contexts."""
+"""The number of tokens in each cache of the decoding steps with short contexts."""
 
 BATCHES = (1, 4, 16, 64, 128, 256, 1024)
-"""The batches of decoding steps that are simulated."""
+"""The batches at which decoding steps are simulated."""
 
 PROMPTS = (16, 128, 512, 2048, 8192)
-"""The numbers of tokens of prompts that are simulated in a step."""
+"""The numbers of prompt tokens at which steps are simulated."""
 
 _FEW = 2
-"""With expert parallelism, every second of these: there are many degrees to judge."""
+"""
+With expert parallelism only every second of these points is simulated, because there
+are many degrees to evaluate.
+"""
 
 _PARTS = 4
-"""The shorter prompts beside one prompt of as many tokens, to tell its attention."""
+"""
+The number of shorter prompts that are compared with one prompt of the same total
+length. The difference is the time of attention.
+"""
 
 
 class Layers(NamedTuple):
-    """Numbers of layers: with an MLP, and with a mixture of experts."""
+    """
+    The number of layers with an MLP (`dense`) and with a mixture of experts (`mixed`).
+    """
 
     dense: int
     mixed: int
 
 
 class StepPrograms(Protocol):
-    """The programs of the steps of one model."""
+    """Interface for the programs of one model's steps."""
 
     @property
     def sizes(self) -> DecoderSizes:
@@ -61,33 +69,35 @@ class StepPrograms(Protocol):
 
     def program(self, batch: int, new: int, cached: int, layers: Layers) -> ModuleOp:
         """
-        Returns the sequential program of a step in which each of `batch` sequences has
-        `new` tokens behind `cached` tokens, of a model with `layers`.
+        Returns the sequential program of a step, for a model with `layers`. Each of
+        `batch` sequences has `new` new tokens after `cached` tokens.
         """
         ...
 
     @property
     def caches(self) -> Sequence[str]:
-        """The caches, each with the dimension of its heads: `NAME:DIM`."""
+        """The names of the caches, each with the dimension of the heads: `NAME:DIM`."""
         ...
 
 
 @dataclass(frozen=True)
 class BuiltSteps:
-    """The programs of a decoder of given sizes, from `build_serving_step`."""
+    """
+    The step programs of a decoder with sizes `sizes`, made by `build_serving_step`.
+    """
 
     sizes: DecoderSizes
     caches: Sequence[str] = CACHES
 
     def program(self, batch: int, new: int, cached: int, layers: Layers) -> ModuleOp:
-        """Returns the program of a step, see `StepPrograms`."""
+        """Returns the program of a step, as defined by `StepPrograms.program`."""
         return build_serving_step(self.sizes, batch, new, cached, layers=layers)
 
 
 class SimulatedStep(NamedTuple):
     """
-    A simulated step: its seconds, and for the fullest device the bytes of parameters,
-    of caches and of everything at the peak.
+    A simulated step: its seconds, the bytes of parameters and of caches on a device,
+    and the highest peak memory of a device in bytes.
     """
 
     seconds: float
@@ -99,8 +109,8 @@ class SimulatedStep(NamedTuple):
 @dataclass(frozen=True)
 class LayerCosts:
     """
-    What a step takes: `fixed` seconds outside of the layers, and seconds in each layer,
-    `dense` or `mixed`.
+    The time of a step in seconds: `fixed` outside of the layers, and the time of each
+    layer with an MLP (`dense`) or a mixture of experts (`mixed`).
     """
 
     fixed: float
@@ -108,19 +118,21 @@ class LayerCosts:
     mixed: float
 
     def layers(self, count: Layers) -> float:
-        """Returns the seconds of so many layers."""
+        """Returns the seconds of the layers `count`."""
         return count.dense * self.dense + count.mixed * self.mixed
 
 
 @dataclass
 class StepSimulator:
     """
-    Simulates steps of a model on replicas of `t` x `e` devices, and derives those of
-    pipelines: a stage takes the time of its layers, and stages send each other the
-    hidden states.
+    Simulates steps of a model on replicas of `t` x `e` devices, and derives the steps
+    of pipelines from them. A pipeline stage takes the time of its layers, and sends the
+    hidden states to the next stage.
 
-    Layers of one kind cost the same, so that programs with one or two layers of each
-    tell the times of the whole model. `longest` is the longest context.
+    Layers of one kind have equal costs, so that programs with one or two layers of each
+    kind give the times of the whole model. `longest` is the longest context in tokens,
+    `max_sequences` the most sequences and `batched_tokens` the most prompt tokens of a
+    step, each for one of the `e` devices.
     """
 
     programs: StepPrograms
@@ -138,7 +150,7 @@ class StepSimulator:
 
     @cached_property
     def _base(self) -> Layers:
-        """The fewest layers with each kind that the model has."""
+        """One layer of each kind that the model has."""
         sizes = self.programs.sizes
         dense = sizes.layers - sizes.expert_layers
         return Layers(min(dense, 1), min(sizes.expert_layers, 1))
@@ -152,7 +164,9 @@ class StepSimulator:
         self, batch: int, new: int, cached: int, layers: Layers, p: int = 1
     ) -> SimulatedStep:
         """
-        Distributes and simulates a step. Raises DistIRError if that is not possible.
+        Distributes and simulates a step; the arguments are those of
+        `StepPrograms.program` and the number of pipeline stages. Raises DistIRError if
+        the step cannot be distributed.
         """
         key = (batch, new, cached, layers)
         if p == 1 and key in self._known:
@@ -190,7 +204,10 @@ class StepSimulator:
         return found
 
     def _costs(self, batch: int, new: int, cached: int) -> LayerCosts:
-        """Returns the costs of a step, from programs with one and two layers."""
+        """
+        Returns the costs of a step, from programs with one and with two layers of each
+        kind.
+        """
         base = self._base
         first = self.simulated(batch, new, cached, base).seconds
         dense = mixed = 0.0
@@ -236,8 +253,8 @@ class StepSimulator:
 
     def _attention(self, batch: int, context: int) -> float:
         """
-        Returns the seconds, in all layers, by which contexts of `context` tokens take
-        longer than short ones.
+        Returns the additional seconds, over all layers, of contexts of `context` tokens
+        compared with short ones.
         """
         base = self._base
         short, own = (
@@ -248,9 +265,10 @@ class StepSimulator:
 
     def _pair_seconds(self, new: int) -> float:
         """
-        Returns the seconds of attention, in all layers, for a pair of tokens of a
-        prompt: one prompt of `new` tokens takes longer than several of as many tokens
-        in all. A replica's devices of an expert-parallel group share the pairs.
+        Returns the seconds of attention, over all layers, for one pair of tokens of a
+        prompt. They follow from the time of one prompt of `new` tokens and that of
+        several shorter prompts with the same total. The devices of an expert-parallel
+        group share the pairs.
         """
         if new < 2 * _PARTS:
             return 0.0
@@ -264,14 +282,14 @@ class StepSimulator:
         return seconds / pairs
 
     def _share(self, p: int) -> float:
-        """Returns the largest share of the layers that one of `p` stages has."""
+        """Returns the largest share of the layers in one of `p` stages."""
         layers = self.programs.sizes.layers
         return ceil(layers / p) / layers
 
     def _staged(self, cost: LayerCosts, tokens: int, p: int, others: float) -> StepTime:
         """
-        Returns the time of a step with `tokens` new tokens in `p` stages; `others` are
-        seconds in the layers besides those of `cost`.
+        Returns the time of a step with `tokens` new tokens in `p` stages. `others` are
+        seconds to add to the layers' time in `cost`; they may be negative.
         """
         layers = max(cost.layers(self._all) + others, 0.0)
         whole = layers + cost.fixed
@@ -282,8 +300,8 @@ class StepSimulator:
 
     def _sends(self, tokens: int, p: int) -> float:
         """
-        Returns the seconds to send the hidden states of `tokens` tokens from each of
-        `p` stages to the next one. All devices of a stage send their parts at once.
+        Returns the seconds to send the hidden states of `tokens` tokens through all `p`
+        stages. All devices of a stage send their parts at the same time.
         """
         sizes, group = self.programs.sizes, self.t * self.e
         size = tokens * sizes.d_model * bytes_per_element(element_type(sizes.dtype))
@@ -296,11 +314,11 @@ class StepSimulator:
 
     @cached_property
     def hardware(self) -> Hardware:
-        """The cluster with its profiles."""
+        """The hardware of the cluster, with its profiles."""
         return Hardware.of(self.cluster, load_profiles(self.profiles, self.cluster))
 
     def memory(self, p: int) -> ReplicaMemory:
-        """Returns the memory of a pipeline of `p` stages."""
+        """Returns the memory of a device in a replica with `p` pipeline stages."""
         base, sizes = self._base, self.programs.sizes
         prompt = self.batched_tokens
         first = self.simulated(self.e, prompt, 0, base)
@@ -326,9 +344,14 @@ class StepSimulator:
 @dataclass(frozen=True)
 class ReplicaMemory:
     """
-    The memory of a replica's device, in bytes: all of it, its part of the parameters,
-    the most that a step needs besides, and its part of a token in the cache. The
-    sequences are divided among `parts` devices.
+    The memory of a replica's device, in bytes.
+
+    - `device`: all of its memory;
+    - `parameters`: its part of the parameters;
+    - `activations`: the most memory that a step needs besides parameters and caches;
+    - `token`: its part of one token in the cache.
+
+    The sequences are divided among `parts` devices.
     """
 
     device: int
@@ -339,15 +362,15 @@ class ReplicaMemory:
 
     def cache_tokens(self, share: float) -> int:
         """
-        Returns the tokens that fit into the caches of a replica if these may take the
-        given share of the memory that parameters and steps leave.
+        Returns the number of tokens that fit into the caches of a replica. Caches take
+        the share `share` of the memory that parameters and steps leave.
         """
         left = share * (self.device - self.parameters - self.activations)
         return max(int(left / self.token), 0) * self.parts
 
     def static_share(self, tokens: int) -> float:
         """
-        Returns the share of a device's memory that parameters and the caches of
-        `tokens` tokens of a replica take.
+        Returns the share of a device's memory for the parameters and for caches that
+        hold `tokens` tokens of the replica.
         """
         return (self.parameters + self.token * tokens / self.parts) / self.device

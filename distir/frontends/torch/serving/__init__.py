@@ -1,7 +1,7 @@
 """
-Imports decoders of Hugging Face for inference: prefill and decode with a static cache.
+Imports Hugging Face decoders for inference: prefill and decode with a static cache.
 
-- `caches`: the cache of each layer as tensors that a step takes and returns;
-- `modules`: the modules of the two steps around a model;
-- `importer`: imports both as the entries of one program.
+- `caches`: the cache of each layer, as tensors that a step takes and returns;
+- `modules`: modules around a model, one for each of the two steps;
+- `importer`: imports both steps as the entries of one program.
 """

@@ -1,10 +1,10 @@
 """
-Static caches of decoders: what a layer keeps of the tokens that it has seen, as tensors
-that a step takes and returns.
+Static caches of decoders: the state that a layer keeps of past tokens, as tensors that
+a step takes and returns.
 
-A model of transformers calls its cache while it runs. `StepCache` stands in for it: it
-computes the new content of each tensor from the old one, without writing in place, so
-that an exported program has the tensors as arguments and results.
+A model of transformers calls its cache while it runs. `StepCache` replaces this cache.
+It computes the new content of each tensor from the old one, without writing in place,
+so that an exported program has the tensors as arguments and results.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from distir.frontends.torch.export.functions import train_node
 
 def written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
     """
-    Returns `cache` [batch, heads, slots, width] with `new` [batch, heads, tokens, width]
-    in it: for sequence b, from slot `places[b]` on, and past the last slot from the
-    first one on. It is exported as ONNX's TensorScatter.
+    Returns `cache` [batch, heads, slots, width] with `new` [batch, heads, tokens,
+    width] written into it. The tokens of sequence b go to the slots from `places[b]`
+    on, and continue at slot 0 after the last slot. It is exported as ONNX's
+    TensorScatter.
     """
     if torch.compiler.is_exporting():
         return train_node("cache_write", (cache, new, places), cache.shape, cache)
@@ -35,8 +36,8 @@ def written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
 
 class _LayerContent(ABC):
     """
-    What a layer of a cache needs to know of the step: `content` has the tensors of the
-    layer before it, by name, and `new` gets them as the step leaves them.
+    The cache of one layer in a step. `content` has the layer's tensors before the step,
+    by name, and `new` those after it.
     """
 
     content: Mapping[str, Tensor]
@@ -44,17 +45,20 @@ class _LayerContent(ABC):
 
     @abstractmethod
     def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Returns the shape and type of each tensor, after a step without content."""
+        """
+        Returns the shape and type of each tensor of the cache. It is called after a
+        step without content.
+        """
 
 
 class AttentionStep(CacheLayerMixin, _LayerContent):
     """
     The keys and values of an attention layer, each [batch, heads, slots, width].
 
-    Token n of a sequence is in slot n, or in slot n modulo `slots` if a window forgets
-    older tokens. `tokens` is the length of the prompts in prefill and None in decode.
-    `first` is the number of the first token of each sequence that the step computes:
-    minus the padding in prefill.
+    Token n of a sequence is in slot n. With a window, which forgets older tokens, it is
+    in slot n modulo `slots`. `tokens` is the length of the prompts in prefill, and None
+    in decode. `first` [batch] is the index of the first token that the step computes
+    for each sequence; in prefill it is the negative number of padding tokens.
     """
 
     def __init__(
@@ -71,14 +75,14 @@ class AttentionStep(CacheLayerMixin, _LayerContent):
         self._made: dict[str, Tensor] = {}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Does nothing: the tensors are given."""
+        """Does nothing, because the tensors are given."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """
-        Records the new content. Returns the keys and values that attention reads: in
-        prefill those of the prompt, in decode those of all slots.
+        Records the new content of the cache. Returns the keys and values for attention:
+        in prefill those of the prompt, in decode those of all slots.
         """
         own = {"key": key_states, "value": value_states}
         self._made = own
@@ -102,11 +106,14 @@ class AttentionStep(CacheLayerMixin, _LayerContent):
         }
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Returns the number of keys and the first one: masks are given to the model."""
+        """
+        Returns the number of keys, and 0 as the offset of the first key. The masks
+        themselves are given to the model.
+        """
         return (self.slots if self.tokens is None else query_length), 0
 
     def get_seq_length(self) -> int:
-        """Returns 0: positions are given to the model."""
+        """Returns 0, because positions are given to the model."""
         return 0
 
     def get_max_length(self) -> int:
@@ -116,8 +123,9 @@ class AttentionStep(CacheLayerMixin, _LayerContent):
 
 class StateStep(LinearAttentionLayer, _LayerContent):
     """
-    The states of a state-space layer: the last inputs of its convolution, `conv`
-    [batch, channels, kernel], and its recurrent state, `recurrent`.
+    The states of a state-space layer: `conv` [batch, channels, kernel], the last inputs
+    of its convolution, and `recurrent`, its recurrent state. `tokens` is None in
+    decode.
     """
 
     def __init__(self, tokens: int | None, content: Mapping[str, Tensor] | None):
@@ -138,7 +146,11 @@ class StateStep(LinearAttentionLayer, _LayerContent):
         conv_kernel_size: int | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Records the last inputs of the convolution, and returns all of them."""
+        """
+        Records the last inputs of the convolution. Returns the inputs for this step:
+        those kept from before, if any, and the new ones, padded with zeros to the
+        kernel's size.
+        """
         length = conv_kernel_size or conv_states.shape[-1]
         if self.has_previous_state[state_idx]:
             conv_states = torch.cat([self.new["conv"], conv_states], dim=-1)
@@ -165,9 +177,10 @@ _STATES = ("linear_attention",)
 
 class StepCache(Cache):
     """
-    The cache of a model in one step. `slots` and `first` are as in `AttentionStep`;
-    `content` has the tensors before the step by layer and name, or is None to find out
-    their shapes. Raises DistIRError for a kind of layer that it cannot keep.
+    The cache of a model in one step. `slots`, `first` and `tokens` are those of
+    `AttentionStep`. `content` has the tensors before the step by layer and name; None
+    serves to find their shapes. Raises DistIRError for a kind of layer without a static
+    cache.
     """
 
     def __init__(
@@ -204,9 +217,9 @@ class StepCache(Cache):
 
 def layer_windows(config: Any) -> list[int | None]:
     """
-    Returns, for each layer of a decoder, the number of tokens that its attention looks
-    back on (0: all of them), or None for a state-space layer. Raises DistIRError for a
-    kind of layer that has no static cache here.
+    Returns the attention window of each layer of a decoder, in tokens: 0 for attention
+    to all tokens, and None for a state-space layer. Raises DistIRError for a kind of
+    layer without a static cache.
     """
     from transformers.cache_utils import get_layer_types_and_kwargs
 

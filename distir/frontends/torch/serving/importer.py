@@ -1,4 +1,4 @@
-"""Imports a decoder of Hugging Face as a program with the entries prefill and decode."""
+"""Imports a Hugging Face decoder as a program with the entries prefill and decode."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ PREFILL, DECODE = "prefill", "decode"
 
 
 _FEEDS = {"input_ids": "tokens", "padding": "padding", "positions": "positions"}
-"""What generation gives to the inputs of the steps, by the name of the input."""
+"""
+The value that generation passes to each input of a step, by the name of the input.
+"""
 
 
 @dataclass(frozen=True)
 class ServingSizes:
     """
-    The sizes for which a program for inference is made: `batch` sequences, a cache of
-    `cache` tokens, and prompts of at most `prompt` tokens.
+    The sizes of an inference program: `batch` sequences, a cache of `cache` tokens for
+    each, and prompts of at most `prompt` tokens.
     """
 
     batch: int
@@ -57,10 +59,11 @@ def import_serving(
     allow: Sequence[str] = (),
 ) -> dict[str, ImportedModel]:
     """
-    Imports the steps of generation of a causal language model, `prefill` and `decode`,
-    and returns them by name. Both take the cache as arguments with the role `cache`, which results replace.
-    `check` and `allow` are as in `import_torch`. Raises DistIRError if the model keeps
-    something that has no static cache here, or cannot be imported.
+    Imports `prefill` and `decode`, the generation steps of a causal language model, and
+    returns them by name. Both take the cache as arguments with the role `cache`, and
+    return the new cache as results that replace these arguments. `check` and `allow`
+    are options of `import_torch`. Raises DistIRError if a layer has no static cache, or
+    if the model cannot be imported.
     """
     batch = sizes.batch
     prompts = torch.zeros(batch, sizes.prompt, dtype=torch.int64)
@@ -96,8 +99,8 @@ def empty_cache(
     prefill: Prefill, prompts: torch.Tensor, padding: torch.Tensor
 ) -> dict[str, dict[str, torch.Tensor]]:
     """
-    Returns an empty cache of the shapes that the model needs, which a run without
-    values finds out.
+    Returns a cache of zeros with the shapes that the model needs. The shapes are found
+    by running prefill without values.
     """
     with (
         without_values(prefill, (prompts, padding)) as own,
@@ -119,7 +122,10 @@ def empty_cache(
 
 
 def cache_names(content: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns the names of the tensors of a cache, in the order of its leaves."""
+    """
+    Returns the names of the tensors of a cache, such as `cache.0.key`, in the order of
+    its leaves.
+    """
     return [
         f"cache.{layer.removeprefix('layer')}.{name}"
         for layer, own in content.items()
@@ -128,7 +134,10 @@ def cache_names(content: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _mark_inputs(imported: ImportedModel, sizes: ServingSizes) -> None:
-    """Says of each input of a step what generation gives it, and how much it can be."""
+    """
+    Sets attributes on each input of a step: the value that generation passes to it, and
+    the size of the cache as its limit.
+    """
     function = entry_function(imported.module)
     attributes = argument_attributes(function)
     for own, role, name in zip(
@@ -144,8 +153,9 @@ def _mark_cache(
     imported: ImportedModel, content: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """
-    Gives the arguments and results that hold the cache their names and the role
-    `cache`. The exporter keeps the order of leaves: the cache comes last.
+    Sets names and the role `cache` on the arguments and results that hold the cache.
+    The exporter keeps the order of leaves, and the cache comes last. Raises DistIRError
+    if the model has other inputs than expected.
     """
     function = entry_function(imported.module)
     names = cache_names(content)

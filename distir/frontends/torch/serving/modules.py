@@ -1,11 +1,12 @@
 """
-Modules of the two steps of generation, around a decoder of Hugging Face.
+Modules around a Hugging Face decoder for the two steps of generation.
 
-Prefill takes prompts [batch, tokens], padded on the left, and the number of paddings of
-each. It fills the cache and returns the logits of the last token. Decode takes one token
-of each sequence and the number of tokens before it, and returns its logits. A sequence's
-tokens are numbered from 0 in both, so that the cache does not depend on the padding, and
-sequences of a batch may be of any lengths.
+Prefill takes prompts [batch, tokens], padded on the left, and the number of padding
+tokens of each. It fills the cache and returns the logits of the last token. Decode
+takes one token of each sequence and the number of tokens before it, and returns the
+logits of that token. In both steps the tokens of a sequence are numbered from 0. The
+cache therefore does not depend on the padding, and the sequences of a batch may differ
+in length.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Content = Mapping[str, Mapping[str, Tensor]]
 
 class _StepModule(nn.Module):
     """
-    A step of generation with the parameters of `model`, under their own names.
-    `slots` is the number of tokens that a cache without a window holds.
+    A step of generation that has the parameters of `model` under their own names.
+    `slots` is the number of tokens in the cache of a layer without a window.
     """
 
     def __init__(self, model: Any, slots: int):
@@ -56,9 +57,9 @@ class _StepModule(nn.Module):
         cache: StepCache,
     ) -> Tensor:
         """
-        Returns the logits of the last token, [batch, 1, vocabulary]. `positions` are
-        those of the tokens [batch, tokens]; `masks` are the masks of attention by the
-        kind of layer; `seen` is 1 for tokens and 0 for the padding.
+        Returns the logits of the last token, [batch, 1, vocabulary]. `positions`
+        [batch, tokens] are those of `tokens`. `masks` has the attention mask of each
+        kind of layer. `seen` [batch, tokens] is 1 for tokens and 0 for padding.
         """
         model = self.__dict__["source"]
         given: dict[str, Any] = {"input_ids": tokens, "attention_mask": seen}
@@ -72,10 +73,11 @@ class _StepModule(nn.Module):
 
     def masks(self, positions: Tensor, keys: Mapping[int, Tensor]) -> dict[str, Tensor]:
         """
-        Returns the masks of attention by the kind of layer, [batch, 1, tokens, keys]:
-        0 where a query sees a key and the lowest number elsewhere. `positions` are those
-        of the queries; `keys` those of the keys [batch, keys], by window. A token of the
-        padding, which has a negative position, sees itself alone.
+        Returns the attention mask of each kind of layer, [batch, 1, tokens, keys]: 0
+        where a query may attend to a key, and the lowest number of the type elsewhere.
+        `positions` [batch, tokens] are those of the queries. `keys` maps each window to
+        the positions of the keys [batch, keys]. Padding tokens have negative positions
+        and attend only to themselves.
         """
         dtype = next(p.dtype for p in self.parameters() if p.is_floating_point())
         found: dict[str, Tensor] = {}
@@ -91,7 +93,10 @@ class _StepModule(nn.Module):
         return found
 
     def windows(self) -> list[int]:
-        """The windows of the attention layers, each once; 0 stands for all tokens."""
+        """
+        Returns the distinct windows of the attention layers, in ascending order; 0
+        means attention to all tokens.
+        """
         return sorted({w for w in layer_windows(self.config) if w is not None})
 
 
@@ -99,14 +104,14 @@ _MASKS = {
     "create_causal_mask": "full_attention",
     "create_sliding_window_causal_mask": "sliding_attention",
 }
-"""The functions of transformers that make masks, with the kind of layer of each."""
+"""The functions of transformers that make masks, each with its kind of layer."""
 
 
 @contextlib.contextmanager
 def _masks_given(masks: Mapping[str, Tensor]) -> Generator[None]:
     """
-    A context manager inside which models of transformers get the masks `masks` wherever
-    they would make one from the state of their cache.
+    A context manager that gives models of transformers the masks `masks`, wherever they
+    would compute one from the state of their cache.
     """
     changed: list[tuple[Any, str, Any]] = []
     for name, module in list(sys.modules.items()):
@@ -129,11 +134,14 @@ def _mask(masks: Mapping[str, Tensor], kind: str, **_: Any) -> Tensor | None:
 class Prefill(_StepModule):
     """
     Fills the cache with prompts. `input_ids` is [batch, tokens], padded on the left;
-    `padding` [batch] is the number of paddings of each prompt.
+    `padding` [batch] is the number of padding tokens of each prompt.
     """
 
     def forward(self, input_ids: Tensor, padding: Tensor, cache: Content | None) -> Any:
-        """Returns the last token's logits, and the new content of the cache."""
+        """
+        Returns the logits of the last token and the new content of the cache. Without a
+        cache, only the shapes of the cache are recorded.
+        """
         length = input_ids.shape[1]
         positions = torch.arange(length)[None, :] - padding[:, None]
         keys = dict.fromkeys(self.windows(), positions)
@@ -153,11 +161,11 @@ class Prefill(_StepModule):
 class Decode(_StepModule):
     """
     Generates one token of each sequence. `input_ids` is [batch, 1]; `positions` [batch]
-    is the number of tokens that the cache holds of each sequence.
+    is the number of tokens of each sequence in the cache.
     """
 
     def forward(self, input_ids: Tensor, positions: Tensor, cache: Content) -> Any:
-        """Returns the token's logits, and the new content of the cache."""
+        """Returns the logits of the token and the new content of the cache."""
         keys: dict[int, Tensor] = {}
         for window in self.windows():
             size = min(self.slots, window or self.slots)
