@@ -1,6 +1,6 @@
 """
-NumPy kernels of convolutions and of pooling by maximum, over the windows of a padded
-array. A kernel gets the op and its inputs as in `distir.interpreters.kernels`.
+NumPy kernels of convolutions and of max pooling, over the windows of a padded array. A
+kernel takes an op and its inputs, as in `distir.interpreters.kernels`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _spacing(
     op: OnnxOp, rank: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """
-    Returns the strides, dilations and pads of an op for `rank` dimensions of space. A
+    Returns the strides, dilations and pads of an op with `rank` spatial dimensions. A
     missing attribute has ONNX's default.
     """
     return (
@@ -36,12 +36,11 @@ def _spacing(
 @dataclass(frozen=True)
 class Windows:
     """
-    The positions of the windows of a convolution or pooling in each dimension of space.
+    The positions of the windows of a convolution or pooling in each spatial dimension.
     `pads` holds the padding (begin, end) of each dimension. `beyond` is the part of the
-    end's padding that the op did not ask for. Ceil mode adds it, or a single window
-    needs it because the padded input is too short. ONNX rounds sizes toward 0, so one
-    window exists even if the padded input is shorter than the window by less than a
-    stride.
+    padding at the end that the op did not ask for. Ceil mode adds it; so does a padded
+    input that is too short for a window. ONNX rounds sizes toward 0, so one window
+    exists even if the padded input is shorter than the window by less than a stride.
     """
 
     kernel: tuple[int, ...]
@@ -59,9 +58,9 @@ class Windows:
         ceil: bool = False,
     ) -> Windows:
         """
-        Returns the windows of a convolution or pooling over an input whose dimensions
-        of space have the sizes `space`. With `ceil`, the last window may extend beyond
-        the padded input.
+        Returns the windows of a convolution or pooling over an input whose spatial
+        dimensions have the sizes `space`. With `ceil`, the last window may extend
+        beyond the padded input.
         """
         rank = len(space)
         strides, dilations, flat = _spacing(op, rank)
@@ -176,8 +175,8 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @dataclass(frozen=True)
 class TransposedWindows:
     """
-    The positions of the windows of a transposed convolution in its result. Per
-    dimension of space, all windows together cover `extents` elements. The result is the
+    The positions of the windows of a transposed convolution in its result. In each
+    spatial dimension, all windows together cover `extents` elements. The result is the
     part of them that begins at `starts` and has `sizes` elements.
     """
 
@@ -192,7 +191,7 @@ class TransposedWindows:
         op: OnnxOp, space: Sequence[int], kernel_shape: Sequence[int]
     ) -> TransposedWindows:
         """
-        Returns the windows of a ConvTranspose over an input whose dimensions of space
+        Returns the windows of a ConvTranspose over an input whose spatial dimensions
         have the sizes `space`.
         """
         rank = len(space)

@@ -16,8 +16,8 @@ class AwaitGradientsPass(DistIRPass):
     """
     Interrupts the program of one rank between its forward and its backward, if it takes
     gradients of its results as arguments (`differentiate{loss=outside}`). A
-    `torch.await_gradients` gives the caller the results of the forward and waits for the
-    gradients. This is the first step of `lower`, on the program of each rank.
+    `torch.await_gradients` returns the results of the forward to the caller and waits
+    for the gradients. This is the first step of `lower`, on the program of each rank.
     """
 
     name = "await-gradients"

@@ -1,4 +1,4 @@
-"""`choose-entry`: leaves one entry of a program that has several."""
+"""`choose-entry`: keeps one entry of a program that has several."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from distir.program.options import EntryOptions
 @dataclass(frozen=True)
 class ChooseEntryPass(DistIRPass):
     """
-    Leaves of a program with several entries (functions with `dist.entry`, such as
-    `@prefill` and `@decode`) the entry `entry` alone, as `@main`, with the functions
-    that it calls. Other passes work on programs with one entry; `distribute` takes both.
+    Keeps only the entry `entry` of a program with several entries, which are functions
+    with `dist.entry`, such as `@prefill` and `@decode`. The entry becomes `@main`; the
+    functions that it calls stay. Most passes work on programs with one entry;
+    `distribute` also takes programs with several.
     """
 
     name = "choose-entry"

@@ -1,10 +1,12 @@
 """
-Programs with several entries, such as the prefill and the decode of inference.
+Programs with several entries, such as the prefill and decode of inference.
 
-Each entry is a function whose attribute `dist.entry` says which one it is. Arguments of the same name are
-one value for all entries: parameters, and the cache that one entry leaves to the other.
-Passes and tools work on programs with one entry, so that a program with several is
-taken apart (`one_entry`), rewritten, and joined again (`joined`).
+Each entry is a function whose attribute `dist.entry` is its name. Arguments of the same
+name are one value for all entries: parameters, and the cache that one entry passes to
+the other.
+
+Passes and tools work on programs with one entry. A program with several is therefore
+split (`one_entry`), rewritten, and joined again (`joined`).
 """
 
 from __future__ import annotations
@@ -29,13 +31,14 @@ from distir.program.rewriting import replace_program
 from distir.program.view import Argument, arguments_of
 
 SHARED_ROLES = ("parameter", "constant", "cache")
-"""The roles of arguments that are one value for all entries of a program."""
+"""The roles of arguments that all entries of a program share."""
 
 
 def one_entry(module: ModuleOp, name: str) -> ModuleOp:
     """
-    Returns a copy of a program with several entries that has the entry `name` alone, as
-    `@main`. Raises DistIRError if there is no such entry.
+    Returns a copy of a program with several entries that has only the entry `name`, as
+    `@main`, and the functions that it calls. Raises DistIRError if there is no such
+    entry.
     """
     known = entry_points(module)
     if name not in known:
@@ -68,9 +71,9 @@ def one_entry(module: ModuleOp, name: str) -> ModuleOp:
 
 def chosen_entry(module: ModuleOp, name: str | None) -> ModuleOp:
     """
-    Returns the entry `name` of a program with several, as `one_entry` does, or the
-    program itself if `name` is None. Raises DistIRError if a program with several
-    entries needs a name, or there is no such entry.
+    Returns the entry `name` of a program with several entries (see `one_entry`), or the
+    program itself if `name` is None. Raises DistIRError if there is no such entry, or
+    if `name` is None and the program has several entries.
     """
     if name is not None:
         return one_entry(module, name)
@@ -81,13 +84,12 @@ def chosen_entry(module: ModuleOp, name: str | None) -> ModuleOp:
 
 def joined(programs: Mapping[str, ModuleOp]) -> ModuleOp:
     """
-    Returns a program with the entries `programs`, by name, each of which is a program
-    with one entry. The given modules are used up.
+    Joins programs with one entry into one program with several entries. `programs` maps
+    the names of the entries to the programs, whose modules are consumed.
 
-    Declarations that are no functions, such as meshes, are taken once. Raises
-    DistIRError if the programs declare different ones, or if arguments that they share
-    (`SHARED_ROLES`) have different types or attributes: one value cannot have two
-    layouts.
+    Equal declarations other than functions, such as meshes, occur once in the result.
+    Raises DistIRError if the programs declare the same name differently, or if shared
+    arguments (`SHARED_ROLES`) have different types or roles.
     """
     _check_shared(programs)
     attributes: dict[str, Attribute] = {}
@@ -126,8 +128,9 @@ def rewrite_entries(
     module: ModuleOp, rewrite: Callable[[ModuleOp], ModuleOp | None]
 ) -> None:
     """
-    Applies `rewrite` to each entry of a program with several, in place. `rewrite`
-    changes the program that it gets, or returns another.
+    Applies `rewrite` to each entry of a program with several entries, in place.
+    `rewrite` takes a program with one entry, and either changes it or returns another
+    one.
     """
     made: dict[str, ModuleOp] = {}
     for name in entry_points(module):
@@ -138,8 +141,8 @@ def rewrite_entries(
 
 def shared_arguments(program: ModuleOp) -> dict[str, Argument]:
     """
-    Returns the arguments of a program with one entry that other entries may share, by
-    name.
+    Returns the arguments of a program with one entry whose roles allow other entries to
+    share them, by name.
     """
     return {
         argument.name: argument
@@ -162,7 +165,7 @@ def _check_shared(programs: Mapping[str, ModuleOp]) -> None:
 
 
 def _symbol(*attributes: Mapping[str, Attribute]) -> str:
-    """Returns the symbol that a declaration defines, or an empty text."""
+    """Returns the symbol that a declaration defines, or "" if it defines none."""
     for own in attributes:
         symbol = own.get("sym_name")
         if isinstance(symbol, StringAttr):
@@ -171,7 +174,7 @@ def _symbol(*attributes: Mapping[str, Attribute]) -> str:
 
 
 def _rename(module: ModuleOp, names: Mapping[str, str]) -> None:
-    """Renames functions, and the calls of them."""
+    """Renames functions and the calls of them; `names` maps old names to new ones."""
     for op in module.walk():
         if isinstance(op, FuncOp) and op.sym_name.data in names:
             op.sym_name = StringAttr(names[op.sym_name.data])

@@ -1,4 +1,4 @@
-"""The option that chooses one entry of a program with several."""
+"""The option that chooses an entry of a program with several entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from distir.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class EntryOptions:
-    """The entry of a program that a command works on."""
+    """The option for the entry of a program that a command works on."""
 
     entry: str | None = option(
         None,

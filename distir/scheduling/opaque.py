@@ -1,6 +1,4 @@
-"""
-Marks modules of PyTorch as opaque, as a schedule asks, before they are imported.
-"""
+"""Marks modules of PyTorch as opaque before the import, as a schedule requests."""
 
 from __future__ import annotations
 
@@ -23,9 +21,9 @@ if TYPE_CHECKING:
 
 def mark_scheduled(module: torch.nn.Module, script: str) -> None:
     """
-    Marks the modules that the schedule `script`, in its IR form, makes opaque. A
-    handle of such modules comes from `schedule.match` alone. Raises DistIRError if none
-    matches, or if what the schedule declares does not suit a module.
+    Marks the modules that the schedule `script` (in IR form) declares opaque. Handles
+    of such modules must come from `schedule.match`. Raises DistIRError if no module
+    matches, or if a declaration does not fit its module.
     """
     for sequence in parse_script(script, "schedule"):
         _mark(module, sequence)
@@ -71,7 +69,7 @@ def _mark(module: torch.nn.Module, sequence: NamedSequenceOp) -> None:
 
 
 def _is_in(op: MatchOp, name: str, roots: list[str]) -> bool:
-    """Whether the module `name` is one that `op` matches in one of `roots`."""
+    """Whether `op` matches the module `name` inside one of the modules `roots`."""
     for root in roots:
         inside = name if not root else name.removeprefix(f"{root}.")
         if root and inside == name:

@@ -1,6 +1,6 @@
 """
-The recording that the objects of a script share: ops of the `schedule` dialect with the
-lines of the script that ask for them, and attributes of checked values.
+The recording that the objects of a schedule script share: ops of the `schedule` dialect
+with the script lines that request them, and attributes of checked values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distir.scheduling.knobs import Knob
 
 
 class Recording:
-    """The schedule as it has been recorded so far."""
+    """The schedule recorded so far."""
 
     def __init__(self, name: str):
         self._block = Block(arg_types=[AnyOpType()])
@@ -33,7 +33,7 @@ class Recording:
 
     def add(self, op: Operation) -> Operation:
         """
-        Adds an op and returns it. The op stores the line of the script that asks for
+        Adds an op and returns it. The op stores the line of the script that requests
         it.
         """
         op.attributes[BY] = StringAttr(caller())
@@ -47,8 +47,8 @@ class Recording:
 
 def caller() -> str:
     """
-    Returns the file name and line of the running script, as text: of the innermost call
-    from outside of this folder.
+    Returns the file name and line of the running script as text. The line is that of
+    the innermost call from outside this package.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     folder = Path(__file__).parent

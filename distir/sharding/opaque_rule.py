@@ -32,9 +32,9 @@ class OpaqueRule:
     """
     The sharding rule of an opaque module.
 
-    - `factors`: the rule for the axes over which the module does not communicate;
+    - `factors`: the rule for the mesh axes over which the module does not communicate;
     - `operands`, `results`: for each tensor, the axes over which the module
-      communicates and that split the tensor, with the dimension that each splits.
+      communicates and which split the tensor, each with the dimension that it splits.
     """
 
     factors: KernelRule
@@ -65,10 +65,10 @@ class OpaqueRule:
         is_gradient: bool = False,
     ) -> Rule:
         """
-        Returns the rule for tensors of the given shapes, with `flops` operations (a sum
-        of products of factors). In the rule of a gradient, a result that an axis of the
-        module does not split is a sum over the axis. Raises DistIRError if the shapes
-        do not fit.
+        Returns the rule for tensors of the shapes `operands` and `results`. `flops` is
+        the number of operations, as a sum of products of factors. In the rule of a
+        gradient, a result that an axis of the module does not split is a sum over the
+        axis. Raises DistIRError if the shapes do not fit.
         """
         found = self.factors.rule(operands, results, flops)
         by_itself = tuple(
@@ -88,10 +88,10 @@ class OpaqueRule:
 
     def gradient(self, given: Iterable[int], wanted: Iterable[int]) -> OpaqueRule:
         """
-        Returns the rule of the gradient: its operands are the gradients of the results
-        `given` and then the operands of the module; its results are the gradients of
-        the operands `wanted`. Over an axis that the module communicates over, the gradient
-        of an operand that the axis does not split is a sum over the axis.
+        Returns the rule of the gradient. Its operands are the gradients of the results
+        `given`, followed by the operands of the module; its results are the gradients
+        of the operands `wanted`. If an axis over which the module communicates does not
+        split an operand, the gradient of this operand is a sum over the axis.
         """
         given, wanted = tuple(given), tuple(wanted)
         factors = KernelRule(
@@ -150,10 +150,9 @@ _GROUP = re.compile(r"\(([^()]*)\)")
 
 def in_brackets(text: str) -> str:
     """
-    Returns the tensors of a rule in the notation with brackets. Without them, tensors
-    are separated by commas and dimensions by spaces, and several factors of one
-    dimension are in parentheses: `b s (h 64), s -> b s` is `[b, s, h 64], [s] -> [b,
-    s]`.
+    Returns a rule in the notation with brackets. In the notation without them, commas
+    separate tensors, spaces separate dimensions, and parentheses enclose the factors of
+    one dimension: `b s (h 64), s -> b s` becomes `[b, s, h 64], [s] -> [b, s]`.
     """
     if "[" in text:
         return text.strip()

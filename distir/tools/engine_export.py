@@ -1,4 +1,4 @@
-"""Writes the plan of a service as the flags of an engine, for `distir export`."""
+"""Exports a service plan as flags of an inference engine, for `distir export`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from distir.system.output_files import write_text
 
 def write_engine(arguments: Namespace) -> None:
     """
-    Writes the plan in `arguments.source` as a script that starts the engine
-    `arguments.to`. Raises DistIRError.
+    Writes the plan in `arguments.source` as a shell script that starts the engine
+    `arguments.to`. Raises DistIRError if the output has another suffix than `.sh`, if
+    `--program` is given, or if a file cannot be read or written.
     """
     output: Path = arguments.output
     if output.suffix != ".sh":

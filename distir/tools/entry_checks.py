@@ -1,10 +1,11 @@
 """
-Checks of programs with several entries: each entry of two programs on the same
-arguments, and decode against prefill within one program.
+Checks programs with several entries: compares each entry of two programs on the same
+arguments, and decode with prefill within one program.
 
-Prompts of different lengths are drawn. Prefill gets each prompt without its last token,
-and decode that token; prefill gets the whole prompt besides. Both must give the same
-logits, although the cache holds other numbers before.
+Decode is compared with prefill on prompts of different lengths. Prefill runs on each
+prompt without its last token, and decode on that token. Prefill also runs on the whole
+prompt. Both ways must give the same logits, even if the cache holds other numbers
+before.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ def compared(
     tolerance: float | None,
 ) -> list[OutputDifference]:
     """
-    Compares two programs with one entry or several on the same arguments: those in
-    `weights` and `given`, by name, and random ones. The parameters are as in `compare`.
-    Raises DistIRError if the programs have different entries or results.
+    Compares two programs with one or several entries on the same arguments: those in
+    `weights` and `given`, by name, and random values for the others. The other
+    parameters are those of `compare`. Raises DistIRError if the programs have different
+    entries or results.
     """
     from distir.tools.arguments.program import whole_arguments
 
@@ -67,10 +69,10 @@ def compare_entries(
     tolerance: float | None,
 ) -> list[OutputDifference]:
     """
-    Compares two programs with the same entries, and decode with prefill in the second.
-    `weights` and `given` have arguments by name; others are random. The parameters are
-    otherwise as in `compare`. Raises DistIRError if the programs have different entries
-    or results.
+    Compares two programs with the same entries, and decode with prefill in the second
+    program. `weights` and `given` have arguments by name; others are random. The other
+    parameters are those of `compare`. Raises DistIRError if the programs have different
+    entries or results.
     """
     names = [list(entry_points(module)) for module in programs]
     if names[0] != names[1]:
@@ -103,8 +105,8 @@ def _values(
     module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays, seed: int
 ) -> Values:
     """
-    Returns the arguments of an entry by name. Paddings and positions, unless `given`
-    has them, are drawn among those that generation can give.
+    Returns the arguments of an entry by name. Paddings and positions that `given` does
+    not contain are random values within the range that generation uses.
     """
     from distir.tools.arguments.program import whole_arguments
 
@@ -121,7 +123,10 @@ def _values(
 
 
 def _own(module: ModuleOp, values: Arrays) -> Arrays:
-    """Returns those of `values` that are arguments of a program, or parts of them."""
+    """
+    Returns the entries of `values` that are arguments of a program, or parts of
+    arguments.
+    """
     from distir.program.repacking import repacked_arguments
 
     program = Program(module)
@@ -132,7 +137,10 @@ def _own(module: ModuleOp, values: Arrays) -> Arrays:
 
 
 def _fed(module: ModuleOp) -> dict[str, str]:
-    """Returns the names of the inputs of an entry by what generation gives to them."""
+    """
+    Returns the names of an entry's inputs, by the kind of value that generation passes
+    to them.
+    """
     return {
         kind: argument.name
         for argument in Program(module).arguments
@@ -141,7 +149,10 @@ def _fed(module: ModuleOp) -> dict[str, str]:
 
 
 def _slots(module: ModuleOp) -> int:
-    """Returns the number of tokens that a sequence of an entry can have."""
+    """
+    Returns the largest number of tokens of a sequence in an entry, or 1 if it has no
+    limit.
+    """
     found = [LIMIT.of(argument.attributes) for argument in Program(module).arguments]
     return min((limit for limit in found if limit is not None), default=1)
 
@@ -154,7 +165,10 @@ def _decode_after_prefill(
     seed: int,
     tolerance: float | None,
 ) -> OutputDifference:
-    """Returns the difference between the logits of decode and those of prefill."""
+    """
+    Returns the difference between the logits of decode and those of prefill. Raises
+    DistIRError if prefill takes prompts of one token only.
+    """
     prefill, decode = entries[PREFILL], entries[DECODE]
     values = _values(prefill, path, weights, given, seed)
     fed, fed_decode = _fed(prefill), _fed(decode)
@@ -188,7 +202,7 @@ def _decode_after_prefill(
 
 
 def _run(module: ModuleOp, values: Values) -> tuple[npt.NDArray[Any], Values]:
-    """Returns the logits of an entry, and the content of the cache behind it by name."""
+    """Returns the logits of an entry, and the content of the cache after it by name."""
     from distir.interpreters.reference import run_program
     from distir.tools.arguments.program import arguments_by_name
 

@@ -1,4 +1,4 @@
-"""Searches for the plan of a service, by the arguments of `distir serve-plan`."""
+"""Searches for a service plan, from the arguments of `distir serve-plan`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from distir.planning.serving.step_simulator import BuiltSteps
 from distir.serving.requests import Workload, poisson_workload, read_trace
 
 _ENGINES = "-serving"
-"""What the names of profiles of engines for inference end in."""
+"""The suffix of the names of profiles for inference engines."""
 
 
 def check_service_arguments(arguments: Namespace) -> None:
-    """Raises DistIRError for arguments that are missing or contradict each other."""
+    """Raises DistIRError if arguments are missing or contradict each other."""
     given = [
         f"--{name}"
         for name in ("prompt", "generate", "rate")
@@ -53,8 +53,10 @@ def planned_service(
     note: Callable[[str], None],
 ) -> PlannedService:
     """
-    Finds the best plan for a service with the decoder in `module`, whose file or name
-    is `name`. `note` tells the user something. Raises DistIRError.
+    Finds the best plan for a service with the decoder in `module`, which messages call
+    `name`. `note` is called with remarks for the user. Raises DistIRError if the
+    program is no decoder, if requests are too long for it, or if no replica can serve
+    them.
     """
     own = {f.name: getattr(arguments, f.name) for f in fields(ServiceOptions)}
     for key in ("batched_tokens", "profile"):
@@ -115,8 +117,9 @@ def _profiles(
     given: Sequence[str], cluster: ClusterOp, note: Callable[[str], None]
 ) -> tuple[str, ...]:
     """
-    Returns the profiles that the user named. By default, they are those of engines for
-    inference on the kinds of devices of the cluster, else those that the cluster names.
+    Returns the profiles `given` by the user. Without them, returns the profiles for
+    inference engines on the cluster's kinds of devices; if one of these does not exist,
+    those that the cluster names, with a remark to `note`.
     """
     if given:
         return ProfileChoice.of(given, cluster).names

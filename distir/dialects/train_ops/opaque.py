@@ -1,8 +1,10 @@
 """
-Modules of PyTorch that are not traced: they run as they are on each device's parts.
+Opaque modules of PyTorch: they are not traced, and run as they are on each device's
+parts.
 
-The op names a module of the script that runs the program. The module's text is not in
-the program, only what is declared of it: the sharding rule, the work and the memory.
+The op names a module of the script that runs the program. The program does not contain
+the code of the module, only its declarations: the sharding rule, the work and the
+memory.
 """
 
 from __future__ import annotations
@@ -39,27 +41,27 @@ class OpaqueBase(TrainOp):
     """
     Base of the call of an opaque module and of its gradient.
 
-    - `inputs`: the tensors among the module's arguments, then its parameters and
+    - `inputs`: the tensors among the module's arguments, followed by the parameters and
       buffers that `tensors` names;
-    - `module`: the name of the module, by which the script that runs the program knows
-      it;
+    - `module`: the name under which the script that runs the program knows the module;
     - `tensors`: the names of the parameters and buffers among the inputs;
-    - `arguments`: the module's arguments as JSON, if not all of them are positional
-      tensors: `{"args": ["*", false], "kwargs": {"mask": "*"}}`, where "*" stands for
-      the next tensor of `inputs`;
+    - `arguments`: the module's arguments as JSON, unless all of them are positional
+      tensors: `{"args": ["*", false], "kwargs": {"mask": "*"}}`, where each "*" stands
+      for the next tensor of `inputs`;
     - `trains`: whether the module runs in training mode;
     - `rule`: the sharding rule, in the notation of `distir.sharding.opaque_rule`;
-    - `flops`, `workspace`: floating-point operations, and bytes that the module needs
-      while it runs, as sums of products of the rule's factors and numbers;
-    - `sent`: the bytes that all devices together send while the module runs, written
-      likewise;
+    - `flops`, `workspace`: the number of floating-point operations, and the bytes of
+      memory that the module needs while it runs, both as sums of products of the rule's
+      factors and numbers;
+    - `sent`: the bytes that all devices together send while the module runs, in the
+      same notation;
     - `draws`: whether the module draws random numbers;
-    - `seed`, `stream`, `counter`, `coordinates`: only of a module that draws random
-      numbers, in a training step. Together they are the seed of its generator, as for
+    - `seed`, `stream`, `counter`, `coordinates`: only for a module that draws random
+      numbers, in a training step. Together they seed its generator, as for
       `train.dropout`. The counter differs for each step, and the coordinates are the
-      device's places along the axes that split the op;
+      positions of the device along the axes that split the op;
     - `axes`, `sizes`: only in the per-rank form of a module that communicates by
-      itself: the mesh axes over which it does, and their sizes.
+      itself: the mesh axes over which it communicates, and their sizes.
     """
 
     module = prop_def(StringAttr)
@@ -87,7 +89,7 @@ class OpaqueBase(TrainOp):
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
-        """The names of the module's parameters and buffers among the inputs."""
+        """The names of the parameters and buffers among the inputs."""
         return () if self.tensors is None else tuple(n.data for n in self.tensors.data)
 
     @property
@@ -97,7 +99,10 @@ class OpaqueBase(TrainOp):
 
     @property
     def random_key(self) -> tuple[int, int] | None:
-        """The seed and the stream of the module's random numbers, or None."""
+        """
+        The seed and the stream of the module's random numbers, or None if the op has
+        none.
+        """
         if self.seed is None or self.stream is None:
             return None
         return self.seed.value.data, self.stream.value.data
@@ -113,7 +118,10 @@ class OpaqueBase(TrainOp):
         return () if self.sizes is None else tuple(map(int, self.sizes.get_values()))
 
     def declared(self, **changed: Any) -> dict[str, Any]:
-        """Returns the properties that forward and gradient share, by name."""
+        """
+        Returns the properties that the forward and the gradient share, by name.
+        `changed` adds or replaces properties.
+        """
         names = (
             *("module", "tensors", "arguments", "trains", "draws", "seed", "stream"),
             *("axes", "sizes"),
@@ -186,8 +194,8 @@ class OpaqueOp(OpaqueBase):
 class OpaqueGradOp(OpaqueBase):
     """
     The gradients of the inputs of `train.opaque` at the indices `wrt`. `gradients` are
-    those of its results; `given` lists the indices of the results that have one. The
-    module runs once more, with the same random numbers, and PyTorch differentiates it.
+    those of the results at the indices `given`. The module runs once more, with the
+    same random numbers, and PyTorch differentiates it.
     """
 
     name = "train.opaque_grad"

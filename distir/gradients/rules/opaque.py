@@ -12,15 +12,15 @@ from distir.sharding.opaque_rule import parse_opaque_rule
 
 _TIMES = 3
 """
-The work of the gradient of a module, in that of the module: the module runs once more,
-and its backward multiplies each matrix twice.
+The ratio of the gradient's work to the work of the module: the module runs once more,
+and its backward multiplies by each matrix twice.
 """
 
 
 @gradient_rule("train.opaque")
 def opaque(op: OpaqueOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of an opaque module: its own autograd gives the gradients of all
+    Gradient rule of an opaque module: its own autograd computes the gradients of all
     inputs that can have one.
     """
     given = [i for i, gradient in enumerate(gradients) if gradient is not None]
@@ -52,5 +52,5 @@ def opaque(op: OpaqueOp, gradients: Gradients, build: GradientBuilder) -> Gradie
 
 
 def _thrice(work: str) -> str:
-    """Returns a sum of products, times the work of a gradient."""
+    """Returns a sum of products as text, with each term multiplied by `_TIMES`."""
     return " + ".join(f"{_TIMES}*{term.strip()}" for term in work.split("+"))

@@ -1,6 +1,6 @@
 """
-Opaque modules on arrays, and their cost. The modules themselves are given by whoever
-runs the program: text alone has none.
+Runs opaque modules on arrays, and gives their cost. The caller provides the modules,
+because a program does not contain their code.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from distir.sharding.opaque_rule import Placed, parse_opaque_rule
 
 class OpaqueModule(Protocol):
     """
-    A module that runs on whole arrays: for the inputs of an op, and the gradients of
-    its results if the op is a gradient, it returns the arrays of the op's results.
+    A module that runs on whole arrays. It takes an op, its inputs, and, for a gradient
+    op, the gradients of the module's results. It returns the results of the op.
     """
 
     def __call__(
@@ -42,16 +42,16 @@ class OpaqueModule(Protocol):
 
 _MODULES: dict[str, OpaqueModule] = {}
 """
-The modules that programs may call now. Devices of one program run in threads of their
-own, which all see them.
+The modules that programs may currently call, by name. They are shared by the threads in
+which the devices of a program run.
 """
 
 
 @contextlib.contextmanager
 def opaque_modules(modules: Mapping[str, OpaqueModule]) -> Generator[None]:
     """
-    A context manager inside which programs that run on arrays call these modules, by
-    the names that the programs have for them.
+    A context manager that makes `modules` available to programs that run on arrays. The
+    keys are the names of the modules in the programs.
     """
     before = dict(_MODULES)
     _MODULES.update(modules)
@@ -65,9 +65,10 @@ def opaque_modules(modules: Mapping[str, OpaqueModule]) -> Generator[None]:
 @computes_jointly(OpaqueOp, OpaqueGradOp)
 def opaque(op: OpaqueBase, peers: Peers, *operands: Array) -> tuple[Array, ...]:
     """
-    Returns the results of an opaque module, or its gradients. Devices among which the
-    module communicates bring their parts together, and each takes its part of the
-    results of the whole. Raises DistIRError if the module is unknown.
+    Returns the results of an opaque module, or its gradients. If the module
+    communicates among devices, these combine their parts to whole arrays, and each
+    device takes its part of the results. Raises DistIRError if the module is not
+    available.
     """
     if op.symbol not in _MODULES:
         raise DistIRError(
@@ -99,7 +100,7 @@ def _sizes(op: OpaqueBase) -> list[tuple[str, int]]:
 
 
 def _joined(op: OpaqueBase, parts: Sequence[Array], own: Placed) -> Array:
-    """Returns the whole of a tensor, from the parts of all devices of a group."""
+    """Returns a whole tensor from the parts of all devices of a group."""
     dims = dict(own)
     sizes = _sizes(op)
     arrays = dict(zip(product(*(range(n) for _, n in sizes)), parts, strict=True))
@@ -127,9 +128,8 @@ def _part(op: OpaqueBase, array: Array, own: Placed, position: int) -> Array:
 @cost_function("train.opaque", "train.opaque_grad")
 def declared_cost(context: CostContext) -> Cost:
     """
-    Returns the cost of an opaque module: the roofline of its operations, declared or
-    measured, and of the bytes of operands and results. The module also needs its
-    workspace.
+    Returns the cost of an opaque module: the roofline time of its declared or measured
+    operations and of the bytes of operands and results, and its workspace in bytes.
     """
     op = context.op
     assert isinstance(op, OpaqueBase)

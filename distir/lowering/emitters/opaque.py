@@ -58,7 +58,8 @@ def _how(op: OpaqueBase) -> str:
 
 def _drawn_and_group(call: Call, op: OpaqueBase) -> list[str]:
     """
-    Returns the keyword arguments of a module that draws random numbers or communicates.
+    Returns the keyword arguments for random numbers, if the module draws them, and for
+    the process group, if it communicates.
     """
     found: list[str] = []
     if op.counter is not None:

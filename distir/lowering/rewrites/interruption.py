@@ -1,6 +1,6 @@
 """
-Interrupts a rank's program between its forward and its backward, where its caller computes
-the loss.
+Interrupts a rank's program between its forward and its backward, where the caller
+computes the loss.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from distir.program import (
 
 def await_gradients(module: ModuleOp) -> None:
     """
-    Makes a per-rank program give results that depend on no gradient of a result before it
-    takes these gradients (`dist.gradient_of`), by a `torch.await_gradients` right before
-    their first use.
+    Inserts `torch.await_gradients` ops into a per-rank program that takes gradients of
+    its results as arguments (`dist.gradient_of`). Each op returns results to the caller
+    right before the first use of the gradients, and waits for the gradients.
 
-    A program over micro-batches gives the outputs of each of them, and takes their
-    gradients, when it comes to the backward of the micro-batch. Otherwise it also gives all
-    other results of the forward. What computes the results is moved in front of the op, in
-    its order, so that all ranks communicate in one order. Other programs are left
-    unchanged. Raises DistIRError if an output does not consist of parts for the
-    micro-batches.
+    In a program over micro-batches, there is one op for each micro-batch, which returns
+    its outputs before its backward. In other programs, one op returns all results that
+    depend on no such gradient. Ops that compute the returned results are moved in front
+    of the op in their order, so that all ranks communicate in the same order. Programs
+    without such arguments are left unchanged. Raises DistIRError if an output does not
+    consist of parts for the micro-batches, or if the schedule runs their backwards out
+    of order.
     """
     entry = entry_function(module)
     block = entry.body.block
@@ -58,8 +59,8 @@ def await_gradients(module: ModuleOp) -> None:
 
 def _for_the_batch(entry: FuncOp, awaited: dict[int, BlockArgument]) -> Iterable[int]:
     """
-    Adds the op to a program over a whole batch. Returns the indices of the results that it
-    gives.
+    Adds the op to a program over a whole batch. Returns the indices of the results that
+    the op returns.
     """
     values = list(return_op(entry).operands)
     late: set[SSAValue] = set(awaited.values())
@@ -80,8 +81,9 @@ def _for_each_part(
     entry: FuncOp, awaited: dict[int, BlockArgument], count: int
 ) -> Iterable[int]:
     """
-    Adds an op for each of `count` micro-batches. Returns the indices of the results that
-    they give. Raises DistIRError.
+    Adds an op for each of `count` micro-batches. Returns the indices of the results
+    that the ops return. Raises DistIRError if an output does not consist of `count`
+    parts, or if the backwards of micro-batches are out of order.
     """
     values = list(return_op(entry).operands)
     outputs = {i: values[i].owner for i in forward_results(entry)}
@@ -122,7 +124,10 @@ def _for_each_part(
 
 
 def _has_parts(op: Operation, count: int) -> bool:
-    """Whether an op divides or joins `count` micro-batches along the first dimension."""
+    """
+    Whether an op splits or concatenates `count` micro-batches along the first
+    dimension.
+    """
     axis = op.properties.get("axis")
     if isinstance(axis, IntegerAttr) and axis.value.data:
         return False
@@ -133,8 +138,8 @@ def _has_parts(op: Operation, count: int) -> bool:
 
 def _insert(await_op: AwaitGradientsOp, first: Operation) -> Sequence[SSAValue]:
     """
-    Inserts an op before `first`, and moves the ops behind `first`, on which its operands
-    depend, in front of it. Returns its results.
+    Inserts `await_op` before `first`. Later ops that its operands depend on are moved
+    in front of it. Returns its results.
     """
     block = first.parent_block()
     assert block is not None

@@ -1,9 +1,9 @@
 """
 Distributes programs with several entries, such as the prefill and decode of inference.
 
-Parameters and caches are one value for all entries, so that they have one layout. The
-last entry chooses it, since decode runs once for each token and prefill once for each
-prompt; the others are distributed around it.
+All entries share parameters and caches, so that each of these has one layout. The last
+entry chooses it, because decode runs once for each token and prefill only once for each
+prompt. The other entries are distributed with these layouts fixed.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ from distir.transforms.pipelines.stages import forward_stages, is_divided, mark
 from distir.transforms.pipelines.structure import Structure
 
 StoredLayouts = Mapping[str, Layout]
-"""The layouts of arguments that entries share, by name."""
+"""The layouts of the arguments that entries share, by name."""
 
 
 @dataclass(frozen=True)
 class Chosen:
     """
-    What one entry chooses for all: the `layouts` of arguments that they share, and the
-    scopes with which the `stages` of a pipeline behind the first begin.
+    The choices of one entry that hold for all entries: the `layouts` of shared
+    arguments, and the scopes with which the pipeline `stages` after the first begin.
     """
 
     layouts: StoredLayouts
     stages: tuple[str, ...] = ()
 
     def with_layouts(self, others: StoredLayouts) -> Chosen:
-        """Returns the choice with the layouts of arguments that it did not have yet."""
+        """
+        Returns the choices with `others` added, for arguments without a layout so far.
+        """
         return replace(self, layouts={**others, **self.layouts})
 
 
@@ -61,8 +63,9 @@ def for_entry(
     options: DistributionOptions, entry: ModuleOp, module: ModuleOp
 ) -> DistributionOptions:
     """
-    Returns the options for one entry of `module`: without requests for arguments that
-    other entries have alone. Requests for arguments that none has stay, and are refused.
+    Returns the options for one entry of `module`, without requests for arguments that
+    only other entries have. Requests that match no entry's arguments stay, so that they
+    are refused later.
     """
     own = set(argument_names(entry_function(entry)))
     every = {n for f in entry_points(module).values() for n in argument_names(f)}
@@ -80,11 +83,10 @@ def for_entry(
 
 def marked_stages(module: ModuleOp, options: DistributionOptions) -> tuple[str, ...]:
     """
-    Divides a program over micro-batches into the stages of a pipeline as the options ask
-    for it, and marks its ops with them. Returns the scopes with which the stages behind
+    Divides a program over micro-batches into pipeline stages as the options request,
+    and marks its ops with their stages. Returns the scopes with which the stages after
     the first begin, so that other entries can be divided in the same way. Raises
-    DistIRError if the program cannot be divided, or if stages are to have meshes that a
-    search finds.
+    DistIRError if the program cannot be divided, or for `stage_meshes=search`.
     """
     if options.stage_meshes == (SEARCH,):
         raise DistIRError(
@@ -107,10 +109,7 @@ def marked_stages(module: ModuleOp, options: DistributionOptions) -> tuple[str, 
 
 
 def stored_layouts(module: ModuleOp) -> dict[str, Layout]:
-    """
-    Returns the layouts that were chosen for the arguments of a program that other
-    entries share.
-    """
+    """Returns the chosen layouts of the arguments that other entries share, by name."""
     function = entry_function(module)
     described = zip(
         argument_names(function),
@@ -127,8 +126,8 @@ def stored_layouts(module: ModuleOp) -> dict[str, Layout]:
 
 def fix_stored(module: ModuleOp, mesh: Mesh, stored: StoredLayouts) -> None:
     """
-    Requests the layouts `stored` for the arguments of a sequential program, on all axes
-    of the mesh.
+    Fixes the layouts `stored` for the arguments of a sequential program, on all axes of
+    the mesh.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)

@@ -1,4 +1,4 @@
-"""Keeps the outputs of a program whose loss is outside split with the batch."""
+"""Keeps outputs split with the batch, in programs whose caller computes the loss."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from distir.sharding.placement import SplitPlacement, placement_in
 
 def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
     """
-    Annotates a sequential program that takes gradients of its results: results whose first
-    dimension holds the samples of the batch are split over `axes`, which split the batch,
-    as the gradients of them are. Otherwise layouts of least cost may have them whole. Other
-    programs are left unchanged.
+    Annotates a sequential program that takes gradients of its results. Results whose
+    first dimension is the batch are split over `axes`, the axes that split the batch,
+    and so are their gradients. Without the annotation, layouts of least cost may
+    replicate them. Other programs are left unchanged.
     """
     entry = entry_function(module)
     links = gradients_of_results(entry)
@@ -62,8 +62,8 @@ def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
 
 def _batched(module: ModuleOp, mesh: Mesh, axis: str) -> list[int]:
     """
-    Returns the indices of the forward's results whose first dimension is the batch: a split
-    of the inputs over `axis` is also theirs, where all ops keep it.
+    Returns the indices of the forward's results whose first dimension is the batch: a
+    split of the inputs over `axis` reaches that dimension unchanged.
     """
     entry = entry_function(module)
     plan = ShardingPlan(module, mesh)

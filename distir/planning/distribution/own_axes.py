@@ -1,4 +1,4 @@
-"""Layouts for modules that communicate over mesh axes by themselves."""
+"""Layouts for opaque modules that communicate over mesh axes by themselves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from distir.sharding.rule import AxisDims, rule_for
 
 @dataclass(frozen=True)
 class _OwnSplit:
-    """A value of an op, and the dimension of it that an axis splits by declaration."""
+    """
+    A value of an op, and the dimension that a mesh axis splits by the op's declaration.
+    """
 
     op: OpaqueBase
     value: SSAValue
@@ -54,17 +56,17 @@ def _of(op: OpaqueBase, own: AxisDims) -> Iterator[_OwnSplit]:
 
 def own_sizes(module: ModuleOp, axis: str) -> set[int]:
     """
-    Returns the sizes of the dimensions that modules of a program split over `axis`
-    because they communicate over it by themselves.
+    Returns the sizes of the dimensions that opaque modules of a program split over
+    `axis`, because they communicate over it by themselves.
     """
     return {shape_of(s.value)[s.dim] for s in _splits(module, axis)}
 
 
 def request_own_axes(module: ModuleOp, mesh: Mesh) -> None:
     """
-    Requests that parameters of modules that communicate by themselves are stored as the
-    modules take them, with their states. Raises DistIRError if an axis does not divide a
-    dimension that it is to split.
+    Requests the declared layouts for parameters of modules that communicate by
+    themselves, and for the states of these parameters. Raises DistIRError if an axis
+    does not divide a dimension that it splits.
     """
     for axis, size in mesh.axes:
         if size == 1 or axis == TIME_AXIS:
@@ -103,8 +105,9 @@ def _request(module: ModuleOp, mesh: Mesh, axis: str, wanted: dict[int, int]) ->
 
 def _arguments(module: ModuleOp, value: SSAValue) -> Iterator[int]:
     """
-    Yields the indices of the arguments of the entry function that a value is, in
-    whatever function it is.
+    Yields the indices of the entry function's arguments that `value` is, following
+    calls if `value` is an argument of another function. Yields nothing for other
+    values.
     """
     if not isinstance(value, BlockArgument):
         return

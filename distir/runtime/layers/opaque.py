@@ -11,10 +11,10 @@ from ..runtime import ProgramError
 
 MODULES = {}
 """
-The functions that call the modules, by the names that the program has for them. The
+The functions that call the modules, by the names of the modules in the program. The
 training script fills the table. A function takes the inputs, the keyword arguments
-`tensors`, `arguments` and `trains` of the op, and the process group of the axes over
-which the module communicates, or None. It returns a tuple of tensors.
+`tensors`, `arguments` and `trains` of the op, and the process group over which the
+module communicates, or None. It returns a tuple of tensors.
 """
 
 
@@ -33,9 +33,9 @@ def _function(name):
 
 def _generator(key, drawn, device):
     """
-    A context manager inside which random numbers follow from `key`, a pair of integers,
-    and from the integer tensors `drawn`. Afterwards PyTorch's generators are as before.
-    Without a key, it does nothing.
+    A context manager in which random numbers are determined by `key`, a pair of
+    integers, and the integer tensors in `drawn`. It restores PyTorch's generators
+    afterwards. If `key` is None, it does nothing.
     """
     if key is None:
         return torch.random.fork_rng(enabled=False)
@@ -62,7 +62,11 @@ class _Seeded:
 
 
 def _handle(name, group):
-    """Returns PyTorch's process group for `group`, or None for one process."""
+    """
+    Returns PyTorch's process group for `group`, or None if there is no group or only
+    one process. Raises ProgramError if the ranks of the group are not in ascending
+    order.
+    """
     if group is None or group.size == 1:
         return None
     if not group.in_order:
@@ -75,10 +79,10 @@ def _handle(name, group):
 
 def call(name, types, inputs, how, key=None, drawn=(), group=None):
     """
-    Returns the results of the module `name` for `inputs`: this process's parts of its
-    arguments, parameters and buffers. `how` are keyword arguments of its function;
-    `key` and `drawn` determine its random numbers. Raises ProgramError unless the
-    results have the shapes and element types `types`.
+    Returns the results of the module `name`. `inputs` are this process's parts of its
+    arguments, parameters and buffers. `how` are keyword arguments of its function.
+    `key` and `drawn` determine its random numbers. Raises ProgramError if the module is
+    not available, or unless the results have the shapes and element types in `types`.
     """
     function = _function(name)
     with _generator(key, drawn, inputs[0].device):
@@ -102,10 +106,10 @@ def gradient(
     """
     Returns the gradients of the inputs at the indices `wrt` of the module `name`, by
     its own autograd. The module runs once more for that, with the same random numbers.
-
     `gradients` are those of its results at the indices `given`. `copies` has, for each
-    of them, the number of processes of `group` that hold the result as a whole: each
-    takes its share of the gradient, as the processes' gradients of inputs are added up.
+    of these results, the number of processes of `group` that hold all of it. The
+    gradient is divided by this number, because the gradients of inputs are summed over
+    the processes.
     """
     function = _function(name)
     inputs, gradients = recordable(inputs), recordable(gradients)

@@ -1,6 +1,7 @@
 """
-Generates tokens: prefill fills the cache with prompts, and decode runs once for each new
-token. Both work on the same parameters and the same cache, which decode writes in place.
+Generates tokens. Prefill fills the cache with prompts, and decode runs once for each
+new token. Both use the same parameters and the same cache, which decode updates in
+place.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from .. import runtime
 
 @dataclass(frozen=True)
 class EntryPrograms:
-    """The modules of a package with the program of each entry."""
+    """The Python modules of a package that hold the programs of its entries."""
 
     prefill: object
     decode: object
@@ -21,8 +22,8 @@ class EntryPrograms:
 
 def check(prompts, max_new_tokens, programs):
     """
-    Raises ProgramError unless `prompts` are lists of token ids that fit into the cache
-    with `max_new_tokens` more.
+    Raises ProgramError unless `prompts` are lists of token ids that fit into prefill,
+    and into the cache together with `max_new_tokens` new tokens.
     """
     length = _input(programs.prefill, "tokens").shape[1]
     limit = _input(programs.decode, "positions").limit
@@ -66,12 +67,11 @@ def generate(
     init_method="env://",
 ):
     """
-    Returns, on every process, the prompts each followed by up to `max_new_tokens` new
-    tokens, those with the largest logits. A sequence ends with the first token of
-    `stop`. More prompts than the program's batch are generated batch after batch.
-
-    `sources` are tables of parameters by name. Raises ProgramError if prompts do not
-    fit or a parameter is missing.
+    Returns the prompts, each followed by up to `max_new_tokens` new tokens, on every
+    process. Each new token is the one with the largest logit. A sequence ends with the
+    first token in `stop`. More prompts than the program's batch are generated batch
+    after batch. `sources` are tables of parameters by name. Raises ProgramError if
+    prompts do not fit or a parameter is missing.
     """
     check(prompts, max_new_tokens, programs)
     with runtime.processes(programs.decode, backend, timeout_s, init_method) as process:
@@ -81,8 +81,8 @@ def generate(
 
 class Generator:
     """
-    One process's part of generation: its parameters, its part of the cache, and the
-    programs of both entries.
+    Generates tokens on one process, with its parts of the parameters and of the cache,
+    and the programs of both entries.
     """
 
     def __init__(self, programs, process, sources):
@@ -103,7 +103,9 @@ class Generator:
                     self.held[spec.name] = self._value(spec, mesh, sources)
 
     def _value(self, spec, mesh, sources):
-        """Returns this process's part of a parameter, or of an empty cache."""
+        """
+        Returns this process's part of a parameter, or zeros for its part of a cache.
+        """
         if spec.role == "cache":
             shape = runtime.local_shape(spec, mesh)
             return torch.zeros(shape, dtype=spec.dtype, device=self.device)
@@ -111,7 +113,9 @@ class Generator:
         return runtime.placed(spec, value, self.device)
 
     def generate(self, prompts, max_new_tokens, stop=()):
-        """Returns the prompts with their new tokens; see the function `generate`."""
+        """
+        Returns the prompts with their new tokens, as the function `generate` does.
+        """
         runtime.report("generating")
         found = []
         for start in range(0, len(prompts), self.batch):
@@ -144,7 +148,7 @@ class Generator:
 
     def _run(self, entry, **inputs):
         """
-        Runs an entry, which leaves its new tokens in the cache, and returns the tokens
+        Runs an entry and stores the new content of the cache. Returns the tokens
         [batch] with the largest logits.
         """
         arguments = [
@@ -164,7 +168,7 @@ class Generator:
         return self._largest(entry, own)
 
     def _part(self, entry, spec, value):
-        """Returns this process's part of an input."""
+        """Returns this process's part of the input `value`."""
         whole = torch.as_tensor(value, dtype=spec.dtype, device=self.device)
         mesh = entry.program.MESHES.get(spec.mesh)
         if mesh is None:
@@ -173,7 +177,7 @@ class Generator:
 
     def _largest(self, entry, own):
         """
-        Returns the tokens with the largest logits, [batch], on all processes. `own` has
+        Returns the tokens [batch] with the largest logits, on all processes. `own` has
         this process's part of the logits, by the index of the result.
         """
         specs = {i: s for i, s in enumerate(entry.program.RESULTS) if not s.updates}
@@ -198,5 +202,5 @@ class _Entry:
 
 
 def _input(program, feeds):
-    """Returns the input of a program that generation gives `feeds`."""
+    """Returns the input of a program to which generation passes the values `feeds`."""
     return next(spec for spec in program.ARGUMENTS if spec.feeds == feeds)

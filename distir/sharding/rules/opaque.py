@@ -1,4 +1,4 @@
-"""Sharding rules and the local form of opaque modules and of their gradients."""
+"""Sharding rules and local forms of opaque modules and of their gradients."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 
 def declared_rule(op: OpaqueBase) -> OpaqueRule:
     """
-    Returns the sharding rule that an opaque module declares, or that of its gradient.
-    The counter and coordinates of random numbers are whole. Raises DistIRError if the
-    rule is malformed or is for other numbers of operands and results.
+    Returns the sharding rule that an opaque module, or its gradient, declares. The
+    counter and coordinates of random numbers are replicated. Raises DistIRError if the
+    rule is malformed, or if the numbers of operands or results differ.
     """
     rule = parse_opaque_rule(op.rule.data)
     counts = len(op.operands), len(op.results)
@@ -48,8 +48,8 @@ def declared_rule(op: OpaqueBase) -> OpaqueRule:
 @sharding_rule("train.opaque", "train.opaque_grad")
 def opaque(op: Operation) -> Rule:
     """
-    Returns the rule of an opaque module, or of its gradient: the one that it declares.
-    Raises DistIRError if the rule does not fit the operands.
+    Returns the declared rule of an opaque module, or of its gradient. Raises
+    DistIRError if the rule does not fit the operands.
     """
     assert isinstance(op, OpaqueBase)
     # The split of factors is only computed for ops with FLOPs, and the workspace depends
@@ -69,9 +69,9 @@ def opaque(op: Operation) -> Rule:
 @local_form("train.opaque", "train.opaque_grad")
 def opaque_of_part(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of an opaque module: the op with the axes over which it
-    communicates, and, if it draws random numbers, this device's places along the axes
-    that split it, so that parts draw different numbers.
+    Returns the local form of an opaque module. It has the axes over which the module
+    communicates. If the module draws random numbers, it also has the device's positions
+    along the axes that split it, so that the parts draw different numbers.
     """
     op, builder = context.op, LocalBuilder(context)
     assert isinstance(op, OpaqueBase)

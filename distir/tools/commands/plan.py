@@ -1,4 +1,7 @@
-"""`distir plan`: reads the arguments of a training system, and says what the run takes."""
+"""
+`distir plan`: reads the settings of a training run from the files of a training system,
+and predicts its time and memory.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +153,10 @@ def _given(texts: list[str]) -> dict[str, str]:
 
 
 def _grown(cluster: str, devices: int) -> int | None:
-    """Returns the number of devices that a cluster grows to, or None as it is."""
+    """
+    Returns the number of devices to which a cluster must grow for `devices` devices, or
+    None if it is large enough.
+    """
     from distir.hardware import load_cluster
 
     size = load_cluster(cluster, None).size
@@ -158,7 +164,7 @@ def _grown(cluster: str, devices: int) -> int | None:
 
 
 def _say_read(read: Read, system: System, approximations: list[str]) -> None:
-    """Prints the run as it was read, and the options that change nothing."""
+    """Prints the run that was read, and the options that were ignored."""
     from distir.tools.reports.reporting import note
 
     s = read.settings
@@ -184,7 +190,7 @@ def _say_read(read: Read, system: System, approximations: list[str]) -> None:
 
 
 def plan_text(s: RunSettings) -> str:
-    """Returns the plan of a run in a line."""
+    """Returns the plan of a run as one line of text."""
     parts = [f"d={s.d} t={s.t} p={s.p}"]
     parts += [f"{name}={getattr(s, name)}" for name in "cer" if getattr(s, name) > 1]
     parts.append(f"{s.k} micro-batches of {s.micro_batch}")
@@ -227,7 +233,10 @@ def _improve(
     predictor: Predictor,
     seconds: float,
 ) -> tuple[RunSettings, Prediction]:
-    """Searches a faster run, prints the options that it changes, and returns it."""
+    """
+    Searches for a faster run, prints the options that change, and returns the best run
+    with its prediction.
+    """
     from distir.exports.runs.improvement import improved
     from distir.solver.clock import Clock
     from distir.tools.reports.reporting import note, progress, seconds_text

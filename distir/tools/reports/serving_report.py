@@ -1,4 +1,4 @@
-"""The HTML report of a plan for a service: a single file with plots, without scripts."""
+"""The HTML report of a service plan: a single file with plots, without scripts."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def serving_body(planned: PlannedService) -> str:
 
 def throughput_plot(planned: PlannedService) -> str:
     """
-    Returns a plot of the tokens per second and device over the time per token, as SVG
-    text.
+    Returns a plot of the tokens per second and device over the time per token as SVG
+    text, or "" if there are no points.
     """
     points = [p for p in planned.result.points if p.rate < inf and p.tpot_s > 0]
     if not points:
@@ -106,8 +106,9 @@ def latency_plot(
     planned: PlannedService, title: str, of: Callable[[LoadPoint, float], float]
 ) -> str:
     """
-    Returns a plot of percentiles of a latency over the load of the replicas that the
-    best plan generates with, as SVG text.
+    Returns a plot of the percentiles of a latency over the load as SVG text, for plans
+    with the same shapes of replicas as the best plan. `of` returns a percentile of the
+    latency at a load point, in seconds. Returns "" without a best plan or points.
     """
     best = planned.result.best
     if best is None:
@@ -145,7 +146,7 @@ def _tpot(point: LoadPoint, percentile: float) -> float:
 
 
 def _family(point: LoadPoint) -> str:
-    """Returns the name of plans with the same shapes of replicas."""
+    """Returns a name that plans with the same shapes of replicas share."""
     plan = point.plan
     if plan.reading is None:
         return str(plan.generating.shape)

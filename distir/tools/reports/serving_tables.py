@@ -1,4 +1,4 @@
-"""Prints the plan of a service as text."""
+"""Prints a service plan as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _LISTED = 10
 
 
 def print_service(planned: PlannedService, file: IO[str] | None = None) -> None:
-    """Prints the plan of a service, its latencies and the plans that compete with it."""
+    """
+    Prints a service plan, its latencies and the competing plans to `file`, by default
+    to the standard output.
+    """
     found = planned.result
     for line in headline(planned):
         print(line, file=file)
@@ -50,7 +53,7 @@ def print_service(planned: PlannedService, file: IO[str] | None = None) -> None:
 
 
 def headline(planned: PlannedService) -> list[str]:
-    """Returns the lines that say what was asked for and what the answer is."""
+    """Returns the lines with the inputs of the search and the best plan."""
     sizes, limits, found = planned.sizes, planned.limits, planned.result
     given = [
         f"{name} at most {seconds_text(value)}"
@@ -127,7 +130,7 @@ def _points(
 
 
 def _distinct(points: Sequence[LoadPoint]) -> list[LoadPoint]:
-    """Returns the best point of each plan, in their order."""
+    """Returns the first point of each plan, in the order of `points`."""
     seen: dict[str, LoadPoint] = {}
     for point in points:
         seen.setdefault(str(point.plan), point)

@@ -1,13 +1,13 @@
 """
-Limits the memory of reductions that are in flight. A reduce-scatter works on a whole
-gradient, whose memory is free only when a device has waited for the result. The results
-are used by the optimizer's updates at the end of a step, so that without a limit all
-gradients of a model would be there whole.
+Limits the memory of reduce-scatters in flight. A reduce-scatter reads a whole gradient,
+whose memory is freed only when the device has waited for the result. The optimizer uses
+the results at the end of the step; without a limit all whole gradients of a model would
+be in memory until then.
 
 A device therefore waits for the reduce-scatters of one layer before it starts those of
-the layer after the next: the gradients of two layers are in memory, as in PyTorch's
-FSDP. A wait is an `onnx.Identity` of the reduced value, because a device waits for a
-value where it uses it.
+the layer after the next. The gradients of two layers are then in memory, as in
+PyTorch's FSDP. A wait is an `onnx.Identity` of the reduced value, because a device
+waits for a value where it uses it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from distir.program import return_op
 
 _ENTRY_UNITS = 2
 """
-How many messages may be in flight at once in a function without calls, whose layers
-cannot be told apart.
+The most messages in flight in a function without calls, where layers cannot be told
+apart.
 """
 
 
@@ -49,7 +49,9 @@ def release_gradients(reachable: Sequence[FuncOp]) -> None:
 
 
 def _started(op: Operation, in_flight: dict[str, tuple[int, ...]]) -> list[SSAValue]:
-    """Returns the results of `op` that reduce-scatters are still bringing after it."""
+    """
+    Returns the results of `op` whose reduce-scatters are still in flight after it.
+    """
     if isinstance(op, CallOp):
         return [op.results[i] for i in in_flight.get(op.callee.string_value(), ())]
     if isinstance(op, ReduceScatterOp) and ASYNCHRONOUS in op.attributes:
@@ -61,8 +63,8 @@ def _still_in_flight(
     function: FuncOp, in_flight: dict[str, tuple[int, ...]]
 ) -> tuple[int, ...]:
     """
-    Returns the indices of a function's results that reduce-scatters are still bringing
-    when it returns.
+    Returns the indices of a function's results whose reduce-scatters are still in
+    flight when it returns.
     """
     started = {
         value
@@ -76,8 +78,8 @@ def _still_in_flight(
 
 def _limit(function: FuncOp, in_flight: dict[str, tuple[int, ...]]) -> None:
     """
-    Inserts waits into a function so that the reduce-scatters of two layers, or two
-    messages in a function without calls, are in flight at most.
+    Inserts waits into a function so that at most the reduce-scatters of two layers are
+    in flight, or two messages in a function without calls.
     """
     ops = list(function.body.block.ops)
     has_calls = any(isinstance(op, CallOp) for op in ops)
@@ -106,8 +108,8 @@ def _limit(function: FuncOp, in_flight: dict[str, tuple[int, ...]]) -> None:
 
 def _wait(value: SSAValue, before: Operation, places: dict[Operation, int]) -> None:
     """
-    Makes devices wait for `value` in front of the op `before`, unless an op in front of
-    that uses it anyway.
+    Makes devices wait for `value` before the op `before`, unless an earlier op already
+    uses `value`.
     """
     here = places[before]
     uses = list(value.uses)

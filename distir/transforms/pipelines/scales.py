@@ -1,8 +1,9 @@
 """
 Scales of 8-bit floats in programs over micro-batches. The scale of a tensor comes from
-its largest magnitude; any scale gives the same product up to rounding, if what was
-rounded with it is divided by it. So each micro-batch has the scales of its own tensors,
-as with the current scaling of NVIDIA's Transformer Engine, and none waits for others.
+its largest magnitude. Any scale gives the same product up to rounding, because the
+product of the rounded values is divided by the scales again. Each micro-batch can
+therefore have the scales of its own tensors, as with current scaling in NVIDIA's
+Transformer Engine, and none waits for others.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from distir.transforms.pipelines.over_time import over_time
 
 def scale_micro_batches(module: ModuleOp) -> None:
     """
-    Gives each micro-batch its own scales of 8-bit floats, in place: the smallest scale
-    over all micro-batches is no longer taken.
+    Gives each micro-batch its own scales of 8-bit floats, in place, instead of the
+    smallest scale over all micro-batches.
     """
     for function in reachable_functions(module):
         for op in list(function.body.block.ops):
@@ -32,8 +33,8 @@ def scale_micro_batches(module: ModuleOp) -> None:
 
 def _leave(value: SSAValue) -> None:
     """
-    Makes a value that is partial over micro-batches one of each micro-batch, and also
-    what is resharded from it.
+    Removes the partial reduction over micro-batches from the layout of `value`, so that
+    each micro-batch keeps its own value. The same is done for reshards of `value`.
     """
     layout, type_ = layout_of(value), value.type
     is_partial = isinstance(over_time(value), PartialPlacement)

@@ -1,6 +1,6 @@
 """
-The opaque modules of a training script on this process, and the check of those that
-communicate by themselves.
+Calls the opaque modules of a training script on this process, and checks the modules
+that communicate by themselves.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Tensors = Sequence[torch.Tensor]
 
 def live_modules(module: torch.nn.Module, *, check: bool) -> dict[str, OpaqueCalls]:
     """
-    Returns the functions that call the opaque modules of a model, by the names that
-    programs have for them. A model in evaluation mode is trained in all its parts. With
-    `check`, modules that communicate are compared with themselves on one process when
-    they are first called.
+    Returns the functions that call the opaque modules of a model, by the names of the
+    modules in programs. If `module` is in evaluation mode, its opaque modules are
+    trained as a whole. With `check`, each module that communicates is compared, at its
+    first call, with itself on one process.
     """
     return {
         part.key: _CheckedCalls(part, module.training)
@@ -44,9 +44,9 @@ def live_modules(module: torch.nn.Module, *, check: bool) -> dict[str, OpaqueCal
 
 class _CheckedCalls(OpaqueCalls):
     """
-    Calls a module that communicates over a group of processes. The first call is
-    compared with a call on one process: each process gets the whole tensors of the
-    group, and runs the module without a group. Results and gradients must be the same.
+    Calls a module that communicates over a group of processes, and checks the first
+    call. For the check each process gathers the whole tensors of the group and runs the
+    module without a group. Results and gradients must agree.
     """
 
     def __init__(self, part: OpaquePart, is_training: bool):
@@ -82,8 +82,9 @@ class _CheckedCalls(OpaqueCalls):
         sizes: Mapping[str, int],
     ) -> None:
         """
-        Compares a call with one on whole tensors. Raises DistIRError, on every process
-        of the group, if they differ.
+        Compares a call on the parts `inputs` with a call on whole tensors. `how` are
+        the keyword arguments of the call. Raises DistIRError on every process of the
+        group if they differ.
         """
         rule = self._opaque.rule()
         problem: str | None = None
@@ -142,8 +143,8 @@ class _CheckedCalls(OpaqueCalls):
         group: Any,
     ) -> tuple[Tensors, list[torch.Tensor | None]]:
         """
-        Returns the results of the module, and the gradients of its inputs for the
-        gradients `given` of its results, or for those of `_cotangents`.
+        Returns the results of the module and the gradients of its inputs. `given` are
+        the gradients of its results, or None for those of `_cotangents`.
         """
         torch.manual_seed(0)
         with torch.enable_grad():
@@ -173,7 +174,7 @@ class _CheckedCalls(OpaqueCalls):
 
 
 def _cotangents(results: Tensors) -> list[torch.Tensor]:
-    """Returns gradients for results, the same on all processes."""
+    """Returns random gradients of results. They are the same on all processes."""
     generator = torch.Generator().manual_seed(0)
     return [
         torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y) + 0.5
@@ -192,7 +193,7 @@ def _copies(placed: Placed, sizes: Mapping[str, int]) -> int:
 def _whole(
     part: torch.Tensor, placed: Placed, group: Any, sizes: Mapping[str, int]
 ) -> torch.Tensor:
-    """Returns a whole tensor, from the parts that the processes of a group hold."""
+    """Returns a whole tensor, gathered from the parts of the processes of a group."""
     parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, part.contiguous(), group=group)
     places = product(*(range(size) for size in sizes.values()))
@@ -236,7 +237,10 @@ def _summed(
 
 
 def _difference(what: str, found: torch.Tensor, wanted: torch.Tensor) -> str | None:
-    """Returns a text on how far apart two tensors are; None if it is rounding."""
+    """
+    Returns a message on the difference between two tensors, which `what` names, or None
+    if the difference is within rounding.
+    """
     one, other = as_array(found), as_array(wanted)
     if one.shape != other.shape:
         return f"{what} has shape {list(one.shape)} instead of {list(other.shape)}"

@@ -1,10 +1,10 @@
 """
-Checks the sharding rules of opaque modules, and lets programs with such modules run on
+Checks the sharding rules of opaque modules, and runs opaque modules in programs on
 arrays.
 
-A module runs on its inputs in a run of the model, as a whole and in two or more parts
-along each dimension that its rule lets a device split. Results and gradients of the
-parts, put together as the rule says, must be those of the whole.
+A check runs the module on its inputs from a run of the model: once on whole tensors,
+and once on two or more parts along each dimension that its rule allows to split.
+Results and gradients of the parts, combined by the rule, must equal those of the whole.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Tensors = Sequence[torch.Tensor]
 def check_opaque(parts: Sequence[OpaquePart]) -> list[str]:
     """
     Checks the rules of opaque modules on their first calls in a run of the model.
-    Returns notes on modules that were not checked. Raises DistIRError, which names the
+    Returns notes on modules that could not be checked. Raises DistIRError, with the
     module and the dimension, if a rule is wrong.
     """
     notes: list[str] = []
@@ -54,7 +54,7 @@ def check_opaque(parts: Sequence[OpaquePart]) -> list[str]:
 
 
 class _RuleCheck:
-    """The check of one module's rule, on the inputs of one call."""
+    """The check of one module's rule, with the inputs of one call."""
 
     def __init__(self, part: OpaquePart, call: ObservedCall):
         self.part, self.call = part, call
@@ -66,8 +66,8 @@ class _RuleCheck:
 
     def run(self) -> str | None:
         """
-        Runs the check. Returns the reason if the rule cannot be checked. Raises
-        DistIRError if the rule is wrong.
+        Runs the check. Returns the reason if the rule cannot be checked, else None.
+        Raises DistIRError if the rule is wrong.
         """
         torch.manual_seed(0)
         before = torch.get_rng_state()
@@ -87,7 +87,11 @@ class _RuleCheck:
         return None
 
     def _check(self, name: str, count: int, gradients: Tensors, whole: Tensors) -> None:
-        """Checks that the module can work on `count` parts of the dimension `name`."""
+        """
+        Raises DistIRError unless the module gives the same on `count` parts of the
+        dimension `name`. `gradients` are those of its results; `whole` are the results
+        and the gradients of the inputs on whole tensors.
+        """
         inputs = self._parts(self.inputs, self.rule.operands, name, count)
         given = self._parts(gradients, self.rule.results, name, count)
         found: list[list[torch.Tensor]] = []
@@ -144,7 +148,7 @@ class _RuleCheck:
         )
 
     def _gradients(self, inputs: Tensors, gradients: Tensors) -> list[torch.Tensor]:
-        """Returns the gradient of each input; zeros for one that has none."""
+        """Returns the gradient of each input; zeros for an input without one."""
         with torch.enable_grad():
             leaves = [
                 t.clone().requires_grad_() if t.is_floating_point() else t
@@ -177,8 +181,8 @@ class _RuleCheck:
         self, tensors: Tensors, dims: Sequence[NamedDims], name: str, count: int
     ) -> list[list[torch.Tensor]]:
         """
-        Returns the inputs of each part, from the whole tensors with the dimensions
-        `dims`.
+        Returns the tensors of each of the `count` parts along dimension `name`. `dims`
+        names the dimensions of each of `tensors`.
         """
         split = [
             self._split(t, d, name, count) for t, d in zip(tensors, dims, strict=True)
@@ -202,7 +206,9 @@ class _RuleCheck:
         self, parts: Tensors, dims: NamedDims, name: str, like: torch.Tensor
     ) -> torch.Tensor:
         """
-        Returns a tensor put together from parts: a sum if it lacks the dimension.
+        Returns the tensor that consists of `parts` along dimension `name`: their
+        concatenation, or their sum if the tensor lacks that dimension. The result has
+        the shape of `like`.
         """
         for d, dim in enumerate(dims):
             if name in dim:
@@ -225,22 +231,22 @@ def modules_on_arrays(
     parts: Sequence[OpaquePart], *, training: bool
 ) -> Mapping[str, OpaqueModule]:
     """
-    Returns the functions by which programs that run on arrays call opaque modules, by
-    the names that programs have for the modules. With `training`, modules have the
-    modes that they have now. They run without dropout.
+    Returns functions that call opaque modules on arrays, by the names of the modules in
+    programs. With `training`, modules keep their current modes. They run without
+    dropout.
     """
     return {part.key: _OnArrays(part, training) for part in reversed(parts)}
 
 
 _ONE_AT_A_TIME = Lock()
 """
-Held while a module runs on arrays. Devices run in threads, and a call changes the modes
-and the parameters of the module for a while.
+A lock that is held while a module runs on arrays. Devices run in threads, and a call
+temporarily changes the modes and the parameters of the module.
 """
 
 
 class _OnArrays:
-    """An opaque module as a function of arrays."""
+    """A function that calls an opaque module on arrays."""
 
     def __init__(self, part: OpaquePart, training: bool):
         self._part, self._training = part, training

@@ -1,4 +1,4 @@
-"""Counts the work and the memory of a call of PyTorch."""
+"""Measures the floating-point operations and the memory of a PyTorch call."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 class _Memory(TorchDispatchMode):
     """
-    Counts the bytes of tensors that operations make inside the context: `peak` is the
-    largest number of bytes that live at once.
+    Counts the bytes of the tensors that operations create inside the context. `peak` is
+    the largest number of bytes alive at the same time. Tensors in `known` do not count.
     """
 
     def __init__(self, known: Sequence[torch.Tensor]) -> None:
@@ -60,9 +60,9 @@ def measured(
     run: Callable[[], Any], known: Sequence[torch.Tensor]
 ) -> tuple[Any, int, int]:
     """
-    Returns the result of `run`, its floating-point operations (of the operators that
-    PyTorch counts: products and convolutions), and the bytes that it needs at most
-    besides its result and the tensors `known`.
+    Returns the result of `run`, the number of its floating-point operations, and its
+    peak memory in bytes without its result and the tensors `known`. Operations are
+    those that PyTorch counts: matrix products and convolutions.
     """
     memory, flops = _Memory(known), FlopCounterMode(display=False)
     with flops, memory:

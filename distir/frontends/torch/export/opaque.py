@@ -1,7 +1,7 @@
 """
-Exports opaque modules as ops of `train`: each call of one becomes a node of DistIR's
-own domain, whatever the module does. A run of the module on its example inputs, before
-the export, tells the types of its results and measures it.
+Exports opaque modules as ops of `train`. Each call becomes one node in DistIR's own
+domain. Before the export, a run of the model on its example inputs finds the types of
+the results and measures the work of each call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from distir.frontends.torch.modules.pickled import ContentPickler
 from distir.sharding.opaque_rule import OpaqueRule, parse_opaque_rule
 
 _NODE = "opaque"
-"""The name of the nodes that stand for calls of opaque modules."""
+"""The name of the exported nodes for calls of opaque modules."""
 
 _CODES = {
     torch.float32: 1,
@@ -56,9 +56,11 @@ class ObservedCall:
     A call of an opaque module in a run on the example inputs.
 
     - `inputs`: its tensors and other arguments;
-    - `shapes`, `dtypes`: those of its results; `kind`: the class of its result;
+    - `shapes`, `dtypes`: the shapes and types of its results;
+    - `kind`: the class of its result: a tensor, a list or a tuple;
     - `draws`: whether it drew random numbers of PyTorch;
-    - `flops`, `memory`, `gradient_flops`, `gradient_memory`: what was measured.
+    - `flops`, `memory`, `gradient_flops`, `gradient_memory`: the measured
+      floating-point operations and bytes of the forward and of the gradient.
     """
 
     inputs: FlatCall
@@ -77,8 +79,9 @@ class OpaquePart:
     """
     An opaque module of a model.
 
-    - `name`: its name in the model, as messages give it; `key`: the name that programs
-      have for it, which modules of the same code and settings share;
+    - `name`: its name in the model, for messages;
+    - `key`: its name in programs, which modules of equal code and settings share;
+    - `module`, `declared`: the module and the facts declared about it;
     - `observed`: its calls in a run on the example inputs, in order.
     """
 
@@ -96,14 +99,14 @@ class OpaquePart:
 
     def rule(self) -> OpaqueRule:
         """
-        Returns the sharding rule of the module with its parameters and buffers.
+        Returns the sharding rule of the module, including its parameters and buffers.
         """
         text = self.declared.full_rule(self.module, state_of(self.module))
         return parse_opaque_rule(text)
 
 
 def parts_of(module: torch.nn.Module) -> list[OpaquePart]:
-    """Returns the opaque modules of a model, which were not run yet."""
+    """Returns the opaque modules of a model, without observed calls."""
     keys: dict[bytes, str] = {}
     found: list[OpaquePart] = []
     for name, part in opaque_parts(module).items():
@@ -118,8 +121,8 @@ def parts_of(module: torch.nn.Module) -> list[OpaquePart]:
 
 def _content(part: torch.nn.Module) -> bytes | None:
     """
-    Returns bytes that are equal for modules of the same code and settings, whatever the
-    values of their parameters and buffers, or None if the module has no such bytes.
+    Returns bytes that are equal for modules with equal code and settings; the values of
+    parameters and buffers do not matter. Returns None if the module cannot be pickled.
     """
     file = io.BytesIO()
     tensors = {id(tensor) for tensor in state_of(part).values()}
@@ -137,8 +140,9 @@ def observe(
 ) -> None:
     """
     Runs a model on its example inputs and records the calls of its opaque modules. The
-    model is to be in the modes of the export, and the caller restores it. Raises any
-    error that the model raises, and DistIRError for a call that a program cannot hold.
+    caller sets the modes of the model before, and restores its state afterwards. Raises
+    DistIRError for a call that a program cannot represent, and any error that the model
+    raises.
     """
     with contextlib.ExitStack() as stack:
         for part in parts:
@@ -150,8 +154,8 @@ def observe(
 
 def _make_alike(parts: Sequence[OpaquePart]) -> None:
     """
-    Gives calls that are equal but for values of tensors the same measured work: the
-    largest. Repeated layers can then become one function.
+    Sets the measured work of calls that differ only in values of tensors to their
+    maximum, so that repeated layers can become one function.
     """
     groups: dict[tuple[object, ...], list[ObservedCall]] = {}
     for part in parts:
@@ -177,7 +181,9 @@ Forward = Callable[..., Any]
 def _with_forward(
     part: OpaquePart, make: Callable[[Forward], Forward]
 ) -> Generator[None]:
-    """A context manager inside which `make` has replaced the forward of a module."""
+    """
+    A context manager that replaces the forward of a module by `make` of that forward.
+    """
     attributes = vars(part.module)
     before, patched = part.module.forward, attributes.get("forward")
     attributes["forward"] = make(before)
@@ -234,7 +240,8 @@ def _gradient(
     known: Sequence[torch.Tensor],
 ) -> tuple[int, int]:
     """
-    Returns the operations and the bytes of a run of the module and its backward.
+    Returns the floating-point operations and the bytes of memory of one forward and
+    backward of the module.
     """
 
     def leaf(value: Any) -> Any:
@@ -264,8 +271,8 @@ def _gradient(
 @contextlib.contextmanager
 def opaque_as_ops(parts: Sequence[OpaquePart]) -> Generator[None]:
     """
-    A context manager inside which exported calls of opaque modules become ops of
-    `train`. Raises DistIRError for a call that does not fit what is declared.
+    A context manager that exports calls of opaque modules as ops of `train`. Raises
+    DistIRError for a call that contradicts the module's declarations.
     """
     with contextlib.ExitStack() as stack:
         for part in parts:
@@ -289,7 +296,10 @@ def _exported(part: OpaquePart, forward: Forward) -> Forward:
 
 
 def _node(part: OpaquePart, call: FlatCall, observed: ObservedCall | None) -> Any:
-    """Adds a node for a call, and returns its results in the structure of the module."""
+    """
+    Adds a node for a call, and returns its results in the structure of the module's
+    result. `observed` is the same call on the example inputs, if there is one.
+    """
     declared, state = part.declared, state_of(part.module)
     rule = parse_opaque_rule(declared.full_rule(part.module, state))
     inputs = [*call.tensors, *state.values()]
@@ -345,8 +355,9 @@ def _known(
     declared: tuple[str | None, str | None], forward: int, gradient: int
 ) -> tuple[str | None, str | None]:
     """
-    Returns the work of a module and of its gradient: as declared, else as measured. The
-    gradient of declared work follows from that.
+    Returns the work of a module and of its gradient as text: declared or else measured.
+    If only the work of the module is declared, that of its gradient is None and follows
+    from it later.
     """
     own, of_gradient = declared
     if own is not None:
@@ -358,8 +369,8 @@ def _shapes(
     rule: OpaqueRule, inputs: Sequence[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
     """
-    Returns the shapes of results for inputs of the given shapes. Raises DistIRError if
-    the inputs do not fit the rule.
+    Returns the shapes of the results for inputs of shapes `inputs`. Raises DistIRError
+    if the inputs do not fit the rule.
     """
     factors = rule.factors
     if len(inputs) != len(factors.operands):

@@ -22,8 +22,8 @@ Part = TypeVar("Part", bound=torch.nn.Module)
 @dataclass(frozen=True)
 class Declared:
     """
-    The facts that a user declares about an opaque module, as `opaque` documents them.
-    `communicates` tells whether it communicates by itself (`local_map`).
+    The facts that a user declares about an opaque module; see `opaque`. `communicates`
+    says whether the module communicates by itself (`local_map`).
     """
 
     rule: str
@@ -38,14 +38,17 @@ class Declared:
 
     @property
     def sides(self) -> tuple[str, str]:
-        """The tensors of the rule with brackets: inputs, and results."""
+        """
+        The input tensors and the result tensors of the rule, in the notation with
+        brackets.
+        """
         inputs, _, results = in_brackets(self.rule).partition("->")
         return inputs.strip(), results.partition(" keep ")[0].strip()
 
     def full_rule(self, part: torch.nn.Module, tensors: Mapping[str, Any]) -> str:
         """
-        Returns the rule of a module in brackets, with the parameters and buffers
-        `tensors` behind the inputs. Dimensions without a declaration are whole.
+        Returns the rule of a module in brackets, with its parameters and buffers
+        `tensors` after the inputs. Dimensions without a declaration are not split.
         """
         known = dict(self.weights)
         inputs, results = self.sides
@@ -178,8 +181,8 @@ def _text(work: str | int | None) -> str | None:
 
 def mark(module: Part, declared: Declared) -> Part:
     """
-    Marks a module as opaque and returns it. Raises DistIRError if what is declared does
-    not suit the module.
+    Marks a module as opaque and returns it. Raises DistIRError if `module` is no
+    module, or if the declaration does not fit it.
     """
     if not isinstance(module, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DistIRError(
@@ -197,8 +200,8 @@ def mark(module: Part, declared: Declared) -> Part:
 
 def checked_rule(module: torch.nn.Module, declared: Declared) -> OpaqueRule:
     """
-    Returns the sharding rule of a module as declared. Raises DistIRError if it is
-    malformed or does not suit the parameters of the module.
+    Returns the declared sharding rule of a module. Raises DistIRError if the rule is
+    malformed or does not fit the module's parameters.
     """
     tensors = state_of(module)
     kind = type(module).__name__
@@ -218,13 +221,14 @@ def checked_rule(module: torch.nn.Module, declared: Declared) -> OpaqueRule:
 
 
 _WHOLE = "_"
-"""The name of a dimension of a parameter that stays whole."""
+"""The name of a dimension of a parameter that is not split."""
 
 
 def _dims(declared: str | None, shape: Sequence[int]) -> list[str]:
     """
-    Returns the text of each dimension of a parameter of this shape. Dimensions that are
-    not named are whole.
+    Returns the text of each dimension of a parameter of shape `shape`. Dimensions that
+    are not declared are not split. Raises DistIRError if the number of dimensions
+    differs.
     """
     if declared is None:
         return list(map(str, shape))
@@ -248,14 +252,14 @@ def _names_of(dims: str) -> list[str]:
 
 
 def declared_of(module: torch.nn.Module) -> Declared | None:
-    """Returns what is declared of an opaque module, or None for any other module."""
+    """Returns the declaration of an opaque module, or None for any other module."""
     return vars(module).get(_MARK)
 
 
 def opaque_parts(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """
-    Returns the opaque modules in a module, by their first names. A module inside of
-    another opaque one is part of that.
+    Returns the opaque modules inside `module`, by their first names. An opaque module
+    inside another opaque module belongs to that one and is left out.
     """
     found: dict[str, torch.nn.Module] = {}
     for name, part in module.named_modules():
@@ -267,5 +271,5 @@ def opaque_parts(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns the parameters and buffers of a module by their first names."""
+    """Returns the parameters and buffers of a module, by their first names."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}

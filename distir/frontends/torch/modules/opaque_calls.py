@@ -1,6 +1,6 @@
 """
-Calls of opaque modules: from tensors and other arguments to the form in which a program
-holds the call, and back to a call of the module itself.
+Calls of opaque modules: converts a call to the form in a program, and that form back to
+a call of the module.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from distir.errors import DistIRError
 from distir.frontends.torch.modules.opaque import declared_of
 
 TENSOR = "*"
-"""The text that stands for a tensor among the arguments of a call."""
+"""The placeholder for a tensor among the arguments of a call."""
 
 
 @dataclass(frozen=True)
 class FlatCall:
     """
-    The arguments of a call: its `tensors` in order, and all arguments with `TENSOR` in
-    the place of each tensor (`arguments`), or None if all are positional tensors.
+    The arguments of a call: its `tensors` in order, and `arguments`, all arguments with
+    `TENSOR` in place of each tensor. `arguments` is None if all of them are positional
+    tensors.
     """
 
     tensors: list[torch.Tensor]
@@ -32,8 +33,8 @@ class FlatCall:
     @staticmethod
     def of(what: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FlatCall:
         """
-        Returns the form of a call of the module `what`. Raises DistIRError for an
-        argument that is neither a tensor nor a number, a text, a flag or None.
+        Returns the arguments of a call of the module `what`. Raises DistIRError for an
+        argument that is no tensor, number, text, boolean or None.
         """
         tensors: list[torch.Tensor] = []
 
@@ -71,8 +72,8 @@ def _filled(
 
 def tensors_in(what: str, output: Any) -> tuple[torch.Tensor, ...]:
     """
-    Returns the tensors that the module `what` gives. Raises DistIRError unless its
-    result is a tensor or a list or tuple of tensors.
+    Returns the tensors in `output`, the result of the module `what`. Raises DistIRError
+    unless `output` is a tensor, or a list or tuple of tensors.
     """
     found: tuple[Any, ...] = (output,)
     if isinstance(output, list | tuple):
@@ -88,9 +89,10 @@ def tensors_in(what: str, output: Any) -> tuple[torch.Tensor, ...]:
 
 class OpaqueCalls:
     """
-    Calls an opaque module of the script with other tensors in the place of its
-    parameters and buffers. `name` is its name in messages. The module keeps the modes
-    that its parts have now; a module in evaluation mode is trained in all parts.
+    Calls an opaque module of the script, with other tensors in place of its parameters
+    and buffers. `name` is its name in messages. In training its submodules keep the
+    modes that they have now; if `is_training` is false, all of them are in training
+    mode.
     """
 
     def __init__(self, name: str, part: torch.nn.Module, is_training: bool):
@@ -113,10 +115,11 @@ class OpaqueCalls:
         sizes: Mapping[str, int] | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """
-        Returns the results of the module for `inputs`: the tensors among its arguments,
-        then its parameters and buffers `tensors`. `arguments` are as in `FlatCall`.
-        With `trains`, it runs in training mode. `group` is the process group over which
-        it communicates, and `sizes` are the sizes of the mesh axes of the group.
+        Returns the results of the module. `inputs` are the tensors among its arguments,
+        followed by the parameters and buffers named in `tensors`. `arguments` are those
+        of `FlatCall`. `trains` selects the training mode. `group` is the process group
+        over which it communicates, and `sizes` has the sizes of the mesh axes of the
+        group.
         """
         count = len(inputs) - len(tensors)
         state = dict(zip(tensors, inputs[count:], strict=True))

@@ -1,4 +1,4 @@
-"""Pickles the content of modules, to find out which modules compute the same."""
+"""Pickles the content of modules, to find modules that compute the same."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from distir.frontends.torch.modules.meta import has_no_value
 
 _NOT_OF_FORWARD = ("GenerationConfig",)
 """
-The names of classes whose objects are left out of keys: modules hold such objects, but
-their forward does not use them. The content of a `GenerationConfig` differs in every
-process.
+The names of classes whose objects are left out: modules hold such objects, but their
+forward does not use them. The content of a `GenerationConfig` differs in every process.
 """
 
 
 class ContentPickler(pickle.Pickler):
     """
-    Pickles everything that decides the computation of a module, including the code of
-    functions. For a parameter it writes shape, type and `requires_grad`, but no values.
+    Pickles everything that determines the computation of a module, including the code
+    of functions. Tensors in `parameters` (by `id`) are pickled with shape, type and
+    `requires_grad`, but without values.
     """
 
     def __init__(self, file: io.BytesIO, parameters: set[int]):
@@ -59,15 +59,14 @@ class ContentPickler(pickle.Pickler):
 
 def _known(*parts: Any) -> None:
     """
-    Stands in a pickle for the function that would restore a pickled function. Nothing
-    calls it.
+    A placeholder in a pickle for the function that would restore a pickled function. It
+    is never called.
     """
 
 
 def has_file(module: str) -> bool:
     """
-    Whether the loaded Python module named `module` comes from a file, or is built into
-    Python.
+    Whether the loaded Python module `module` comes from a file or is built into Python.
     """
     loaded = getattr(sys.modules.get(module), "__file__", None)
     return loaded is not None or module in sys.builtin_module_names
