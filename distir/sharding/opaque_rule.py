@@ -4,9 +4,9 @@ Sharding rules of opaque modules, as text.
     [b@e, s, 64], [x@e, 64, f] -> [b@e, s, 64] keep f
 
 is the rule of a kernel (`distir.sharding.kernel_rule`) in which a dimension may name
-mesh axes. A module with such axes communicates over them by itself. Its tensors are
-split over these axes as the rule says, and not at all where the rule does not name
-them. All other axes may split the factors that the rule does not keep.
+mesh axes. A module with such axes communicates over them by itself. Such an axis splits
+the dimensions of its tensors where the rule names the axis, and no others. All other
+axes may split the factors that the rule does not keep.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TENSOR = re.compile(r"\[([^\[\]]*)\]")
 _AXES = re.compile(r"@\s*([A-Za-z_]\w*)", re.ASCII)
 
 Placed = tuple[tuple[str, int], ...]
-"""The axes that a tensor is split over by declaration, each with the dimension."""
+"""The axes that split a tensor by declaration, each with the dimension that it splits."""
 
 
 @dataclass(frozen=True)

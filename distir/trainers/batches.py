@@ -67,7 +67,8 @@ class PartOfBatches(BatchSampler):
     A batch sampler of one rank's parts of the global batches. Each batch of `batches`
     is one part; consecutive batches, one per part, form a global batch. If the last
     global batch lacks samples, its samples are shared out evenly: parts then differ by
-    at most one sample, and may be empty.
+    at most one sample, and may be empty. If `batches` has `drop_last`, an incomplete
+    global batch is dropped.
 
     A `RandomSampler` without a generator gets its seed from rank 0, which draws it as
     PyTorch does. The order is thus that of one process.

@@ -22,8 +22,8 @@ from distir.trainers.checkpoints import load_states, load_values, save_states
 
 _FOLDER, _SCHEDULER, _ARGUMENTS = "distir", "scheduler.pt", "training_args.bin"
 """
-The names, in the folder of a checkpoint, of the values and states in parts, and of the files
-that transformers' trainer writes too.
+Names in the folder of a checkpoint: the subfolder of values and optimizer states in
+parts, and two files that transformers' trainer writes too.
 """
 
 _INSTEAD = {

@@ -30,8 +30,8 @@ from distir.trainers.checkpoints import load_states, load_values, save_states
 
 _META, _PARTS = "trainer.pt", "parts"
 """
-The names, in the folder of a checkpoint, of what the trainer knows, and of the values and the
-states of optimizers in parts.
+Names in the folder of a checkpoint: the file with the trainer's state, and the
+subfolder of values and optimizer states in parts.
 """
 
 _PRECISIONS = ("32-true", "bf16-mixed")

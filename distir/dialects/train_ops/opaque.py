@@ -159,8 +159,8 @@ class OpaqueBase(TrainOp):
 class OpaqueOp(OpaqueBase):
     """
     The results of a module that is not traced. `gradient_flops` and
-    `gradient_workspace` are the work and the memory of its gradient; without them they
-    follow from those of the module:
+    `gradient_workspace` are the work and the memory of its gradient. Without them, the
+    gradient takes three times the work of the module and the same memory:
 
     ```mlir
     %y = train.opaque %x, %w {module = "moe", tensors = ["weight"],

@@ -19,8 +19,8 @@ from distir.planning.plans.programs import replace_cluster
 
 _MANY = 4
 """
-The ratio of a step's micro-batches to those simulated from which on it is extrapolated.
-Each further micro-batch takes the same time.
+A step is extrapolated from shorter ones if it has more than this many times their
+micro-batches. Each further micro-batch takes the same time.
 """
 
 

@@ -76,8 +76,8 @@ class System(ABC):
     def parse(self, text: str, path: str, given: Mapping[str, str]) -> Document:
         """
         Returns the options in the text of a file. `path` names the file in messages.
-        `given` are values of variables or options from the user, in addition to the
-        file. Raises DistIRError for a text that cannot be read.
+        `given` are values of variables or options from the user, which override those
+        in the file. Raises DistIRError for a text that cannot be read.
         """
 
     @abstractmethod

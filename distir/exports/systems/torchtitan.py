@@ -51,8 +51,8 @@ FLAVORS: Mapping[tuple[str, str], Mapping[str, Any]] = {
 }  # fmt: skip
 """
 The sizes of torchtitan's dense models by name and flavor, from
-torchtitan/models/*/__init__.py, 0.3.0. Unlike there, `debugmodel` of llama3 has 8
-key-value heads (grouped queries).
+torchtitan/models/*/__init__.py, 0.3.0. Here, `debugmodel` of llama3 has 8 key-value
+heads (grouped queries).
 """
 
 _SCHEDULES = {

@@ -30,8 +30,8 @@ Tensors = Sequence[torch.Tensor]
 def live_modules(module: torch.nn.Module, *, check: bool) -> dict[str, OpaqueCalls]:
     """
     Returns the functions that call the opaque modules of a model, by the names of the
-    modules in programs. If `module` is in evaluation mode, its opaque modules are
-    trained as a whole. With `check`, each module that communicates is compared, at its
+    modules in programs. If `module` is in evaluation mode, all parts of its opaque
+    modules are trained. With `check`, each module that communicates is compared, at its
     first call, with itself on one process.
     """
     return {

@@ -76,29 +76,31 @@ def opaque(
     """
     Marks a module as opaque, and returns it: `distir.parallelize`, `import_model` and
     `search` do not trace it. It runs as it is on each process's parts of its inputs,
-    and its own autograd gives its gradients. For everything else, such as PyTorch
-    itself, the module is the same as before.
+    and its own autograd computes its gradients. Outside of DistIR the module behaves as
+    before.
 
     ```python
     self.moe = distir.opaque(MyExperts(64), rule="b s d -> b s d", keep="d")
     ```
 
     - `rule`: the sharding rule. It names the dimensions of all tensors among the
-      module's arguments, in their order, and of its results: dimensions of one name are
-      split together. `(h 64)` is a dimension of `h` runs of 64 elements, a number is
-      the size of a dimension that stays whole. A result that lacks a name is a sum over
-      it. A group of devices may split any name, and each then calls the module with its
-      part alone; that is checked when the module is imported.
+      module's arguments, in order, and of its results. Dimensions of the same name are
+      split together. `(h 64)` is a dimension of `h` runs of 64 elements. A number is
+      the size of a dimension that is not split. A result that lacks a name is a sum
+      over that dimension. A group of devices may split any name: each device then calls
+      the module with its part only. The import of the module checks the rule.
     - `weights`: the dimensions of parameters and buffers that may be split too, by name
-      in the module: `{"up": "f _"}`, where `_` stays whole. All others are whole.
-    - `keep`: the names, separated by spaces, that must stay whole.
-    - `flops`, `gradient_flops`: floating-point operations of the module and of its
-      gradient, as numbers or sums of products of names: `"2*b*s*64*f"`. By default they
-      are counted when the module is imported.
-    - `memory`, `gradient_memory`: likewise, the bytes that they need while they run,
-      besides arguments and results.
+      in the module: `{"up": "f _"}`, where `_` is not split. Parameters and buffers
+      without an entry are not split.
+    - `keep`: the names, separated by spaces, of dimensions that must not be split.
+    - `flops`, `gradient_flops`: the number of floating-point operations of the module
+      and of its gradient, as a number or a sum of products of names: `"2*b*s*64*f"`. By
+      default the import of the module counts them.
+    - `memory`, `gradient_memory`: the bytes that the module and its gradient need while
+      they run, besides arguments and results, in the same notation and with the same
+      default.
 
-    Raises DistIRError if the rule is malformed or the module is no module.
+    Raises DistIRError if the rule is malformed, or if `module` is no module.
     """
     declared = Declared(
         *(rule, tuple((weights or {}).items()), keep),
@@ -134,18 +136,19 @@ def local_map(
     ```
 
     A dimension with `@axis` is split over that axis: every process passes and returns
-    its part of it. A tensor without the axis is whole on all processes of the axis. All
-    other axes split dimensions as in `opaque`.
+    its part of the tensor. A tensor without the axis is whole on all processes of the
+    axis. All other axes split dimensions as in `opaque`.
 
-    `function`, a module or a function, gets the keyword argument `group`: the process
-    group of these axes, in the order of the processes' places on them, or None for a
+    `function`, a module or a function, takes the keyword argument `group`: the process
+    group of these axes, in the order of the processes' positions on them, or None for a
     single process. Its collectives must take part in autograd, such as those of
-    `torch.distributed.nn.functional`. The gradient of a result that is whole reaches
-    each process divided by their number, and gradients of whole inputs and parameters
-    are added up over the axes, as these collectives expect.
+    `torch.distributed.nn.functional`. The gradient of a whole result is divided by the
+    number of processes that hold the result. Gradients of whole inputs and parameters
+    are summed over the axes. Both are what these collectives expect.
 
     `sends` is the number of bytes that all processes together send over the axes, as a
-    number or a sum of products; without it messages cost nothing in the simulator.
+    number or a sum of products. Without `sends`, messages cost nothing in the
+    simulator.
     Raises DistIRError if the rule is malformed or names no axis.
     """
     part = function if isinstance(function, torch.nn.Module) else _Function(function)

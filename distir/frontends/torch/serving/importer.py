@@ -30,7 +30,7 @@ from distir.program import (
 )
 
 PREFILL, DECODE = "prefill", "decode"
-"""The names of the entries of a program for inference."""
+"""The names of the entries of an inference program."""
 
 
 _FEEDS = {"input_ids": "tokens", "padding": "padding", "positions": "positions"}
