@@ -106,11 +106,16 @@ class Replica:
         self.lanes = [Lane() for _ in range(limits.lanes)]
         self.waiting: deque[Progress] = deque()
         self.used = 0
-        """Tokens in the cache, with those that prompts being read will take."""
+        """
+        The number of tokens in the cache, including those that prompts being read will
+        take.
+        """
         self.promised = 0
-        """Tokens that admitted requests will take in all, where they are reserved."""
+        """
+        The number of tokens that admitted requests will have in the cache at their end.
+        """
         self.free_at = 0.0
-        """The second at which the first stage of a pipeline is free."""
+        """The second at which the first pipeline stage becomes free."""
         self.outstanding = 0
         self.preemptions = 0
         self.most_used = 0

@@ -181,7 +181,10 @@ def _run(
             heappush(events, (end, number, which, place))
 
     def wake(which: int, now: float) -> None:
-        """Begins steps of the lanes of a replica that have none in progress."""
+        """
+        Begins steps at second `now` in the lanes of replica `which` that have no step
+        in progress.
+        """
         for place, lane in enumerate(replicas[which].lanes):
             if not lane.is_busy:
                 begin(which, place, now)

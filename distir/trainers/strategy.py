@@ -87,7 +87,8 @@ class DistIRStrategy(ParallelStrategy):
     def setup_environment(self) -> None:
         """
         Starts communication with the other processes, unless the script has started it.
-        Raises DistIRError if the number of processes is not what the trainer asks for.
+        Raises DistIRError if the number of processes differs from `devices` x
+        `num_nodes` of the trainer.
         """
         super().setup_environment()
         environment = self.cluster_environment

@@ -41,9 +41,9 @@ def grid_plan(settings: RunSettings) -> GridPlan:
 
 def run_data(read: Read, system: str) -> dict[str, Any]:
     """
-    Returns the part of a plan file that describes the run besides the plan: the model's
-    configuration, the precision, and the options of the system without a setting in
-    DistIR.
+    Returns the description of a run that a plan file holds in addition to the plan: the
+    model's configuration, the precision, and the options of the system without a
+    setting in DistIR.
     """
     settings = read.settings
     return {

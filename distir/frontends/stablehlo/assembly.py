@@ -416,7 +416,10 @@ def _word(parser: Parser, word: str) -> None:
 
 
 def _until(parser: Parser, end: str) -> str:
-    """Returns the text before the next `end`, and moves the parser behind `end`."""
+    """
+    Returns the text before the next `end`, and moves the parser to the position after
+    `end`.
+    """
     content = parser._current_token.span.input.content  # pyright: ignore[reportPrivateUsage]
     position = content.index(end, parser.pos)
     text = content[parser.pos : position]

@@ -241,8 +241,8 @@ class Converter:
 
     def free_name(self, name: str) -> str:
         """
-        Returns `name` if no function of the new program has it, else `name` with a
-        number behind it.
+        Returns `name` if no function of the new program has it, else `name` with the
+        first free number as suffix.
         """
         taken = {function.sym_name.data for function in self.functions} | {"main"}
         found, number = name, 0

@@ -39,7 +39,8 @@ class Leaves:
 
 def unique_names(names: Sequence[str]) -> list[str]:
     """
-    Returns the names in order. A name that occurred before gets a number behind it.
+    Returns the names in order. A repeated name gets a number as suffix, so that all
+    differ.
     """
     found: dict[str, None] = {}
     for name in names:

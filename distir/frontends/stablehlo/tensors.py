@@ -82,8 +82,7 @@ class LazyTensor:
     @property
     def aligned(self) -> Shape:
         """
-        The shape `base`, with ones in front so that it has as many dimensions as
-        `shape`.
+        The shape `base`, preceded by ones so that it has as many dimensions as `shape`.
         """
         return (1,) * (len(self.shape) - len(self.base)) + self.base
 

@@ -23,7 +23,10 @@ _OTHERWISE = {
     '(checkpoint="full")',
     "resize_token_embeddings": "do so before the module is parallelized",
 }
-"""Methods of transformers' models that would have no effect, and what to do instead."""
+"""
+Methods of transformers' models that would have no effect, each with advice on an
+alternative.
+"""
 
 
 def of_class(module: nn.Module, source: nn.Module, name: str) -> Any:

@@ -197,8 +197,9 @@ def _facts(ops: Sequence[Operation], first: int, at: int, last: int) -> _Facts:
 
 def _weight(value: SSAValue) -> tuple[BlockArgument | None, bool]:
     """
-    Returns the parameter behind `value`, or None if there is none, and whether it is
-    transposed. Transposes and identities are skipped.
+    Returns the parameter behind `value`, skipping transposes and identities, and
+    whether it is transposed. Returns None and False if `value` comes from anything but
+    a parameter.
     """
     is_turned = False
     while isinstance(value.owner, Operation) and value.owner.name in (

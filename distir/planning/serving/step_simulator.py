@@ -346,10 +346,11 @@ class ReplicaMemory:
     """
     The memory of a replica's device, in bytes.
 
-    - `device`: all of its memory;
-    - `parameters`: its part of the parameters;
-    - `activations`: the most memory that a step needs besides parameters and caches;
-    - `token`: its part of one token in the cache.
+    - `device`: the total memory of the device;
+    - `parameters`: the device's part of the parameters;
+    - `activations`: the most memory that a step needs in addition to parameters and
+      caches;
+    - `token`: the device's part of one token in the cache.
 
     The sequences are divided among `parts` devices.
     """

@@ -108,8 +108,9 @@ def gradient(
     its own autograd. The module runs once more for that, with the same random numbers.
     `gradients` are those of its results at the indices `given`. `copies` has, for each
     of these results, the number of processes of `group` that hold all of it. The
-    gradient is divided by this number, because the gradients of inputs are summed over
-    the processes.
+    result's gradient is divided by this number, because the gradients of inputs are
+    summed over the processes. Raises ProgramError if the module is not available or
+    cannot be differentiated.
     """
     function = _function(name)
     inputs, gradients = recordable(inputs), recordable(gradients)

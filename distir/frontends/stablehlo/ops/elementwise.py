@@ -62,7 +62,7 @@ CHLO: Mapping[str, str] = {
 }
 
 LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
-"""Operators on truth values."""
+"""The ONNX operators for booleans, by the name of the StableHLO op."""
 
 BITWISE = {
     "and": "BitwiseAnd",
@@ -70,7 +70,7 @@ BITWISE = {
     "xor": "BitwiseXor",
     "not": "BitwiseNot",
 }
-"""Operators on the bits of integers."""
+"""The ONNX operators for the bits of integers, by the name of the StableHLO op."""
 
 COMPARISONS = {
     "LT": "Less",
