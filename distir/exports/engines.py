@@ -14,7 +14,7 @@ from typing import Any
 from distir.errors import DistIRError
 
 FORMAT = "distir serving plan"
-"""The value of `format` in a file that `distir serve-plan --json` writes."""
+"""The value of the key `format` in a file that `distir serve-plan --json` writes."""
 
 
 @dataclass(frozen=True)

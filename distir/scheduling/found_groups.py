@@ -1,6 +1,4 @@
-"""
-Groups of ops that compute a pattern, and how a script rewrites them.
-"""
+"""Groups of ops that compute a pattern. A schedule script rewrites them."""
 
 from __future__ import annotations
 

@@ -272,7 +272,10 @@ class Replica:
         return count
 
     def _may_admit(self, lane: Lane, room: int) -> bool:
-        """Whether the first waiting request may join `lane` in this step."""
+        """
+        Whether the first waiting request may join `lane` in this step. `room` is the
+        number of tokens that the step can still take.
+        """
         limits, first = self.limits, self.waiting[0]
         running = sum(each.sequences for each in self.lanes)
         if room <= 0 or running >= limits.max_sequences:

@@ -95,7 +95,7 @@ def _cached(prompt: int, prefix_hits: float) -> int:
 
 
 COLUMNS = ("arrival_s", "prompt", "generate")
-"""The columns of a trace of requests."""
+"""The columns of a trace file."""
 
 
 def read_trace(path: Path, prefix_hits: float = 0.0) -> tuple[Workload, float]:

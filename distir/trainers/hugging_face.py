@@ -216,7 +216,11 @@ class Trainer(TrainerMixin, transformers.Trainer):  # pyright: ignore[reportInco
 
 
 def _check(who: str, args: Any, given: dict[str, Any], model: ParallelModule) -> None:
-    """Raises DistIRError for arguments that would have no effect on a program."""
+    """
+    Raises DistIRError for training arguments that have no effect on a program, and for
+    a module that takes labels after its inputs. `who` is the class of the trainer, and
+    `given` its keyword arguments.
+    """
     for name, instead in _INSTEAD.items():
         if args is not None and getattr(args, name, None):
             raise DistIRError(

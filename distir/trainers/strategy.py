@@ -211,7 +211,7 @@ class DistIRStrategy(ParallelStrategy):
         return bool(own)
 
     def barrier(self, name: str | None = None) -> None:
-        """Waits for all ranks."""
+        """Waits until all ranks have called this."""
         if dist.is_initialized():
             dist.barrier()
 

@@ -84,7 +84,7 @@ class OpaqueBase(TrainOp):
 
     @property
     def symbol(self) -> str:
-        """The name of the module."""
+        """The name under which the script knows the module."""
         return self.module.data
 
     @property
@@ -94,7 +94,10 @@ class OpaqueBase(TrainOp):
 
     @property
     def call_arguments(self) -> Any:
-        """The arguments of the module, or None if all of them are positional tensors."""
+        """
+        The arguments of the module, as parsed JSON, or None if all of them are
+        positional tensors.
+        """
         return None if self.arguments is None else json.loads(self.arguments.data)
 
     @property
@@ -109,12 +112,15 @@ class OpaqueBase(TrainOp):
 
     @property
     def axis_names(self) -> tuple[str, ...]:
-        """The mesh axes over which the module communicates, in the per-rank form."""
+        """
+        The mesh axes over which the module communicates; empty unless the op is in
+        per-rank form.
+        """
         return () if self.axes is None else tuple(a.data for a in self.axes.data)
 
     @property
     def axis_sizes(self) -> tuple[int, ...]:
-        """The sizes of the mesh axes over which the module communicates."""
+        """The sizes of the mesh axes in `axis_names`, in the same order."""
         return () if self.sizes is None else tuple(map(int, self.sizes.get_values()))
 
     def declared(self, **changed: Any) -> dict[str, Any]:
@@ -217,7 +223,7 @@ class OpaqueGradOp(OpaqueBase):
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """The indices of the inputs whose gradients the op gives."""
+        """The indices of the inputs whose gradients the op returns."""
         return tuple(int(i) for i in self.wrt.get_values())
 
     @property

@@ -236,7 +236,10 @@ RECOMPUTE = {
 
 
 def read_recompute(values: Values, known: RunSettings) -> Mapping[str, Any]:
-    """Returns the checkpointing policy of the layers."""
+    """
+    Returns the checkpointing policy of the layers. Raises DistIRError for recomputed
+    modules that cannot be predicted, or for an unknown granularity.
+    """
     granularity = values["recompute-granularity"]
     if on(values["checkpoint-activations"]):
         granularity = "full"

@@ -195,7 +195,10 @@ class _Lexer:
         return found
 
     def variable(self) -> str:
-        """Returns the text of `$NAME`, `${...}`, `$(...)` or a command in backquotes."""
+        """
+        Reads `$NAME`, `${...}`, `$(...)` or a command in backquotes, and returns its
+        text. Raises DistIRError if it is not closed.
+        """
         line = self.line
         if self.peek() == "`":
             end = self.text.find("`", self.at + 1)

@@ -152,7 +152,7 @@ class OptionTable:
         return {name for rule in self.rules for name in rule.options}
 
     def is_harmless(self, name: str) -> bool:
-        """Whether an option changes neither time nor memory."""
+        """Whether the option `name` changes neither time nor memory."""
         return any(fnmatchcase(name, pattern) for pattern in self.harmless)
 
     def refusal(self, name: str) -> str:

@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"-?\d+")
 
 
 def attribute(op: Operation, name: str) -> Attribute | None:
-    """Returns the property or attribute `name` of an op, or None."""
+    """Returns the property `name` of an op, else its attribute `name`, else None."""
     found = op.properties.get(name)
     return op.attributes.get(name) if found is None else found
 

@@ -164,7 +164,7 @@ class TensorBuilder:
         return self.op("Concat", values, shape, kinds[0].element, axis=dim)
 
     def cast(self, value: SSAValue, element: Attribute) -> SSAValue:
-        """Returns a value with another element type."""
+        """Returns `value` cast to the element type `element`."""
         from distir.dialects.onnx_ops.values import onnx_element_type
 
         old = LazyTensor.of(value)

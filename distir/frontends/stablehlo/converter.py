@@ -176,7 +176,10 @@ class Converter:
         )
 
     def callee(self, op: Operation) -> FuncOp:
-        """Returns the function that the call `op` calls."""
+        """
+        Returns the function that the call `op` calls. Raises DistIRError if there is
+        none.
+        """
         return self.function(attributes.text(attributes.attribute(op, "callee")))
 
     def call(

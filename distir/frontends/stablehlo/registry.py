@@ -41,7 +41,7 @@ class ModuleConversion(Protocol):
         ...
 
     def callee(self, op: Operation) -> FuncOp:
-        """Returns the function that a call calls."""
+        """Returns the function that the call `op` calls."""
         ...
 
     def call(

@@ -116,7 +116,10 @@ def _joined(op: OpaqueBase, parts: Sequence[Array], own: Placed) -> Array:
 
 
 def _part(op: OpaqueBase, array: Array, own: Placed, position: int) -> Array:
-    """Returns the part of a tensor on the device at index `position` of a group."""
+    """
+    Returns the part of the tensor `array` on the device with index `position` in a
+    group.
+    """
     dims = dict(own)
     for axis, n in reversed(_sizes(op)):
         position, place = divmod(position, n)

@@ -1,4 +1,4 @@
-"""The loss and the labels of a program that was imported from a module."""
+"""The loss and the labels of a program imported from a module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def arguments_with(module: ModuleOp, wanted: str) -> list[str]:
 def given_labels(module: ModuleOp) -> list[str]:
     """
     Returns the names of the labels that a caller gives with the inputs: the arguments
-    with role "label", except gradients that the program takes as arguments.
+    with the role "label", without gradients of results.
     """
     from distir.program import Program
 

@@ -454,7 +454,10 @@ class ServiceSearch:
                     )
 
     def _reading(self, replica: JudgedReplica) -> Highest:
-        """Finds the highest load of one replica that only reads prompts."""
+        """
+        Finds the highest load, within the limit of the time to the first token, of one
+        replica that only reads prompts.
+        """
         budget = max(self.options.batched_tokens) * replica.shape.e
         replica = replica._replace(
             limits=replace(replica.limits, batched_tokens=budget)
@@ -476,7 +479,10 @@ class ServiceSearch:
         return self._highest(replica, load)
 
     def _generating(self, replica: JudgedReplica) -> Highest:
-        """Finds the highest load of one replica that only generates."""
+        """
+        Finds the highest load, within the limit of the time per token, of one replica
+        that only generates.
+        """
         plan = ServicePlan(replica.pool())
         limits = replace(self.limits, ttft_s=inf)
 

@@ -192,7 +192,9 @@ class Generator:
 
 
 class _Entry:
-    """One process's part of an entry: its program, arguments and results."""
+    """
+    An entry on one process: its program, and the arguments and results of this rank.
+    """
 
     def __init__(self, program, rank, body):
         self.program, self.body = program, body

@@ -31,7 +31,10 @@ pre {{ overflow-x: auto; background: #f6f6f6; padding: 1em }} svg {{ max-width: 
 
 
 def write_serving_report(planned: PlannedService, path: Path) -> None:
-    """Writes the report to `path`. Raises DistIRError if it cannot be written."""
+    """
+    Writes the HTML report of a service plan to `path`. Raises DistIRError if it cannot
+    be written.
+    """
     try:
         write_text(path, serving_report(planned))
     except OSError as error:
@@ -39,13 +42,13 @@ def write_serving_report(planned: PlannedService, path: Path) -> None:
 
 
 def serving_report(planned: PlannedService) -> str:
-    """Returns the report as an HTML page."""
+    """Returns the report of a service plan as an HTML page."""
     title = f"A service with {planned.program} on {planned.cluster}"
     return _PAGE.format(title=escape(title), body=serving_body(planned))
 
 
 def serving_body(planned: PlannedService) -> str:
-    """Returns the content of the report, as HTML."""
+    """Returns the content of the report as HTML, without the frame of the page."""
     text = StringIO()
     print_service(planned, text)
     parts = [

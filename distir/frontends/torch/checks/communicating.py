@@ -183,7 +183,10 @@ def _cotangents(results: Tensors) -> list[torch.Tensor]:
 
 
 def _copies(placed: Placed, sizes: Mapping[str, int]) -> int:
-    """Returns the number of processes that hold the same part of a tensor."""
+    """
+    Returns the number of processes of a group that hold the same part of a tensor.
+    `placed` has the axes that split the tensor, and `sizes` the axes of the group.
+    """
     copies = 1
     for axis, size in sizes.items():
         copies *= 1 if axis in dict(placed) else size
@@ -212,7 +215,9 @@ def _whole(
 def _part(
     whole: torch.Tensor, placed: Placed, place: int, sizes: Mapping[str, int]
 ) -> torch.Tensor:
-    """Returns the part of a tensor on the process at index `place` of a group."""
+    """
+    Returns the part of the tensor `whole` on the process with index `place` in a group.
+    """
     for axis, size in reversed(list(sizes.items())):
         place, own = divmod(place, size)
         if axis in dict(placed):
@@ -223,7 +228,10 @@ def _part(
 def _summed(
     value: torch.Tensor, axis: int, group: Any, sizes: Mapping[str, int]
 ) -> torch.Tensor:
-    """Returns the sum of a tensor over the axis of a group with the index `axis`."""
+    """
+    Returns the sum of `value` over one axis of a group, the one with index `axis` in
+    `sizes`.
+    """
     parts = [torch.empty_like(value) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, value.contiguous(), group=group)
     places = list(product(*(range(size) for size in sizes.values())))

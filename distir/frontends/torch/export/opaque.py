@@ -47,7 +47,7 @@ _CODES = {
     torch.float64: 11,
     torch.bfloat16: 16,
 }
-"""The codes of element types in ONNX."""
+"""ONNX's codes of element types."""
 
 
 @dataclass
