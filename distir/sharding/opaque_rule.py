@@ -24,7 +24,7 @@ _TENSOR = re.compile(r"\[([^\[\]]*)\]")
 _AXES = re.compile(r"@\s*([A-Za-z_]\w*)", re.ASCII)
 
 Placed = tuple[tuple[str, int], ...]
-"""The axes that split a tensor by declaration, each with the dimension that it splits."""
+"""The axes that split a tensor by declaration, each with the dimension it splits."""
 
 
 @dataclass(frozen=True)
