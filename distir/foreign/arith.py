@@ -188,6 +188,16 @@ def _compare_integers(op: Operation, x: Any, y: Any) -> Any:
     return _unsigned(compare)(x, y)
 
 
+def _signed(x: Array) -> Array:
+    """Returns integers, of which one with a single bit is 0 or -1."""
+    return -x.astype(np.int8) if x.dtype == np.bool_ else x
+
+
+def _low_bits(op: Operation, x: Array) -> Array:
+    """Returns the low bits of integers; a cast of NumPy to one bit asks for nonzero."""
+    return x & 1 if dtype_of(op.results[0].type) == np.bool_ else x
+
+
 register_meaning(
     {
         arith.AddiOp: np.add,
@@ -221,14 +231,17 @@ register_meaning(
         arith.SelectOp: np.where,
         arith.IndexCastOp: _same,
         arith.FPToSIOp: np.trunc,
-        arith.SIToFPOp: _same,
+        arith.SIToFPOp: _signed,
         arith.UIToFPOp: _unsigned(_same),
         arith.ExtFOp: _same,
         arith.TruncFOp: _same,
-        arith.TruncIOp: _same,
-        arith.ExtSIOp: _same,
+        arith.ExtSIOp: _signed,
     },
-    {arith.CmpiOp: _compare_integers, arith.CmpfOp: _compare_floats},
+    {
+        arith.CmpiOp: _compare_integers,
+        arith.CmpfOp: _compare_floats,
+        arith.TruncIOp: _low_bits,
+    },
 )
 
 

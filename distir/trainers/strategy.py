@@ -39,7 +39,7 @@ _PRECISIONS = ("32-true", "bf16-mixed")
 
 class DistIRStrategy(ParallelStrategy):
     """
-    Trains a `LightningModule` that holds a parallel module, made in its `__init__` or
+    Trains a module of Lightning that holds a parallel module, made in its `__init__` or
     `configure_model`: `Trainer(strategy=DistIRStrategy(), devices=4)`.
 
     A parallel module communicates by itself. Loaders give each rank its part of the

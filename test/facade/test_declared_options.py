@@ -28,6 +28,7 @@ SCRIPTS = {
 
 PYTHON = "Python takes an object where the command takes text"
 MODULE = "of modules of PyTorch, beside the options of commands"
+PARTS = "of parts that are not traced, alike for opaque and local_map"
 OTHER = "two options that mean something else"
 
 EXCEPTIONS = {
@@ -42,8 +43,12 @@ EXCEPTIONS = {
     "entry": f"{OTHER}: of a program, and the sequence of a schedule",
     "equal_features": MODULE,
     "float8": MODULE,
+    "flops": PARTS,
     "fused_attention": MODULE,
+    "gradient_flops": PARTS,
+    "gradient_memory": PARTS,
     "inputs": f"{PYTHON}: arrays; and `differentiate` has names of inputs",
+    "keep": PARTS,
     "kernels": MODULE,
     "labels": f"{PYTHON}: tensors",
     "learning_rate": f"{PYTHON}: a function of the step",
@@ -52,6 +57,7 @@ EXCEPTIONS = {
     "o": "each command writes a file of its own kind",
     "optimizer": f"{PYTHON}: None for inference",
     "plan": f"{PYTHON}: a plan",
+    "prompt": f"{OTHER}: what prefill is built for, and what users send",
     "program": f"{OTHER}: whose kernels are measured, and which a plan is for",
     "resume": f"{OTHER}: results of a search, and checkpoints of a training",
     "schedule": f"{PYTHON}: a function that schedules",
@@ -59,6 +65,7 @@ EXCEPTIONS = {
     "set": f"{PYTHON}: a dictionary",
     "tolerance": f"{OTHER}: of outputs, and of measurements",
     "weight_decay": f"{PYTHON}: a function of the step",
+    "weights": f"{OTHER}: names of a part's parameters, and files",
 }
 """Options with several declarations, and why."""
 

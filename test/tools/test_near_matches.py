@@ -123,7 +123,7 @@ def test_files_that_are_not_there_or_empty(model: Path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("model.mlir", "is a program already, which needs no import"),
+        ("model.mlir", "is a program already, it needs no import"),
         ("model.pt", "holds weights, not a model; give a function that makes"),
         ("config.json", "is given with --transformers"),
         ("", "is a folder; give the .onnx file in it"),

@@ -47,6 +47,16 @@ _FACTS = (
 )
 
 
+def _number(values: Values, option: str) -> int:
+    """Returns an option as an integer. Raises DistIRError for any other value."""
+    try:
+        return int(values[option])
+    except (TypeError, ValueError) as error:
+        raise DistIRError(
+            f"{option} wants a whole number, not {values[option]!r}"
+        ) from error
+
+
 def _true(value: Any) -> bool:
     return value is True or str(value).lower() == "true"
 
@@ -63,7 +73,7 @@ def _read(values: Values, known: RunSettings) -> Mapping[str, Any]:
                 f"{_D}offload_param_device cannot be predicted: DistIR keeps parameters on "
                 f"the devices"
             )
-        stage = int(values[_D + "zero_stage"])
+        stage = _number(values, _D + "zero_stage")
         offload = values[_D + "offload_optimizer_device"] == "cpu"
         overlap = "dp,params" if stage == 3 else "dp"
         return {**found, "zero": stage, "offload_states": offload, "overlap": overlap}
@@ -71,8 +81,8 @@ def _read(values: Values, known: RunSettings) -> Mapping[str, Any]:
         zero = _true(values[_M + "use_distributed_optimizer"])
         return {
             **found,
-            "t": int(values[_M + "tp_degree"]),
-            "p": int(values[_M + "pp_degree"]),
+            "t": _number(values, _M + "tp_degree"),
+            "p": _number(values, _M + "pp_degree"),
             "zero": int(zero),
             "sequence_parallel": _true(values[_M + "sequence_parallelism"]),
             "checkpoint": "selective"
@@ -81,16 +91,18 @@ def _read(values: Values, known: RunSettings) -> Mapping[str, Any]:
             "overlap": "",
         }
     if kind in ("NO", "MULTI_GPU"):
-        t, c = (int(values[_P + n]) for n in ("tp_size", "cp_size"))
+        t, c = (_number(values, _P + n) for n in ("tp_size", "cp_size"))
         return {**found, "t": t, "c": c}
     if kind != "FSDP":
         raise DistIRError(
             f"distributed_type cannot be {kind}; DistIR knows NO, MULTI_GPU, FSDP, "
             f"DEEPSPEED and MEGATRON_LM"
         )
-    t, c, r = (int(values[_P + n]) for n in ("tp_size", "cp_size", "dp_replicate_size"))
+    t, c, r = (
+        _number(values, _P + n) for n in ("tp_size", "cp_size", "dp_replicate_size")
+    )
     strategy = values[_F + "fsdp_sharding_strategy"]
-    if strategy is not None and int(values[_F + "fsdp_version"]) == 1:
+    if strategy is not None and _number(values, _F + "fsdp_version") == 1:
         name = str(strategy).upper()
         if name not in _STRATEGIES:
             raise DistIRError(

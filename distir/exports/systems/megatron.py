@@ -1,4 +1,4 @@
-"""Megatron-LM: the arguments of `pretrain_gpt.py`."""
+"""Megatron-LM: the arguments of its script `pretrain_gpt`."""
 
 from __future__ import annotations
 

@@ -382,7 +382,7 @@ def whole(option: str, value: Any) -> int:
     """
     try:
         number = Fraction(str(value))
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         number = Fraction(1, 2)
     if number.denominator != 1 or number < 1:
         raise DistIRError(f"{option} wants a whole number, not {value!r}")

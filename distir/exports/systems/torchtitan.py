@@ -435,6 +435,12 @@ class Torchtitan(System):
             return settings
         r = document.values.get(_P + "data_parallel_replicate_degree", 1)
         shard = document.values.get(_P + "data_parallel_shard_degree", -1)
+        for name, value in (("replicate", r), ("shard", shard)):
+            if not isinstance(value, int):
+                raise DistIRError(
+                    f"{document.path}: data_parallel_{name}_degree wants a whole number, "
+                    f"not {value!r}"
+                )
         if shard == -1:
             raise DistIRError(
                 f"{document.path}: data_parallel_shard_degree is -1, all devices; say how "

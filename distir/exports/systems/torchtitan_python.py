@@ -63,7 +63,13 @@ def python_options(text: str, path: str, wanted: str) -> Document:
             continue
         name = _called(call) or ""
         if name == "model_registry" and call.args:
-            values["model.flavor"] = ast.literal_eval(call.args[0])
+            flavor = call.args[0]
+            if not isinstance(flavor, ast.Constant):
+                raise DistIRError(
+                    f"{path}, line {flavor.lineno}: the flavor of the model is computed, and "
+                    f"Python is not run here; write it as text"
+                )
+            values["model.flavor"] = flavor.value
         if name.removesuffix(".Config") in _AC:
             values["activation_checkpoint.mode"] = _AC[name.removesuffix(".Config")]
             values["activation_checkpoint.selective_ac_option"] = "op"

@@ -44,6 +44,11 @@ def import_stablehlo_file(path: Path) -> ImportedModel:
         raise DistIRError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}"
         ) from error
+    if "stablehlo" not in text and "@jit_" not in text:
+        raise DistIRError(
+            f"{path} has no StableHLO; if it is a program already, it needs no import: give "
+            f"it to `distir distribute`"
+        )
     module = parse_stablehlo(text, str(path))
     found = [
         op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main"

@@ -39,7 +39,8 @@ def _generator(key, drawn, device):
     """
     if key is None:
         return torch.random.fork_rng(enabled=False)
-    made = torch.tensor(key[0]), torch.tensor(key[1])
+    # The seed is a number of the host.
+    made = torch.tensor(key[0], device="cpu"), torch.tensor(key[1], device="cpu")
     for number in drawn:
         made = threefry(made, *halves(number.detach().cpu()))
     devices = [device] if device.type == "cuda" else []

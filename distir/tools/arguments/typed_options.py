@@ -396,6 +396,7 @@ class ClusterOptions(TypedDict, total=False):
     devices_per_node: int
     nic: str | float
     nics_per_node: int
+    nic_kind: str
     link: str | float
     memory: str | int
     name: str

@@ -32,10 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         choices=("safetensors", "dtensor", *SYSTEMS, *ENGINES),
         default="safetensors",
+        metavar="FORMAT",
         help="safetensors (default): the weights of a checkpoint; dtensor: a plan as calls "
         "of PyTorch's parallelize_module, fully_shard, checkpoint_wrapper and pipelining; "
-        "a training system: a plan as its arguments or its file; an engine for inference: a "
-        "plan of `distir serve-plan --json` as its flags (.sh)",
+        f"a training system ({', '.join(SYSTEMS)}): a plan as its arguments or its file; an "
+        f"engine for inference ({', '.join(ENGINES)}): a plan of `distir serve-plan "
+        "--json` as its flags (.sh)",
     )
     add_config_argument(parser)
     parser.add_argument(

@@ -97,6 +97,7 @@ def test_arguments_have_the_kind_of_their_role_and_the_module_of_their_name():
         "communication buffers": 0,
         "workspace": 0,
         "inputs": 10,
+        "caches": 0,
         "constants": 24,
     }
     # both layers are one module: weight, momentum, %h and %y

@@ -9,6 +9,7 @@ import numpy as np
 
 from distir.frontends.stablehlo import attributes
 from distir.frontends.stablehlo.ops.contraction import operand_of
+from distir.frontends.stablehlo.ops.reduction import is_neutral
 from distir.frontends.stablehlo.ops.shape import padded, reversed_along, spread
 from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
 from distir.frontends.stablehlo.tensors import LazyTensor
@@ -83,6 +84,10 @@ def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
     still = [dim for dim in range(rank) if dim not in moved]
     if rank < 3 or not 1 <= len(moved) <= rank - 2 or body[0] not in _POOLING:
         raise UnsupportedError(f"it reduces windows of {window} with {body[0]}")
+    if not is_neutral(_POOLING[body[0]], call.operands[1]):
+        raise UnsupportedError(
+            "its windows start from another number than the neutral one"
+        )
     build, element = call.build, call.element()
     order = [*still, *moved]
     value = build.transpose(build.whole(call.operands[0]), order)
@@ -113,4 +118,4 @@ def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
     return [LazyTensor.of(value)]
 
 
-_POOLING = ("stablehlo.add", "stablehlo.maximum")
+_POOLING = {"stablehlo.add": "ReduceSum", "stablehlo.maximum": "ReduceMax"}

@@ -43,14 +43,14 @@ def _reduce(call: HloCall) -> Sequence[LazyTensor]:
     operator, combine = known
     operand, start = call.operands
     value = reduced(call, operand, operator, dims)
-    if not _is_neutral(operator, start):
+    if not is_neutral(operator, start):
         inputs = [call.build.base(value), call.build.base(start)]
         both = call.build.op(combine, inputs, value.base, value.element)
         value = LazyTensor.of(both, value.shape)
     return [value]
 
 
-def _is_neutral(operator: str, start: LazyTensor) -> bool:
+def is_neutral(operator: str, start: LazyTensor) -> bool:
     """Whether the initial value `start` does not change the result of a reduction."""
     number = start.scalar
     if number is None:

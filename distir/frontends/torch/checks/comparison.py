@@ -122,7 +122,7 @@ def _compared(
     except ProgramDiffers as error:
         if MISMATCH not in trust.allow:
             raise
-        warnings.warn(f"{error.problem}, which is accepted", stacklevel=3)
+        warnings.warn(f"{error.problem}, which is accepted", stacklevel=4)
     return None
 
 
