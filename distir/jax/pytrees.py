@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 
-from distir.frontends.stablehlo.roles import Kind, Leaves, unique_names
+from distir.frontends.stablehlo.roles import Kind, Leaves
+from distir.program.naming import unique_names
 
 
 def leaves_of(tree: Any, prefixes: Sequence[str] | str) -> Leaves:

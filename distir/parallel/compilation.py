@@ -258,7 +258,7 @@ def training_program(
     from distir.tools.files import apply_passes
 
     forward = forward or ForwardOptions()
-    imported, last = _withgiven_labels(
+    imported, last = _with_labels(
         module, args, kwargs, loss, forward, trust, example, trains=True
     )
     given = arguments_with(imported.module, "input")
@@ -290,7 +290,7 @@ def training_program(
     return imported, last + given_labels(imported.module)
 
 
-def _withgiven_labels(
+def _with_labels(
     module: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -353,7 +353,7 @@ def loss_program(
     from distir.gradients.losses import leave_loss
 
     forward, loss = request.forward, request.loss
-    imported, last = _withgiven_labels(
+    imported, last = _with_labels(
         *(module, args, kwargs, loss, forward, request.trust, request.labels),
         trains=False,
     )

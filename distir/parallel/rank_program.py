@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -345,6 +346,17 @@ class RankProgram:
 
     # Running
 
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """
+        The state in which methods of the program run: opaque modules are this module's,
+        autograd records nothing, and `torch.autocast` has no effect.
+        """
+        if self._opaque_module is not None:
+            self._opaque_module.MODULES = self._opaque
+        with torch.no_grad(), outside_autocast():
+            yield
+
     def run(self, values: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         """
         Runs the program on this rank's parts of all arguments, given by name. Returns
@@ -352,9 +364,7 @@ class RankProgram:
         effect on it.
         """
         arguments = [values[spec.name] for spec in self.arguments.values()]
-        if self._opaque_module is not None:
-            self._opaque_module.MODULES = self._opaque
-        with torch.no_grad(), outside_autocast():
+        with self._running():
             results = self._runtime.results_of(self._body, arguments)
         return dict(zip(self.results, results, strict=True))
 
@@ -365,7 +375,7 @@ class RankProgram:
         `resume`.
         """
         arguments = [values.get(spec.name) for spec in self.arguments.values()]
-        with torch.no_grad(), outside_autocast():
+        with self._running():
             return self._runtime.started(self._body, arguments)
 
     def taken(self, call: Any) -> dict[int, torch.Tensor]:
@@ -388,7 +398,7 @@ class RankProgram:
         specs = list(self.arguments.values())
         awaited = [specs[i].gradient_of for i in self._body.places.awaited]
         ordered = [gradients.pop(name) for name in awaited]
-        with torch.no_grad(), outside_autocast():
+        with self._running():
             self._runtime.resumed(call, ordered)
         if call.results is None:
             return {}

@@ -23,6 +23,7 @@ from distir.dialects.dist_attributes import (
     text_attribute,
 )
 from distir.errors import DistIRError, did_you_mean
+from distir.program.naming import unique_names
 
 LOSS = "loss"
 """The role of the result that a training step minimises."""
@@ -152,15 +153,10 @@ def result_names(function: FuncOp) -> list[str]:
     Returns the source name of each result; `output<i>` for a result without one. If
     several results have the same name, a number is added to all but the first.
     """
-    names: dict[str, None] = {}
-    for i, attributes in enumerate(result_attributes(function)):
-        name = NAME.of(attributes) or f"output{i}"
-        unique, count = name, 1
-        while unique in names:
-            count += 1
-            unique = f"{name}_{count}"
-        names[unique] = None
-    return list(names)
+    return unique_names(
+        NAME.of(attributes) or f"output{i}"
+        for i, attributes in enumerate(result_attributes(function))
+    )
 
 
 def updated_arguments(function: FuncOp) -> dict[int, int]:

@@ -5,7 +5,7 @@ Names of ops and values for people and messages: source names, scopes and name h
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from itertools import count
 
 from xdsl.ir import Operation
@@ -57,6 +57,21 @@ def describe(op: Operation) -> str:
         text += f" %{op.results[0].name_hint}"
     scope = scope_of(op)
     return f"{text} (in {scope})" if scope else text
+
+
+def unique_names(names: Iterable[str]) -> list[str]:
+    """
+    Returns the names in order. A name that was there before gets a number as suffix, so
+    that all differ.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        own, count = name, 1
+        while own in found:
+            count += 1
+            own = f"{name}_{count}"
+        found[own] = None
+    return list(found)
 
 
 def free_name(taken: Container[str], name: str) -> str:

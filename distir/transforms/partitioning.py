@@ -231,6 +231,9 @@ class Partitioner:
         op = source.owner
         if not isinstance(op, Operation) or len(op.results) != 1 or layout.partial:
             return None
+        # Asked first, as a rule takes long to make and most ops have tensors as operands.
+        if any(isinstance(operand.type, TensorType) for operand in op.operands):
+            return None
         if not rule_for(op).is_made_anywhere:
             return None
         new = made_with(op, op.operands, [type_])

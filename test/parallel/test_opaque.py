@@ -41,6 +41,14 @@ def test_training_is_that_of_pytorch(kind: str, options: dict[str, Any]) -> None
         assert options.get("p") or "blocks.1.up" in names
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"), [("opaque", dict(d=2)), ("sent", dict(e=2))], ids=str
+)
+def test_the_loss_may_be_outside(kind: str, options: dict[str, Any]) -> None:
+    for apart, output, _ in run_ranks(2, opaque_run, kind, options, False, True):
+        assert apart < 1e-9 and output < 1e-9
+
+
 def test_a_function_that_communicates_wrongly_is_found() -> None:
     for said in run_ranks(2, refused_run, "detached", dict(e=2)):
         assert "opaque module 'blocks.0' (_Detached): on 2 processes" in said

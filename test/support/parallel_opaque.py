@@ -192,10 +192,11 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def opaque_run(
-    kind: str, options: dict[str, Any], own_loss: bool
+    kind: str, options: dict[str, Any], own_loss: bool, is_outside: bool = False
 ) -> tuple[float, float, list[str]]:
     """
-    Trains a model for five steps, beside PyTorch on one process. Returns the largest
+    Trains a model for five steps, beside PyTorch on one process. With `is_outside`, the
+    loss is computed here, of this process's part of the outputs. Returns the largest
     relative difference of losses and parameters, that of outputs in evaluation, and the
     names in the state dictionary.
     """
@@ -205,7 +206,8 @@ def opaque_run(
     ids, labels = batch()
     if kind == "schedule":
         options = {**options, "schedule": by_schedule}
-    loss = cross_entropy if own_loss else "cross_entropy"
+    loss: Any = cross_entropy if own_loss else "cross_entropy"
+    loss = None if is_outside else loss
     parallel = distir.parallelize(model, (ids,), loss=loss, **options)
 
     def own(tensor: torch.Tensor) -> torch.Tensor:
@@ -216,8 +218,13 @@ def opaque_run(
         torch.optim.SGD(each.parameters(), lr=0.5) for each in (parallel, plain)
     ]
     for _ in range(5):
-        losses = parallel(own(ids), own(labels)), cross_entropy(plain(ids), labels)
-        pairs.append(losses)
+        if is_outside:
+            value = cross_entropy(parallel(own(ids)), own(labels))
+            mean = parallel.mean_of_parts(value)
+        else:
+            value = mean = parallel(own(ids), own(labels))
+        losses = value, cross_entropy(plain(ids), labels)
+        pairs.append((mean, losses[1]))
         for value, optimizer in zip(losses, optimizers, strict=True):
             value.backward()
             optimizer.step()

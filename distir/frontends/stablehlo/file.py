@@ -23,7 +23,8 @@ from distir.frontends.stablehlo import attributes
 from distir.frontends.stablehlo.assembly import op_name
 from distir.frontends.stablehlo.importer import convert_module
 from distir.frontends.stablehlo.parser import name_of, parse_stablehlo
-from distir.frontends.stablehlo.roles import Leaves, describe, unique_names
+from distir.frontends.stablehlo.roles import Leaves, describe
+from distir.program.naming import unique_names
 
 SUFFIX = ".mlir"
 """The suffix of files that are read as StableHLO."""

@@ -37,21 +37,6 @@ class Leaves:
     kinds: Sequence[Kind]
 
 
-def unique_names(names: Sequence[str]) -> list[str]:
-    """
-    Returns the names in order. A repeated name gets a number as suffix, so that all
-    differ.
-    """
-    found: dict[str, None] = {}
-    for name in names:
-        own, number = name, 1
-        while own in found:
-            number += 1
-            own = f"{name}_{number}"
-        found[own] = None
-    return list(found)
-
-
 def describe(
     module: ModuleOp,
     arguments: Leaves,
