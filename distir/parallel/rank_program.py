@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -347,7 +347,7 @@ class RankProgram:
     # Running
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
+    def _running(self) -> Generator[None]:
         """
         The state in which methods of the program run: opaque modules are this module's,
         autograd records nothing, and `torch.autocast` has no effect.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import i64
-from xdsl.ir import SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.onnx import operator
 from distir.dialects.tensors import tensor_of
@@ -39,23 +39,38 @@ def _ordered(
     return values, places
 
 
+def _arguments_of(value: SSAValue) -> set[int]:
+    """Returns the arguments of a block, by index, from which `value` is computed."""
+    if isinstance(value, BlockArgument):
+        return {value.index}
+    assert isinstance(value.owner, Operation)
+    return {i for operand in value.owner.operands for i in _arguments_of(operand)}
+
+
 @converts("stablehlo.sort")
 def _sort(call: HloCall) -> Sequence[LazyTensor]:
     """
     Converts a sort by the first operand; the other operands are permuted like it.
-    Raises UnsupportedError if the comparison uses more than one operand.
+    Raises UnsupportedError if the comparison uses another operand.
     """
     shape, build = call.shape(), call.build
     dim = call.integer("dimension", len(shape) - 1) % len(shape)
-    directions = {
-        call.converter.word(op, "comparison_direction")
+    compared = [
+        op
         for op in call.body()
         if call.converter.name_of(op) == "stablehlo.compare"
-    } & {"LT", "GT"}
-    if len(directions) != 1:
+        and call.converter.word(op, "comparison_direction") in ("LT", "GT")
+    ]
+    if len(compared) != 1:
         raise UnsupportedError("it sorts by more than one number")
+    [comparison] = compared
+    sides = [_arguments_of(value) for value in comparison.operands]
+    if sides not in ([{0}, {1}], [{1}, {0}]):
+        raise UnsupportedError("it does not sort by its first operand alone")
+    is_greater = call.converter.word(comparison, "comparison_direction") == "GT"
     first, *others = call.operands
-    values, places = _ordered(call, first, shape, dim, directions == {"GT"})
+    descending = is_greater == (sides == [{0}, {1}])
+    values, places = _ordered(call, first, shape, dim, descending)
     found = [LazyTensor.of(values)]
     for other in others:
         inputs = [build.whole(other), places]
