@@ -15,7 +15,11 @@ import torch.distributed as dist
 
 from distir.errors import DistIRError
 from distir.frontends.torch.export.opaque import OpaquePart, parts_of
-from distir.frontends.torch.modules.opaque_calls import OpaqueCalls
+from distir.frontends.torch.modules.opaque_calls import (
+    OpaqueCalls,
+    as_leaves,
+    gradients_of,
+)
 from distir.frontends.torch.modules.runs import (
     as_array,
     comparable,
@@ -148,28 +152,10 @@ class _CheckedCalls(OpaqueCalls):
         """
         torch.manual_seed(0)
         with torch.enable_grad():
-            leaves = [
-                t.clone().requires_grad_() if t.is_floating_point() else t
-                for t in inputs
-            ]
+            leaves = as_leaves(inputs)
             results = super().__call__(leaves, **how, group=group)
             given = _cotangents(results) if given is None else given
-            pairs = [
-                (y, dy) for y, dy in zip(results, given, strict=True) if y.requires_grad
-            ]
-            wanted = [t for t in leaves if t.requires_grad]
-            found = iter(
-                torch.autograd.grad(
-                    [y for y, _ in pairs],
-                    wanted,
-                    [dy for _, dy in pairs],
-                    allow_unused=True,
-                    materialize_grads=True,
-                )
-                if pairs
-                else [torch.zeros_like(t) for t in wanted]
-            )
-        gradients = [next(found) if t.requires_grad else None for t in leaves]
+            gradients = gradients_of(results, given, leaves)
         return [y.detach() for y in results], gradients
 
 

@@ -20,7 +20,11 @@ from distir.dialects.train_ops.opaque import OpaqueBase, OpaqueGradOp
 from distir.errors import DistIRError
 from distir.frontends.torch.export.opaque import ObservedCall, OpaquePart
 from distir.frontends.torch.modules.opaque import state_of
-from distir.frontends.torch.modules.opaque_calls import OpaqueCalls
+from distir.frontends.torch.modules.opaque_calls import (
+    OpaqueCalls,
+    as_leaves,
+    gradients_of,
+)
 from distir.frontends.torch.modules.runs import (
     Array,
     as_array,
@@ -150,32 +154,12 @@ class _RuleCheck:
     def _gradients(self, inputs: Tensors, gradients: Tensors) -> list[torch.Tensor]:
         """Returns the gradient of each input; zeros for an input without one."""
         with torch.enable_grad():
-            leaves = [
-                t.clone().requires_grad_() if t.is_floating_point() else t
-                for t in inputs
-            ]
-            pairs = [
-                (y, dy)
-                for y, dy in zip(self._called(leaves), gradients, strict=True)
-                if y.requires_grad
-            ]
-            wanted = [t for t in leaves if t.requires_grad]
-            found: list[Any] = [None] * len(wanted)
-            if pairs:
-                found = list(
-                    torch.autograd.grad(
-                        [y for y, _ in pairs],
-                        wanted,
-                        [dy for _, dy in pairs],
-                        allow_unused=True,
-                    )
-                )
-        known = iter(found)
-        result: list[torch.Tensor] = []
-        for leaf in leaves:
-            own = next(known) if leaf.requires_grad else None
-            result.append(torch.zeros_like(leaf) if own is None else own)
-        return result
+            leaves = as_leaves(inputs)
+            found = gradients_of(self._called(leaves), gradients, leaves)
+        return [
+            torch.zeros_like(leaf) if own is None else own
+            for own, leaf in zip(found, leaves, strict=True)
+        ]
 
     def _parts(
         self, tensors: Tensors, dims: Sequence[NamedDims], name: str, count: int

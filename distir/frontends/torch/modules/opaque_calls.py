@@ -87,6 +87,38 @@ def tensors_in(what: str, output: Any) -> tuple[torch.Tensor, ...]:
     return found
 
 
+def as_leaves(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns copies of the floats among `inputs` that require gradients, and the others."""
+    return [t.clone().requires_grad_() if t.is_floating_point() else t for t in inputs]
+
+
+def gradients_of(
+    results: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    leaves: Sequence[torch.Tensor],
+) -> list[torch.Tensor | None]:
+    """
+    Returns the gradient of each of `leaves`, given those of `results`: zeros for one on
+    which no result depends, None for one that requires none.
+    """
+    pairs = [
+        (y, dy) for y, dy in zip(results, gradients, strict=True) if y.requires_grad
+    ]
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    found = iter(
+        torch.autograd.grad(
+            [y for y, _ in pairs],
+            wanted,
+            [dy for _, dy in pairs],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        if pairs
+        else [torch.zeros_like(leaf) for leaf in wanted]
+    )
+    return [next(found) if leaf.requires_grad else None for leaf in leaves]
+
+
 class OpaqueCalls:
     """
     Calls an opaque module of the script, with other tensors in place of its parameters
