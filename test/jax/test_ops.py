@@ -65,6 +65,16 @@ def test_unary(function: Callable[..., Any], rng: np.random.Generator) -> None:
     same_as_jit(lambda x: function(x), floats(rng, *sizes(rng, 3)))
 
 
+@pytest.mark.parametrize("function", [jnp.expm1, jnp.log1p], ids=lambda f: f.__name__)
+def test_small_and_large_numbers(function: Callable[..., Any]) -> None:
+    """Relative to the result: not the difference of two numbers that are near 1."""
+    x = jnp.asarray([0, 1e-9, -1e-9, 3e-6, -2e-4, 0.5, 60, np.inf, -0.9], jnp.float32)
+    traced = import_function(function, (x,))
+    given = [np.asarray(x), *traced.program.weights.values()]
+    [found] = run_program(traced.program.module, given)
+    np.testing.assert_allclose(found, np.asarray(function(x)), rtol=2e-6, atol=0)
+
+
 BINARY = [
     jnp.add, jnp.subtract, jnp.multiply, jnp.divide, jnp.maximum, jnp.minimum, jnp.power,
     jnp.less, jnp.less_equal, jnp.equal, jnp.not_equal, jnp.greater, lax.rem,

@@ -252,14 +252,32 @@ def _rsqrt(call: HloCall) -> LazyTensor:
 
 @converts("stablehlo.exponential_minus_one")
 def _expm1(call: HloCall) -> LazyTensor:
-    power = combined(call, "Exp", call.operands, call.element())
-    return combined(call, "Sub", [power, one_of(call)], call.element())
+    """Converts to `tanh(x / 2) * (exp(x) + 1)`, which is exact for small x, too."""
+    [x], element = call.operands, call.element()
+    half = LazyTensor.known(np.array(0.5), (), element)
+    slope = combined(call, "Tanh", [combined(call, "Mul", [x, half], element)], element)
+    power = combined(call, "Exp", [x], element)
+    more = combined(call, "Add", [power, one_of(call)], element)
+    return combined(call, "Mul", [slope, more], element)
 
 
 @converts("stablehlo.log_plus_one")
 def _log1p(call: HloCall) -> LazyTensor:
-    more = combined(call, "Add", [*call.operands, one_of(call)], call.element())
-    return combined(call, "Log", [more], call.element())
+    """
+    Converts to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was rounded, and
+    to `x` where `u` is 1 (Kahan's formula).
+    """
+    [x], element, one = call.operands, call.element(), one_of(call)
+    more = combined(call, "Add", [x, one], element)
+    rounded = combined(call, "Sub", [more, one], element)
+    is_small = combined(call, "Equal", [more, one], i1)
+    is_exact = combined(call, "Equal", [rounded, x], i1)
+    divisor = combined(call, "Where", [is_small, one, rounded], element)
+    ratio = combined(call, "Div", [x, divisor], element)
+    factor = combined(call, "Where", [is_exact, one, ratio], element)
+    logarithm = combined(call, "Log", [more], element)
+    product = combined(call, "Mul", [logarithm, factor], element)
+    return combined(call, "Where", [is_small, x, product], element)
 
 
 @converts("chlo.square")
