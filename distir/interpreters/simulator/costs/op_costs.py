@@ -267,7 +267,7 @@ def computing_type(op: Operation, rule: Rule) -> str:
         summed = set(range(len(rule.factors))) - rule.result_factors
         operands = [
             value
-            for value, dims in zip(operands, rule.operands, strict=False)
+            for value, dims in zip(operands, rule.operands, strict=True)
             if any(factor in summed for dim in dims for factor in dim)
         ] or operands
     for values in (operands, op.operands, op.results):
