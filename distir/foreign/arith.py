@@ -28,7 +28,6 @@ from xdsl.ir import Operation
 
 from distir.errors import DistIRError
 from distir.foreign.elementwise import (
-    Linearity,
     dtype_of,
     register_meaning,
     register_rules,
@@ -37,6 +36,7 @@ from distir.interpreters.reference import register_reference_implementations
 from distir.program import describe
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Factor, Rule, sharding_rule
+from distir.sharding.rules.elementwise import Linearity
 
 Array = npt.NDArray[Any]
 
