@@ -100,7 +100,8 @@ def local_constant(context: LocalContext) -> Sequence[Operation]:
     if value is None or not isinstance(type_, TensorType):
         return [context.same_op()]
     new = context.same_op()
-    new.properties["value"] = DenseIntOrFPElementsAttr(type_, value.data)
+    first = next(iter(value.iter_values()))
+    new.properties["value"] = DenseIntOrFPElementsAttr.from_list(type_, [first])
     return [new]
 
 

@@ -26,6 +26,7 @@ from distir.testing.runs import (
     is_constant,
     run_ops,
     run_split,
+    verify_ops,
     whole,
 )
 from distir.testing.splits import (
@@ -90,9 +91,10 @@ def check_op(
     - `seed`: the seed of random numbers.
 
     Raises OpCheckError, one paragraph that names the devices, the layouts and the first
-    wrong element, if values differ; if the op has no sharding rule; or if no split of a
+    wrong element, if values differ; if the op is invalid or has no sharding rule; or if no split of a
     factor was tried, because of its size. Raises DistIRError if the op has no reference.
     """
+    verify_ops([op], "it")
     rule = _checked_rule(op)
     if operands is None:
         given = _random_operands(op, seed)
@@ -195,13 +197,23 @@ def _checked_rule(op: Operation) -> Rule:
 
 
 def _check_sizes(op: Operation, rule: Rule) -> None:
-    """Raises OpCheckError if a factor that may be split is of a size that cannot be."""
-    for f, factor in enumerate(rule.factors):
-        if can_split(rule, f) and factor.size % 2:
+    """
+    Raises OpCheckError if the rule lets nothing be split, or if a factor that may be
+    split is of a size that cannot be.
+    """
+    splittable = [f for f in range(len(rule.factors)) if can_split(rule, f)]
+    if not splittable:
+        raise OpCheckError(
+            f"{name_of(op)}: the sharding rule lets nothing be split for operands of these "
+            f"shapes, so that there is nothing to check; a rule as text that does not fit "
+            f"an op's shapes splits nothing"
+        )
+    for f in splittable:
+        if rule.factors[f].size % 2:
             raise OpCheckError(
                 f"{name_of(op)}: a factor that the sharding rule lets split has "
-                f"{factor.size} elements, which 2 devices cannot share; check the op with "
-                f"sizes that are multiples of 4"
+                f"{rule.factors[f].size} elements, which 2 devices cannot share; check the "
+                f"op with sizes that are multiples of 4"
             )
 
 

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.test import Test
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import Layout, layout_of, with_layout
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.registries import load_support, name_of
+from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions
 from distir.interpreters.joint_ops import joint_op, results_on
 from distir.interpreters.reference import ReferenceInterpreter
@@ -97,8 +100,16 @@ def check_parts(plain: WholeOp, parts: Sequence[Operation]) -> None:
 
 
 def is_constant(value: SSAValue) -> bool:
-    """Whether an op without operands makes `value`, such as `arith.constant`."""
-    return isinstance(value.owner, Operation) and not value.owner.operands
+    """
+    Whether a constant makes `value`: an op without operands. Ops of xDSL's dialect
+    `test`, which stand for any value, are none.
+    """
+    owner = value.owner
+    return (
+        isinstance(owner, Operation)
+        and not owner.operands
+        and owner.dialect_name() != Test.name
+    )
 
 
 def distributed(
@@ -172,14 +183,16 @@ def run_split(
     place = _place(plain.op, on, layouts)
     with _noted(place):
         inference = infer(rule, layouts, on)
-        split = {f: s for f, s in inference.assignment.items() if s}
-        if split != assignment:
+        results = inference.results
+        if rule.is_made_anywhere:
+            results = [layout_for(dims, rule, assignment, on) for dims in rule.results]
+        elif {f: s for f, s in inference.assignment.items() if s} != assignment:
             raise OpCheckError(
-                f"{place}: these layouts split the factors {split}, not {assignment}; no "
-                f"operand has the other factors of the sharding rule"
+                f"{place}: these layouts split the factors {inference.assignment}, not "
+                f"{assignment}; the sharding rule contradicts itself"
             )
-        op, block = distributed(plain.op, layouts, inference.results)
-        op.verify()
+        op, block = distributed(plain.op, layouts, results)
+        verify_ops([op], "the op with layouts")
         if rule_for(op) != rule:
             raise OpCheckError(
                 f"{place}: the sharding rule is another one than that of the whole op; it "
@@ -196,7 +209,7 @@ def run_split(
         }
         shards = _shards(plain, op, on, layouts, pieces, axis)
         for i, (parts, expected) in enumerate(zip(shards, plain.results, strict=True)):
-            layout = inference.results[i]
+            layout = results[i]
             what = f"{place}: result {i}, whose layout is {_text(layout)} by the rule,"
             _compare_replicas(parts, layout, on, what)
             compare(assemble(parts, expected.shape, layout, on), expected, what)
@@ -235,8 +248,7 @@ def _shards(
         ]
         if not ops or local_form.of(op) is not None:
             ops = local_ops(op, arguments.args, {"m": on}, coordinates)
-            for local in ops:
-                local.verify()
+            verify_ops(ops, "what one device computes (give it a local form?)")
         if is_joint:
             devices.append((ops[-1], tuple(arrays)))
             continue
@@ -249,6 +261,16 @@ def _shards(
         for result, array in zip(shards, of_device, strict=True):
             result.append(array)
     return shards
+
+
+def verify_ops(ops: Sequence[Operation], what: str) -> None:
+    """Raises OpCheckError, which calls the op `what`, if one of the ops is invalid."""
+    for op in ops:
+        try:
+            op.verify()
+        except VerifyException as error:
+            reason = str(error).partition("\n")[0]
+            raise OpCheckError(f"{name_of(op)}: {what} is invalid: {reason}") from error
 
 
 def _compare_replicas(
@@ -310,10 +332,13 @@ def _text(layout: Layout) -> str:
 
 @contextmanager
 def _noted(place: str) -> Generator[None]:
-    """Adds a note that names `place` to errors that do not begin with it."""
+    """Says in the message of errors, or in a note to them, that they are from `place`."""
     try:
         yield
+    except DistIRError as error:
+        if str(error).startswith(place):
+            raise
+        raise OpCheckError(f"{place}: {error}") from error
     except BaseException as error:
-        if not str(error).startswith(place):
-            error.add_note(f"This happened with {place}.")
+        error.add_note(f"This happened with {place}.")
         raise

@@ -38,8 +38,16 @@ def shards_of(size: int, axis: str, parts: int) -> Iterator[Shard]:
 
 
 def can_split(rule: Rule, factor: int) -> bool:
-    """Whether an op with this rule can split the factor itself."""
-    return rule.factors[factor].kind != "replicate" and factor not in rule.decomposed
+    """
+    Whether an op with this rule can split the factor itself. A factor that only results
+    have is split by ops without operands alone, such as constants.
+    """
+    read = (f for dims in rule.operands for dim in dims for f in dim)
+    return (
+        rule.factors[factor].kind != "replicate"
+        and factor not in rule.decomposed
+        and (rule.is_made_anywhere or factor in read)
+    )
 
 
 def assignments(rule: Rule, on: Mesh) -> Iterator[Assignment]:
