@@ -57,14 +57,18 @@ class OpReport:
     torch: bool
 
     def __str__(self) -> str:
-        also = [
-            w
-            for w, yes in (("gradient", self.gradient), ("PyTorch", self.torch))
-            if yes
+        parts = [
+            text
+            for text, is_there in (
+                ("the gradient", self.gradient),
+                ("the PyTorch expression", self.torch),
+            )
+            if is_there
         ]
+        also = f"; so {'do' if len(parts) > 1 else 'does'} {' and '.join(parts)}"
         return (
             f"{self.name}: {self.splits} splits and {self.partial} runs on partial values "
-            f"equal the reference{''.join(f', {word} too' for word in also)}"
+            f"agree with the reference{also if parts else ''}"
         )
 
 

@@ -39,7 +39,8 @@ def sum_gradient(
 ) -> list[SSAValue | None]:
     """The gradient of the sum, summed over dimensions that were broadcast."""
     (dy,) = gradients
-    return [] if dy is None else [build.sum_to(dy, operand) for operand in op.operands]
+    assert dy is not None
+    return [build.sum_to(dy, operand) for operand in op.operands]
 
 
 register_op(
@@ -54,7 +55,9 @@ register_op(
 register_op(
     "tosa.sin",
     OpSupport(
-        rule=elementwise_rule(), reference=lambda op, x: np.sin(x), torch="torch.sin({0})"
+        rule=elementwise_rule(),
+        reference=lambda op, x: np.sin(x),
+        torch="torch.sin({0})",
     ),
 )
 
@@ -98,9 +101,10 @@ def product_rule(op: tosa.MatMulOp) -> Rule:
 def product_gradient(
     op: tosa.MatMulOp, gradients: Sequence[SSAValue | None], build: GradientBuilder
 ) -> list[SSAValue | None]:
-    """The gradients of both factors; the zero points have none."""
+    """The gradients of both factors; the zero points, which are constants, have none."""
     (dy,) = gradients
-    a, b = (build.onnx("Transpose", x, perm=[0, 2, 1]) for x in (op.a, op.b))
+    given = build.onnx("Sub", op.a, op.a_zp), build.onnx("Sub", op.b, op.b_zp)
+    a, b = (build.onnx("Transpose", x, perm=[0, 2, 1]) for x in given)
     return [build.onnx("MatMul", dy, b), build.onnx("MatMul", a, dy), None, None]
 
 
@@ -195,7 +199,9 @@ def constant_in_torch(call: TorchCall) -> str:
     """The expression in the generated program: the elements as a literal."""
     values = call.op.properties["values"]
     assert isinstance(values, DenseIntOrFPElementsAttr)
-    written = f"torch.tensor({list(values.get_values())!r}, dtype={call.result_dtype()})"
+    written = (
+        f"torch.tensor({list(values.get_values())!r}, dtype={call.result_dtype()})"
+    )
     return f"{written}.reshape({call.result_shape()!r})"
 
 
