@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import AnyFloat, IntegerType, TensorType
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.registries import name_of
+from distir.dialects.tensors import shape_of
 from distir.gradients.rule import gradient_rule, is_differentiable
 from distir.interpreters.joint_ops import joint_op
 from distir.sharding.decompose import decompose, discard
@@ -147,15 +148,20 @@ def check_op(
 
 
 def dtype_of(value: SSAValue) -> np.dtype[Any]:
-    """Returns the NumPy dtype of a value's elements. Raises OpCheckError for no tensor."""
-    if (
-        not isinstance(value.type, TensorType)
-        or min(value.type.get_shape(), default=0) < 0
-    ):
-        raise OpCheckError(
-            f"check_op needs tensors of known shapes, but an operand has type {value.type}"
-        )
-    return numpy_dtype(value.type.element_type)
+    """
+    Returns the NumPy dtype of a number or of the elements of a tensor. Raises
+    OpCheckError if the value is neither, or a tensor with an unknown size.
+    """
+    type_ = value.type
+    is_tensor = isinstance(type_, TensorType)
+    if is_tensor and min(type_.get_shape(), default=0) >= 0:
+        return numpy_dtype(type_.element_type)
+    if not is_tensor and isinstance(type_, AnyFloat | IntegerType):
+        return numpy_dtype(type_)
+    raise OpCheckError(
+        f"check_op needs numbers, and tensors of known shapes, but an operand has type "
+        f"{type_}"
+    )
 
 
 def _checked_rule(op: Operation) -> Rule:
@@ -185,7 +191,7 @@ def _checked_rule(op: Operation) -> Rule:
                     f"{name_of(op)}: {kind} {i} has a layout; check_op chooses layouts "
                     f"itself, so give it the op without"
                 )
-            shape = value.type.get_shape() if isinstance(value.type, TensorType) else ()
+            shape = shape_of(value)
             sizes = [
                 int(np.prod([rule.factors[f].size for f in dim])) if dim else None
                 for dim in dims
@@ -226,9 +232,7 @@ def _random_operands(op: Operation, seed: int) -> list[Array]:
     rng = np.random.default_rng(seed)
     found: list[Array] = []
     for value in op.operands:
-        dtype = dtype_of(value)
-        assert isinstance(value.type, TensorType)
-        shape = value.type.get_shape()
+        dtype, shape = dtype_of(value), shape_of(value)
         if is_constant(value):
             assert isinstance(value.owner, Operation)
             found += run_ops([value.owner], {}, interpreter_for(value.owner))
