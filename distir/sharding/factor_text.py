@@ -25,7 +25,8 @@ sums in the others. In addition:
 - `flops 2*n*c/3`: the number of operations, a product of sizes of factors and runs with
   an optional divisor.
 
-Optional operands and results that an op lacks are left out; variadic ones are repeated.
+Optional operands and results that an op lacks are left out. The text of a variadic one
+is repeated, unless the text has a tensor for each value that the op has.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from xdsl.dialects.builtin import IntegerAttr, TensorType, UnregisteredOp
+from xdsl.dialects.builtin import IntegerAttr, TensorType
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import IRDLOperation
 
@@ -150,7 +151,8 @@ def checked_rule(text: str) -> RuleFunction:
     `"m k, k n -> m n"`: spaces separate dimensions, commas tensors. Equal names are one
     factor; a factor that no result has is summed over. `b (g h)` has a dimension of two
     factors, `*s` is any number of dimensions, `?` a dimension that stays whole, and
-    `g@groups` a factor of the size in the op's attribute `groups`. Clauses may follow:
+    `g@groups` a factor of the size in the op's attribute `groups`. The text of a list of
+    operands stands for all of them, unless there is one for each. Clauses may follow:
 
     - `keep k m`: factors that stay whole;
     - `max k`, `min k`: factors that are reduced by maximum or minimum instead of a sum;
@@ -182,6 +184,14 @@ def _check(text: str) -> None:
             f"rule {text!r}: {wrong[0]!r} names no factor; write a letter or a word, `?` "
             f"for a dimension that stays whole, or `*s` for any number of dimensions"
         )
+    for tensor in (*found.operands, *found.results):
+        names = [_parts(w)[1] for dim in tensor for w in dim if not w.endswith("?")]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise DistIRError(
+                f"rule {text!r}: {twice[0]!r} stands twice in one tensor, and no axis can "
+                f"split two of its dimensions; write `?` for both"
+            )
     known = {name.removeprefix("?") for _, name, _ in map(_parts, words)}
     named = {n for c in ("keep", "decompose", *MONOIDS) for n in found.names(c)}
     named |= set(re.findall(r"[A-Za-z_]\w*", found.clauses.get("flops", "")))
@@ -207,12 +217,17 @@ def rule_from(text: str) -> RuleFunction:
     sharding_rule("toy.outer")(rule_from("[i], [j] -> [i, j] flops i*j"))
     ```
     """
-    numbers = tuple(dict.fromkeys(parsed(text).attributes))
+    pattern = parsed(text)
+    numbers = tuple(dict.fromkeys(pattern.attributes))
 
     def function(op: Operation) -> Rule:
         groups = _shapes(op)
         if groups is None:
             return Rule.replicated(op)
+        groups = (
+            _one_for_each(groups[0], len(pattern.operands)),
+            _one_for_each(groups[1], len(pattern.results)),
+        )
         known = tuple((name, _attribute(op, name)) for name in numbers)
         try:
             return rule_for_shapes(text, *groups, known)
@@ -220,6 +235,17 @@ def rule_from(text: str) -> RuleFunction:
             return Rule.replicated(op)
 
     return function
+
+
+def _one_for_each(groups: tuple[Group, ...], count: int) -> tuple[Group, ...]:
+    """
+    Returns each shape as a group of its own, if a text has `count` tensors and there are
+    as many shapes in another number of groups.
+    """
+    shapes = [shape for group in groups for shape in group]
+    if len(groups) != count and len(shapes) == count:
+        return tuple((shape,) for shape in shapes)
+    return groups
 
 
 def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None:
@@ -234,9 +260,6 @@ def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None
     if isinstance(op, OnnxOp):
         inputs = [() if v is None else (shape_of(v),) for v in op.input_values]
         return tuple(inputs), tuple((shape_of(v),) for v in op.results)
-    if isinstance(op, UnregisteredOp):  # nothing says which operands belong together
-        operands = tuple((shape_of(v),) for v in op.operands)
-        return operands, tuple((shape_of(v),) for v in op.results)
     assert isinstance(op, IRDLOperation)
     definition = op.get_irdl_definition()
 

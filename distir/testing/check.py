@@ -191,6 +191,12 @@ def _checked_rule(op: Operation) -> Rule:
                     f"{name_of(op)}: {kind} {i} has a layout; check_op chooses layouts "
                     f"itself, so give it the op without"
                 )
+            factors = [f for dim in dims for f in dim]
+            if len(set(factors)) < len(factors):
+                raise OpCheckError(
+                    f"{name_of(op)}: {kind} {i} has a factor of the sharding rule twice, "
+                    f"and no axis can split two of its dimensions"
+                )
             shape = shape_of(value)
             sizes = [
                 int(np.prod([rule.factors[f].size for f in dim])) if dim else None
