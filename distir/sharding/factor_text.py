@@ -44,6 +44,7 @@ from distir.dialects.dist import MONOIDS
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError, listed
+from distir.program import describe
 from distir.sharding.kernel_rule import KernelRule, NamedDim, NamedDims, evaluated
 from distir.sharding.rule import Dim, Factor, Kind, Linear, Rule, RuleFunction
 
@@ -260,7 +261,9 @@ def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None
     if isinstance(op, OnnxOp):
         inputs = [() if v is None else (shape_of(v),) for v in op.input_values]
         return tuple(inputs), tuple((shape_of(v),) for v in op.results)
-    assert isinstance(op, IRDLOperation)
+    if not isinstance(op, IRDLOperation):  # of a dialect that is not installed
+        operands = tuple((shape_of(v),) for v in op.operands)
+        return operands, tuple((shape_of(v),) for v in op.results)
     definition = op.get_irdl_definition()
 
     def of(names: Sequence[str], values: Sequence[SSAValue]) -> tuple[Group, ...]:
@@ -276,8 +279,22 @@ def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None
 
 
 def _attribute(op: Operation, name: str) -> int:
-    found = op.attribute(name) if isinstance(op, OnnxOp) else getattr(op, name)
-    return found.value.data if isinstance(found, IntegerAttr) else found
+    """
+    Returns the integer attribute `name` of an op. Raises DistIRError if it has none.
+    """
+    if isinstance(op, OnnxOp):
+        found = op.attribute(name)
+    elif isinstance(op, IRDLOperation):
+        found = getattr(op, name, None)
+    else:
+        found = op.properties.get(name)
+    number = found.value.data if isinstance(found, IntegerAttr) else found
+    if not isinstance(number, int):
+        raise DistIRError(
+            f"the sharding rule of {describe(op)} needs the integer attribute {name!r}, "
+            f"which the op lacks"
+        )
+    return number
 
 
 def _parts(word: str) -> tuple[bool, str, str]:

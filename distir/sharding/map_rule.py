@@ -92,11 +92,10 @@ def rule_from_maps(
     expressions stay whole, and so does an op with unknown sizes. The rule raises
     DistIRError for an op whose maps do not fit its operands and results.
     """
-    kinds = (
-        dict(reductions) if isinstance(reductions, Mapping) else {-1: str(reductions)}
-    )
-    for kind in kinds.values():
-        one_of("reduction", kind, MONOIDS, "rule_from_maps")
+    every = reductions if isinstance(reductions, str) else "sum"
+    kinds = {} if isinstance(reductions, str) else dict(reductions)
+    for name in (every, *kinds.values()):
+        one_of("reduction", name, MONOIDS, "rule_from_maps")
 
     def rule(op: Operation) -> Rule:
         found = tuple(maps(op))
@@ -124,7 +123,9 @@ def rule_from_maps(
 
         return Rule(
             factors=tuple(
-                Factor(size, kind(i), kinds.get(i, kinds.get(-1, "sum")))
+                Factor(size, kind(i), kinds.get(i, every))
+                if kind(i) == "reduction"
+                else Factor(size, kind(i))
                 for i, size in enumerate(sizes)
             ),
             operands=dims[:count],
