@@ -43,6 +43,9 @@ _OTHERS = {
 }
 """Modules that register what DistIR wants to know of dialects of xDSL."""
 
+READ_BY_IMPORT = ("chlo", "stablehlo")
+"""Dialects without support: `distir import` turns their programs into DistIR's."""
+
 ENTRY_POINTS = "distir.dialects"
 """
 The entry point under which a package names such modules: the name of an entry is that

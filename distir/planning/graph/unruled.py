@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, ReturnOp
 
 from distir.dialects.dist import ConstrainOp
-from distir.dialects.registries import name_of
+from distir.dialects.registries import READ_BY_IMPORT, name_of
 from distir.dialects.tensors import rank_of
 from distir.program import reachable_functions
 from distir.sharding.rule import sharding_rule
@@ -39,7 +39,13 @@ def unruled_ops(module: ModuleOp) -> list[str]:
         return []
     names = [f"{times} {name}" for name, times in found.most_common(_SHOWN)]
     more = f" and {len(found) - _SHOWN} other kinds" if len(found) > _SHOWN else ""
+    is_importable = any(name.partition(".")[0] in READ_BY_IMPORT for name in found)
+    advice = (
+        "`distir import` reads such a program"
+        if is_importable
+        else "`distir.extension.register_op` adds a rule"
+    )
     return [
         f"{found.total()} of {count} ops have no sharding rule, so that every device computes "
-        f"them whole: {', '.join(names)}{more}; `distir.extension.register_op` adds a rule"
+        f"them whole: {', '.join(names)}{more}; {advice}"
     ]
