@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass
-class WholeOp:
+class SequentialOp:
     """
     An op of the sequential form with the values of its operands and of its results, and
     its sharding rule.
@@ -81,14 +81,14 @@ def run_ops(
     return results
 
 
-def whole(op: Operation, operands: Sequence[Array]) -> WholeOp:
+def whole(op: Operation, operands: Sequence[Array]) -> SequentialOp:
     """Runs `op`, an op of the sequential form, on the values `operands`."""
     values = dict(zip(op.operands, operands, strict=True))
     results = run_ops([op], values, interpreter_for(op))
-    return WholeOp(op, list(operands), results, rule_for(op))
+    return SequentialOp(op, list(operands), results, rule_for(op))
 
 
-def check_parts(plain: WholeOp, parts: Sequence[Operation]) -> None:
+def check_parts(plain: SequentialOp, parts: Sequence[Operation]) -> None:
     """
     Runs `parts`, ops on the operands of `plain`, and compares the results of the last
     one. Raises OpCheckError if they differ.
@@ -159,7 +159,7 @@ def terms(
 
 
 def run_split(
-    plain: WholeOp,
+    plain: SequentialOp,
     on: Mesh,
     assignment: Assignment,
     partial_operands: frozenset[int] = frozenset(),
@@ -217,7 +217,7 @@ def run_split(
 
 
 def _shards(
-    plain: WholeOp,
+    plain: SequentialOp,
     op: Operation,
     on: Mesh,
     layouts: Sequence[Layout],

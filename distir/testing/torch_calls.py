@@ -26,7 +26,7 @@ _SHARED = frozenset("?") | {f"{kind}{n}" for kind in "iu" for n in (1, 2, 4, 8)}
 """The element types, beside floats, that arrays and tensors of PyTorch share."""
 
 
-class _Names:
+class _OperandNames:
     """The names of an op's operands in an expression, and the modules that it uses."""
 
     def __init__(self, op: Operation):
@@ -74,7 +74,7 @@ def check_torch(
     import torch
     import torch.nn.functional
 
-    names = _Names(op)
+    names = _OperandNames(op)
     written = emitter_for(op)(Call(op, names))
     texts = [written] if isinstance(written, str) else list(written)
     place: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, **names.modules}

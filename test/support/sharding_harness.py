@@ -24,7 +24,7 @@ from distir.dialects.onnx_ops.values import (
 from distir.interpreters import onnx_evaluator
 from distir.interpreters.joint_ops import joint_op
 from distir.sharding.rule import rule_for
-from distir.testing.runs import WholeOp, interpreter_for, run_split
+from distir.testing.runs import SequentialOp, interpreter_for, run_split
 from distir.testing.splits import (
     assignments,
     mesh,
@@ -79,7 +79,7 @@ def evaluate(op: Operation, inputs: Sequence[Array]) -> list[Array]:
 
 
 @dataclass
-class Sequential(WholeOp):
+class Sequential(SequentialOp):
     """A case as an op of the sequential form, and what it computes."""
 
     case: Case
