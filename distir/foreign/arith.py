@@ -40,10 +40,11 @@ from distir.sharding.rules.elementwise import Linearity
 
 Array = npt.NDArray[Any]
 
-_TOGETHER = ("addf", "subf", "addi", "subi")
-_EACH = ("mulf", "muli")
-_FIRST = ("divf", "negf")
+# Operands of `arith` have one type, layouts included. So a partial sum passes through a
+# product or a quotient of none, as the other operand would have to be partial too.
+_TOGETHER = ("addf", "subf", "addi", "subi", "negf")
 _OTHERS = (
+    *("mulf", "muli", "divf"),
     *("divui", "divsi", "floordivsi", "ceildivsi", "ceildivui", "remui", "remsi"),
     *("minsi", "maxsi", "minui", "maxui", "cmpi", "cmpf", "select"),
     *("andi", "ori", "xori", "shli", "shrui", "shrsi"),
@@ -54,8 +55,6 @@ _OTHERS = (
 
 _LINEARITY: dict[str, Linearity] = {
     **dict.fromkeys(_TOGETHER, "all"),
-    **dict.fromkeys(_EACH, "each"),
-    **dict.fromkeys(_FIRST, "first"),
     **dict.fromkeys(_OTHERS, ""),
 }
 
@@ -125,6 +124,11 @@ def _divided(x: Array, y: Array) -> Array:
 def _divided_up(x: Array, y: Array) -> Array:
     """Returns the quotient of integers, rounded up."""
     return -np.floor_divide(-x, y)
+
+
+def _divided_up_unsigned(x: Array, y: Array) -> Array:
+    """Returns the quotient of unsigned integers, rounded up."""
+    return np.floor_divide(x, y) + (np.remainder(x, y) != 0)
 
 
 def _same(x: Array) -> Array:
@@ -199,6 +203,11 @@ def _low_bits(op: Operation, x: Array) -> Array:
     return x & 1 if dtype_of(op.results[0].type) == np.bool_ else x
 
 
+def _same_bits(op: Operation, x: Array) -> Array:
+    """Returns the bits of the operand as elements of another type."""
+    return x.view(dtype_of(op.results[0].type))
+
+
 register_meaning(
     {
         arith.AddiOp: np.add,
@@ -208,6 +217,7 @@ register_meaning(
         arith.DivUIOp: _unsigned(np.floor_divide),
         arith.FloorDivSIOp: np.floor_divide,
         arith.CeilDivSIOp: _divided_up,
+        arith.CeilDivUIOp: _unsigned(_divided_up_unsigned),
         arith.RemSIOp: np.fmod,
         arith.RemUIOp: _unsigned(np.remainder),
         arith.MinSIOp: np.minimum,
@@ -242,6 +252,7 @@ register_meaning(
         arith.CmpiOp: _compare_integers,
         arith.CmpfOp: _compare_floats,
         arith.TruncIOp: _low_bits,
+        arith.BitcastOp: _same_bits,
     },
 )
 
