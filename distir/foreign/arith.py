@@ -6,12 +6,14 @@ evaluation on arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
+    BytesAttr,
     DenseIntOrFPElementsAttr,
     FloatAttr,
     IntegerAttr,
@@ -67,7 +69,11 @@ def splat(op: Operation) -> DenseIntOrFPElementsAttr | None:
     Returns None for any other op or value.
     """
     value = op.properties.get("value")
-    is_splat = isinstance(value, DenseIntOrFPElementsAttr) and value.is_splat()
+    is_splat = (
+        isinstance(value, DenseIntOrFPElementsAttr)
+        and len(value) > 0
+        and value.is_splat()
+    )
     return value if is_splat and op.name == "arith.constant" else None  # type: ignore[return-value]
 
 
@@ -99,8 +105,9 @@ def local_constant(context: LocalContext) -> Sequence[Operation]:
     if value is None or not isinstance(type_, TensorType):
         return [context.same_op()]
     new = context.same_op()
-    first = next(iter(value.iter_values()))
-    new.properties["value"] = DenseIntOrFPElementsAttr.from_list(type_, [first])
+    first = value.data.data[: len(value.data.data) // len(value)]
+    data = BytesAttr(first * prod(type_.get_shape()))
+    new.properties["value"] = DenseIntOrFPElementsAttr(type_, data)
     return [new]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,11 @@ class SequentialOp:
     operands: list[Array]
     results: list[Array]
     rule: Rule
+
+    @cached_property
+    def interpreter(self) -> ReferenceInterpreter:
+        """An interpreter of single ops, with the support for the dialect of `op`."""
+        return interpreter_for(self.op)
 
 
 def interpreter_for(op: Operation) -> ReferenceInterpreter:
@@ -94,7 +100,7 @@ def check_parts(plain: SequentialOp, parts: Sequence[Operation]) -> None:
     one. Raises OpCheckError if they differ.
     """
     values = dict(zip(plain.op.operands, plain.operands, strict=True))
-    found = run_ops(parts, values, interpreter_for(plain.op))
+    found = run_ops(parts, values, plain.interpreter)
     for i, (got, expected) in enumerate(zip(found, plain.results, strict=True)):
         compare(got, expected, f"{name_of(plain.op)}, decomposed: result {i}")
 
@@ -180,7 +186,7 @@ def run_split(
         layout_for(dims, rule, assignment, on, over if i in partial_operands else ())
         for i, dims in enumerate(rule.operands)
     ]
-    place = _place(plain.op, on, layouts)
+    place = _Setting(plain.op, on, layouts)
     with _noted(place):
         inference = infer(rule, layouts, on)
         results = inference.results
@@ -201,7 +207,7 @@ def run_split(
         for value in (*op.operands, *op.results):
             layout = layout_of(value)
             if layout is not None and isinstance(value.type, TensorType):
-                check_layout(value.type.get_shape(), layout, on, place)
+                check_layout(value.type.get_shape(), layout, on, op.name)
         rng = np.random.default_rng(0)
         pieces = {
             i: terms(plain.operands[i], monoid, count, rng)
@@ -210,7 +216,7 @@ def run_split(
         shards = _shards(plain, op, on, layouts, pieces, axis)
         for i, (parts, expected) in enumerate(zip(shards, plain.results, strict=True)):
             layout = results[i]
-            what = f"{place}: result {i}, whose layout is {_text(layout)} by the rule,"
+            what = _Result(place, i, layout)
             _compare_replicas(parts, layout, on, what)
             compare(assemble(parts, expected.shape, layout, on), expected, what)
     del block
@@ -229,7 +235,6 @@ def _shards(
     of partial operands, over `axis`.
     """
     shards: list[list[Array]] = [[] for _ in plain.results]
-    interpreter = interpreter_for(op)
     arguments = Block(arg_types=[local_type(v.type, {"m": on}) for v in op.operands])
     ops: Sequence[Operation] = ()
     devices: list[tuple[Operation, tuple[Array, ...]]] = []
@@ -254,7 +259,7 @@ def _shards(
             continue
         values: dict[SSAValue, Any] = dict(zip(arguments.args, arrays, strict=True))
         for result, array in zip(
-            shards, run_ops(ops, values, interpreter), strict=True
+            shards, run_ops(ops, values, plain.interpreter), strict=True
         ):
             result.append(array)
     for of_device in results_on(on, devices) if devices else ():
@@ -274,7 +279,7 @@ def verify_ops(ops: Sequence[Operation], what: str) -> None:
 
 
 def _compare_replicas(
-    parts: Sequence[Array], layout: Layout, on: Mesh, what: str
+    parts: Sequence[Array], layout: Layout, on: Mesh, what: object
 ) -> None:
     """Raises OpCheckError if devices that hold the same part disagree on it."""
     used = {*layout.split_axes, *layout.partial_axes}
@@ -282,13 +287,13 @@ def _compare_replicas(
     for part, coordinates in zip(parts, on.coordinates, strict=True):
         key = tuple(c for a, c in coordinates.items() if a in used)
         if first.setdefault(key, part) is not part:
-            compare(part, first[key], f"{what} on devices that hold the same part")
+            compare(part, first[key], what)
 
 
-def compare(got: Array, expected: Array, what: str) -> None:
+def compare(got: Array, expected: Array, what: object) -> None:
     """
     Raises OpCheckError if two arrays differ: floats by more than their rounding, others
-    at all.
+    at all. The message begins with the text of `what`.
     """
     if got.dtype == expected.dtype and np.array_equal(got, expected):
         return
@@ -314,13 +319,36 @@ def compare(got: Array, expected: Array, what: str) -> None:
     )
 
 
-def _place(op: Operation, on: Mesh, layouts: Sequence[Layout]) -> str:
-    """Returns a text with the op, the mesh and the layouts of the operands."""
-    sizes = " x ".join(f"{axis}={size}" for axis, size in on.axes)
-    given = ", ".join(
-        f"operand {i} {_text(layout)}" for i, layout in enumerate(layouts)
-    )
-    return f"{name_of(op)} on {len(on.devices)} devices ({sizes}) with {given or 'nothing'}"
+@dataclass(frozen=True)
+class _Setting:
+    """Where an op runs. Its text, which only errors need, takes long to make."""
+
+    op: Operation
+    mesh: Mesh
+    layouts: Sequence[Layout]
+
+    def __str__(self) -> str:
+        count, op = len(self.mesh.devices), name_of(self.op)
+        sizes = " x ".join(f"{axis}={size}" for axis, size in self.mesh.axes)
+        given = ", ".join(
+            f"operand {i} {_text(layout)}" for i, layout in enumerate(self.layouts)
+        )
+        return f"{op} on {count} devices ({sizes}) with {given or 'no operands'}"
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A result of an op at a place, with the layout that the op's rule gives it."""
+
+    place: _Setting
+    index: int
+    layout: Layout
+
+    def __str__(self) -> str:
+        layout = _text(self.layout)
+        return (
+            f"{self.place}: result {self.index}, whose layout is {layout} by the rule,"
+        )
 
 
 def _text(layout: Layout) -> str:
@@ -331,12 +359,12 @@ def _text(layout: Layout) -> str:
 
 
 @contextmanager
-def _noted(place: str) -> Generator[None]:
+def _noted(place: _Setting) -> Generator[None]:
     """Says in the message of errors, or in a note to them, that they are from `place`."""
     try:
         yield
     except DistIRError as error:
-        if str(error).startswith(place):
+        if str(error).startswith(str(place)):
             raise
         raise OpCheckError(f"{place}: {error}") from error
     except BaseException as error:
