@@ -96,8 +96,9 @@ def check_op(
     - `seed`: the seed of random numbers.
 
     Raises OpCheckError, one paragraph that names the devices, the layouts and the first
-    wrong element, if values differ; if the op is invalid or has no sharding rule; or if no split of a
-    factor was tried, because of its size. Raises DistIRError if the op has no reference.
+    wrong element, if values differ. Also raises it if the op is invalid or has no
+    sharding rule, or if the rule lets nothing be split for these shapes. Raises
+    DistIRError if the op has no reference.
     """
     verify_ops([op], "it")
     rule = _checked_rule(op)
