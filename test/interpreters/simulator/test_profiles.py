@@ -16,7 +16,7 @@ from distir.dialects.train import Train
 from distir.dialects.train_ops.losses import LOGITS_AT_ONCE
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
-from distir.hardware import cluster_names, load_cluster
+from distir.hardware import FOLDER, cluster_names, load_cluster
 from distir.hardware.description import ClusterDescription
 from distir.interpreters.simulator import report, simulate
 from distir.interpreters.simulator.costs.communication import (
@@ -640,3 +640,11 @@ def test_packages_copy_a_part_of_the_logits_at_a_time(
     assert losses.CHUNK == LOGITS_AT_ONCE
     part = min(rows << 22, LOGITS_AT_ONCE)
     assert copies_in_a_package(element, gradient, rows) == each * part
+
+
+def test_built_in_profiles_say_what_they_were_fitted_to():
+    for name in profile_names():
+        path = FOLDER / "profiles" / f"{name}.json"
+        own = json.loads(path.read_text("utf-8"))
+        # not those of the base: it was fitted to other measurements
+        assert own["fitted_to"] and own["compared_with"], name
