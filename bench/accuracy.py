@@ -219,7 +219,9 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, required=True, nargs="+", help="folders of the files"
     )
-    parser.add_argument("--only", default="", help="files whose name holds this")
+    parser.add_argument(
+        "--only", default=[""], nargs="+", help="files whose name holds one of these"
+    )
     parser.add_argument("--having", default="", help="rows whose name holds this")
     parser.add_argument("--sample", type=int, help="so many rows of each file")
     parser.add_argument("--processes", type=int, default=2)
@@ -239,7 +241,7 @@ def main() -> None:
     every: list[Scored] = []
     for path in sorted(p for folder in arguments.data for p in folder.glob("*.json")):
         loader = next((f for p, f in LOADERS.items() if fnmatch(path.stem, p)), None)
-        if loader is None or arguments.only not in path.stem:
+        if loader is None or not any(only in path.stem for only in arguments.only):
             continue
         rows = loader(json.loads(path.read_text(encoding="utf-8")))
         rows = [row for row in rows if arguments.having in row.name]
