@@ -21,6 +21,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist_attributes import FEEDS, LIMIT
 from distir.errors import DistIRError
+from distir.frontends.serving import DECODE, PREFILL
 from distir.program import Program, entry_points
 from distir.program.entries import one_entry
 from distir.tools.comparison import (
@@ -31,8 +32,6 @@ from distir.tools.comparison import (
     largest_difference,
 )
 from distir.tools.files import Arrays
-
-PREFILL, DECODE = "prefill", "decode"
 
 Values = dict[str, npt.NDArray[Any]]
 

@@ -20,7 +20,8 @@ from support.cost_programs import cluster
 from support.generation import imported, tiny_config
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.torch.serving.importer import ServingSizes, empty_cache
+from distir.frontends.serving import ServingSizes
+from distir.frontends.torch.serving.importer import empty_cache
 from distir.frontends.torch.serving.modules import Prefill
 from distir.frontends.torch.sources import _parameters_on_meta
 from distir.interpreters.simulator import MemoryReport, simulate

@@ -13,7 +13,8 @@ import transformers
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch.serving.importer import ServingSizes, import_serving
+from distir.frontends.serving import ServingSizes
+from distir.frontends.torch.serving.importer import import_serving
 from distir.launch.timing_rank import load_package
 from support.ranks import run_ranks
 
@@ -89,16 +90,23 @@ _CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-def tiny_config(kind: str) -> Any:
-    """Returns the configuration of a tiny decoder with two layers."""
+def tiny_config(kind: str, **changes: Any) -> Any:
+    """
+    Returns the configuration of a tiny decoder with two layers; `changes` replace its
+    settings.
+    """
     name, settings = _CONFIGS[kind]
-    return getattr(transformers, name)(**settings)
+    return getattr(transformers, name)(**{**settings, **changes})
 
 
-def tiny_model(kind: str) -> Any:
-    """Returns a tiny decoder whose weights are large enough for tokens to vary."""
+def tiny_model(kind: str, **changes: Any) -> Any:
+    """
+    Returns a tiny decoder whose weights are large enough for tokens to vary. `changes`
+    are those of `tiny_config`.
+    """
     torch.manual_seed(0)
-    model: Any = transformers.AutoModelForCausalLM.from_config(tiny_config(kind))
+    config = tiny_config(kind, **changes)
+    model: Any = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)

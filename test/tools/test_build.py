@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from support.command_line import failure, succeed
+from support.thoroughness import sampled
 
+import distir
+from distir.program import entry_points
 from distir.tools.files import read_program
 
 
@@ -41,6 +45,88 @@ def test_a_switch(tmp_path: Path):
     words = ("llama", *words, "--batch", "1", "--seq", "4")
     assert "%lm_head.weight" in text_of(tmp_path, *words)
     assert "%lm_head.weight" not in text_of(tmp_path, *words, "--tied")
+
+
+SMALL = ("--layers", "2", "--d-model", "16", "--heads", "4", "--vocab", "32")
+SERVED = (*SMALL, "--batch", "4", "--serve", "--cache", "12", "--prompt", "6")
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    sampled(
+        [
+            (("gpt",), ("-t", "2")),
+            (("llama", "--kv-heads", "2"), ("-t", "2", "-d", "2")),
+            (("llama", "--kv-heads", "2"), ("-p", "2")),
+            (("moe", "--experts", "4"), ("-e", "2")),
+        ],
+        4,
+    ),
+)
+def test_the_steps_of_generation(
+    tmp_path: Path, model: tuple[str, ...], plan: tuple[str, ...]
+):
+    """Every command takes the program with two entries."""
+    source, split, saved = (tmp_path / n for n in ("m.mlir", "d.mlir", "plan.json"))
+    succeed("build", *model, *SERVED, "-o", source)
+    succeed("distribute", source, "--cluster", "dgx-a100", *plan, "-o", split)
+    table = succeed("check", source, split).output
+    rows = re.findall(r"^(\S.*?)  .* (equal|DIFFERS)$", table, re.M)
+    assert len(rows) == 2 * (1 + 4) + 1
+    assert {verdict for _, verdict in rows} == {"equal"}
+    assert rows[-1][0] == "decode after prefill"
+    for entry in ("prefill", "decode"):
+        assert "step time" in succeed("simulate", split, "--entry", entry).output
+    on = ("--cluster", "dgx-h100", "--devices", "2")
+    succeed("search", source, "--entry", "decode", *on, "--save-plan", saved)
+    succeed("distribute", source, "--plan", saved, "-o", tmp_path / "p.mlir")
+    succeed("lower", split, "-o", tmp_path / "package")
+    assert (tmp_path / "package" / "prefill_program.py").exists()
+    quick = ("--requests", "20", "--batched-tokens", "32", "--max-sequences", "8")
+    service = ("serve-plan", source, *on, "--prompt", "6", *quick)
+    assert "plan: " in succeed(*service, "--generate", "6").output
+    assert "its cache has 12" in failure(*service, "--generate", "7")
+
+
+def test_python_builds_the_steps_of_generation():
+    sizes = {"layers": 1, "d_model": 16, "heads": 4, "vocab": 32, "batch": 2}
+    program = distir.build("gpt", **sizes, serve=True, cache=8)
+    assert list(entry_points(program.module)) == ["prefill", "decode"]
+    program = distir.build("gpt", **sizes, seq=8, cache=True)
+    assert not entry_points(program.module)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("gpt", "--cache"), "--serve needs --cache N"),
+        (("llama",), "--serve needs --cache N"),
+        (("gpt", "--cache", "8", "--prompt", "9"), "longer than the 8 tokens"),
+        (("gpt", "--cache", "8", "--decode", "4"), "--decode does not go with"),
+        (("gpt", "--cache", "8", "--dropout", "0.1"), "--dropout does not go with"),
+        (("llama", "--cache", "8", "--seq", "4"), "--seq does not go with"),
+        (("llama", "--cache", "8", "--training"), "--training does not go with"),
+        (("llama", "--cache", "8", "--float8", "row"), "--float8 does not go with"),
+    ],
+)
+def test_options_that_generation_does_not_have(
+    tmp_path: Path, words: tuple[str, ...], message: str
+):
+    path = tmp_path / "m.mlir"
+    given = (*words, *SMALL, "--batch", "2", "--serve", "-o", path)
+    assert message in failure("build", *given)
+
+
+def test_options_of_generation_alone(tmp_path: Path):
+    common = (*SMALL, "--batch", "2", "-o", tmp_path / "m.mlir")
+    for model in ("gpt", "llama"):
+        for option in ("--cache", "--prompt"):
+            message = failure("build", model, *common, "--seq", "4", option, "3")
+            assert "is of use with --serve only; add it" in message
+        assert "needs --seq" in failure("build", model, *common)
+    assert "no argument --serve" in failure(
+        "build", "bert", *common, "--seq", "4", "--serve", code=2
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from distir.frontends.models.function_builder import (
     element_type,
     layer_arguments,
 )
+from distir.frontends.models.generation import Step
 from distir.program import ENTRY
 
 LAYER = "layer"
@@ -74,6 +75,7 @@ def build_gpt(
     seed: int = 0,
     fused_attention: bool = True,
     cache: bool = False,
+    step: Step | None = None,
 ) -> ModuleOp:
     """
     Returns the forward pass of GPT-2 from token ids [batch, seq] to logits [batch, seq,
@@ -94,7 +96,10 @@ def build_gpt(
       op of attention with dropout);
     - `cache`: each layer's keys and values, [batch, heads, seq, width of a head], are
       additional results, named `transformer.h.<i>.attn.key` and `.value`, from which
-      `build_gpt_decoding` continues.
+      `build_gpt_decoding` continues;
+    - `step`: the step of generation to build instead (see `build_serving`), from `seq`
+      token ids to the logits of the last one; without dropout, and with fused
+      attention.
     """
     check_sizes(layers=layers)
     if not 0 <= dropout < 1 or not 0 <= seed < 2**32:
@@ -112,6 +117,7 @@ def build_gpt(
         (dropout, seed),
         fused_attention and not dropout,
         cache,
+        step,
     )
     return build_decoder(decoder, [dense_layer(decoder, LAYER)] * layers, vocab, tied)
 
@@ -130,6 +136,7 @@ def build_moe(
     capacity_factor: float = 1.0,
     tied: bool = True,
     fused_attention: bool = True,
+    step: Step | None = None,
 ) -> ModuleOp:
     """
     Returns the forward pass of a transformer with GShard's mixtures of experts, from
@@ -138,14 +145,15 @@ def build_moe(
     The layers are those of `build_gpt`, except that every other layer, from the second
     on, has `experts` MLPs instead of one. Each token goes to its best two experts.
     `ffn` is the width inside an MLP, by default 4 `d_model`; `tied` and
-    `fused_attention` are as in `build_gpt`. Raises DistIRError if an option is out of
-    range.
+    `fused_attention` are as in `build_gpt`, and `step` as well. Raises DistIRError if
+    an option is out of range.
 
     Each sequence is one of GShard's groups. An expert takes the first `2 seq / experts`
     times `capacity_factor` (rounded up) tokens of a group, all first choices before
     second ones. Other tokens bypass it on the residual branch. GShard's random choice
     of the second expert and its auxiliary loss, which balances the experts' loads, are
-    left out.
+    left out. In a step of generation an expert takes all tokens that choose it, because
+    the result for a token must not depend on other tokens.
     """
     check_sizes(layers=layers, experts=experts)
     decoder = Decoder(
@@ -156,6 +164,7 @@ def build_moe(
         seq,
         element_type(dtype),
         fused=fused_attention,
+        step=step,
     )
     kinds = [
         dense_layer(decoder, LAYER),

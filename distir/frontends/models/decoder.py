@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import ModuleOp, UnitAttr, i64
 from xdsl.ir import SSAValue, TypeAttribute
 
 from distir.dialects.dist_attributes import COUNTER
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.frontends.models.function_builder import (
@@ -26,6 +27,7 @@ from distir.frontends.models.function_builder import (
     layer_arguments,
     norm_parameters,
 )
+from distir.frontends.models.generation import LayerCache, Step
 from distir.program import ENTRY
 
 EMBEDDING_STREAM, ATTENTION_STREAM, ATTENTION_OUTPUT_STREAM, MLP_OUTPUT_STREAM = range(
@@ -44,8 +46,9 @@ class Decoder:
 
     `ffn` is the width between the two matrices of an MLP. `dropout` is a ratio and a
     seed. With `fused`, attention is one op. With `cache`, each layer also returns its
-    keys and values, [batch, heads, seq, width of a head]. Raises DistIRError if sizes
-    do not fit together.
+    keys and values, [batch, heads, seq, width of a head]. With `step`, the decoder is a
+    step of generation with fused attention, and each layer also returns the keys and
+    values in its cache. Raises DistIRError if sizes do not fit together.
     """
 
     d_model: int
@@ -57,6 +60,7 @@ class Decoder:
     dropout: tuple[float, int] = (0.0, 0)
     fused: bool = False
     cache: bool = False
+    step: Step | None = None
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -71,11 +75,21 @@ class Decoder:
                 f"{self.heads} heads do not divide the model width {self.d_model}; choose "
                 "a number of heads that does"
             )
+        if self.step is not None and (not self.fused or self.dropout[0]):
+            raise DistIRError(
+                "a step of generation has attention as one op, and no dropout; leave out "
+                "dropout and --no-fused-attention"
+            )
 
     @property
     def hidden(self) -> Shape:
         """The shape of the activations between layers."""
         return self.batch, self.seq, self.d_model
+
+    @property
+    def width(self) -> int:
+        """The width of a head."""
+        return self.d_model // self.heads
 
 
 class LayerBuilder:
@@ -84,7 +98,8 @@ class LayerBuilder:
     parameters...) to hidden.
 
     The mask is left out if attention is fused, and the counter if there is no dropout.
-    With a cache, the keys and values in `kept` follow as results.
+    With a cache, the keys and values in `kept` follow as results. In a step of
+    generation, the arguments `cached` follow the parameters.
     """
 
     def __init__(self, decoder: Decoder, parameters: Sequence[Parameter]):
@@ -101,6 +116,10 @@ class LayerBuilder:
         self.p = {
             p.name: b.argument(f"{SCOPE}.*.{p.name}", p.shape) for p in parameters
         }
+        self.cached = None
+        if decoder.step is not None:
+            sizes = decoder.heads, decoder.width
+            self.cached = decoder.step.layer_arguments(b, *sizes)
 
     def at(self, name: str) -> FunctionBuilder:
         """
@@ -125,7 +144,10 @@ class LayerBuilder:
         """Adds x + attention(norm(x)) and returns it."""
         d = self.decoder
         qkv = self.linear("attn.c_attn", self.norm("ln_1", x), 3 * d.d_model)
-        sizes, b = (d.batch, d.seq, d.heads, d.d_model // d.heads), self.at("attn")
+        sizes, b = (d.batch, d.seq, d.heads, d.width), self.at("attn")
+        if d.step is not None and self.cached is not None:
+            h, self.kept = _cached_attention(b, qkv, d.step, self.cached, sizes)
+            return self.behind_attention(x, h)
         h, *kept = _attention(b, qkv, self.mask, self.counter, sizes)
         if d.cache:
             self.kept = [split_heads(b, value, sizes) for value in kept]
@@ -196,14 +218,25 @@ def build_decoder(
     """
     Returns the program of a decoder: embeddings of tokens and positions, the layers, a
     final norm and the output matrix. If `tied`, the output matrix is the embedding.
+
+    In a step of generation, there is a position for each token of the cache, and the
+    logits are those of the last token.
     """
     check_sizes(layers=len(layers), vocab=vocab)
     d_model, seq, hidden = decoder.d_model, decoder.seq, decoder.hidden
     main = FunctionBuilder(decoder.element, decoder.dropout)
-    ids = (decoder.batch, seq)
-    tokens = main.argument("input_ids", ids, role="input", element=i64)
+    ids, step_inputs, slots = (decoder.batch, seq), None, seq
+    caches: list[list[SSAValue]] = [[]] * len(layers)
+    if (generation := decoder.step) is not None:
+        step_inputs, slots = generation.inputs(main), generation.sizes.cache
+        tokens = step_inputs.tokens
+        shared = [step_inputs.mask, step_inputs.places]
+        own = generation.caches(main, len(layers), decoder.heads, decoder.width)
+        caches = [[*shared, *cache] for cache in own]
+    else:
+        tokens = main.argument("input_ids", ids, role="input", element=i64)
     wte = main.argument("transformer.wte.weight", (vocab, d_model))
-    wpe = main.argument("transformer.wpe.weight", (seq, d_model))
+    wpe = main.argument("transformer.wpe.weight", (slots, d_model))
     arguments = layer_arguments(main, SCOPE, [layer.parameters for layer in layers])
     norm = main.parameters("transformer", norm_parameters("ln_f", d_model))
     head = wte if tied else main.argument("lm_head.weight", (vocab, d_model))
@@ -217,6 +250,8 @@ def build_decoder(
     main.scope = "transformer.wte"
     h = main.op("Gather", [wte, tokens], hidden)
     main.scope = "transformer.wpe"
+    if step_inputs is not None:
+        wpe = main.op("Gather", [wpe, step_inputs.positions], hidden)
     h = main.op("Add", [h, wpe], hidden)
     main.scope = "transformer.drop"
     h = main.dropout(h, step, EMBEDDING_STREAM)
@@ -226,15 +261,19 @@ def build_decoder(
         counter = []
         if step is not None:
             counter = [main.call_counter(step, len(layers), index)]
-        given = [h, *mask, *counter, *arguments[index]]
+        given = [h, *mask, *counter, *arguments[index], *caches[index]]
         h, *own = main.calls(layer.function, scope, given)
         kept += own
     main.scope = "transformer.ln_f"
-    h = main.layer_norm(h, norm, hidden)
+    if generation is not None:
+        h = generation.last(main, h)
+    h = main.layer_norm(h, norm, shape_of(h))
     main.scope = "lm_head"
     head = main.op("Transpose", [head], (d_model, vocab), perm=[1, 0])
-    logits = main.op("MatMul", [h, head], (*ids, vocab))
-    functions = dict.fromkeys(layer.function for layer in layers)
+    logits = main.op("MatMul", [h, head], (*shape_of(h)[:2], vocab))
+    functions = list(dict.fromkeys(layer.function for layer in layers))
+    if generation is not None:
+        return generation.finish(main, logits, kept, functions)
     names = ["logits", *(cache_names(len(layers)) if decoder.cache else [])]
     return ModuleOp([main.finish(ENTRY, [logits, *kept], names), *functions])
 
@@ -253,6 +292,28 @@ def split_heads(
     by_head = b.constant(np.array([0, 0, -1, width]))
     value = b.op("Reshape", [value, by_head], sizes)
     return b.op("Transpose", [value], (batch, heads, seq, width), perm=[0, 2, 1, 3])
+
+
+def _cached_attention(
+    b: FunctionBuilder,
+    qkv: SSAValue,
+    step: Step,
+    cache: LayerCache,
+    sizes: tuple[int, int, int, int],
+) -> tuple[SSAValue, list[SSAValue]]:
+    """
+    Adds self-attention of a step of generation. `qkv` and `sizes` are those of
+    `_attention`. Returns the result, [batch, seq, heads x width], and the keys and
+    values in the cache after the step.
+    """
+    batch, seq, heads, width = sizes
+    merged = (batch, seq, heads * width)
+    split = b.constant(np.full(3, heads * width, np.int64))
+    parts = b.ops("Split", [qkv, split], [merged] * 3, axis=2)
+    q, k, v = (split_heads(b, part, sizes) for part in parts)
+    h, new = step.attention(b, (q, k, v), cache)
+    h = b.op("Transpose", [h], sizes, perm=[0, 2, 1, 3])
+    return b.op("Reshape", [h, b.constant(np.array([0, 0, -1]))], merged), new
 
 
 def _attention(

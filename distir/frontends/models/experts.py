@@ -8,6 +8,7 @@ import numpy as np
 from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.models.decoder import (
     Decoder,
@@ -15,6 +16,7 @@ from distir.frontends.models.decoder import (
     attention_parameters,
 )
 from distir.frontends.models.function_builder import Layer, Parameter
+from distir.frontends.models.routing import chosen_experts, grouped_product, mixture
 
 CHOICES = 2
 """The number of experts to which each token goes."""
@@ -25,7 +27,8 @@ def expert_layer(
 ) -> Layer:
     """
     Returns a layer with attention and a mixture of experts. Raises DistIRError if there
-    are too few experts or the capacity is not positive.
+    are too few experts or the capacity is not positive. In a step of generation the
+    experts take all tokens, so that the capacity is of no effect.
 
     The letters in its equations are: g for groups (sequences), s for tokens of a group,
     k for choices of a token, e for experts, c for places of an expert, m for the width
@@ -54,6 +57,9 @@ def expert_layer(
     places = math.ceil(capacity_factor * CHOICES * d.seq / experts)
     x = layer.attention(layer.x)
     tokens = layer.norm("ln_2", x)
+    if d.step is not None:
+        h = _dropless(layer, tokens, experts)
+        return layer.finish(name, layer.at("").op("Add", [x, h], d.hidden))
     dispatch, combine = _gates(layer, tokens, experts, places)
 
     b = layer.at("moe.experts")
@@ -66,6 +72,31 @@ def expert_layer(
     h = b.op("Einsum", [h, weights[1]], outside, equation="egch,ehm->egcm")
     h = b.op("Einsum", [h, combine], d.hidden, equation="egcm,gsec->gsm")
     return layer.finish(name, layer.at("").op("Add", [x, h], d.hidden))
+
+
+def _dropless(layer: LayerBuilder, tokens: SSAValue, experts: int) -> SSAValue:
+    """
+    Returns the mixture of experts on `tokens`, [batch, seq, d_model], in which experts
+    take all tokens.
+    """
+    d, b = layer.decoder, layer.at("moe")
+    count = d.batch * d.seq
+    rows = b.constant(np.array([-1, d.d_model]))
+    flat = b.op("Reshape", [tokens, rows], (count, d.d_model))
+    b = layer.at("moe.gate")
+    scores = b.op("MatMul", [flat, layer.p["moe.gate.weight"]], (count, experts))
+    routes = chosen_experts(b, scores, CHOICES)
+    up, down = (layer.p[f"moe.experts.{n}.weight"] for n in ("c_fc", "c_proj"))
+
+    def inside(h: SSAValue, rows: SSAValue) -> SSAValue:
+        h = grouped_product(b, h, rows, up, transposed=False)
+        h = b.op("Gelu", [h], shape_of(h), approximate="tanh")
+        return grouped_product(b, h, rows, down, transposed=False)
+
+    h = mixture(layer.at("moe.experts"), flat, routes, experts, inside)
+    b = layer.at("moe")
+    shape = b.constant(np.array([-1, d.seq, d.d_model]))
+    return b.op("Reshape", [h, shape], d.hidden)
 
 
 def _gates(

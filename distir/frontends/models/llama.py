@@ -12,15 +12,11 @@ from xdsl.dialects.builtin import ModuleOp, f32, i64
 from xdsl.ir import SSAValue, TypeAttribute
 
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.experts import (
-    CombineOp,
-    DispatchOp,
-    ExpertPlacesOp,
-    GroupedProductOp,
-)
 from distir.errors import DistIRError
 from distir.frontends.models.function_builder import Layer, check_sizes, element_type
+from distir.frontends.models.generation import LayerCache, Step, StepInputs
 from distir.frontends.models.module_builder import ModuleBuilder
+from distir.frontends.models.routing import chosen_experts, grouped_product, mixture
 from distir.program import ENTRY
 
 _EPSILON = 1e-5
@@ -42,6 +38,7 @@ def build_llama(
     head_dim: int | None = None,
     experts: int = 0,
     top_k: int = 2,
+    step: Step | None = None,
 ) -> ModuleOp:
     """
     Returns the forward pass of LLaMA from token ids [batch, seq] to logits [batch, seq,
@@ -57,7 +54,9 @@ def build_llama(
     - `experts`: the number of experts in place of each MLP, or 0 for MLPs; the model is
       then Mixtral, with the names of Hugging Face's MixtralForCausalLM. No token is
       dropped;
-    - `top_k`: the number of experts to which each token goes.
+    - `top_k`: the number of experts to which each token goes;
+    - `step`: the step of generation to build instead (see `build_serving`), from `seq`
+      token ids to the logits of the last one.
     """
     groups = kv_heads or heads
     ffn = ffn or math.ceil(8 * d_model / 3 / 256) * 256
@@ -82,21 +81,37 @@ def build_llama(
             f"from 1 to {experts}"
         )
     element = element_type(dtype)
-    mixture = (experts, top_k)
     hidden = (batch, seq, d_model)
-    layer = _layer(element, hidden, (heads, groups, width), ffn, mixture)
+    sizes = (heads, groups, width)
+    layer = _layer(element, hidden, sizes, ffn, (experts, top_k), step)
 
     main = ModuleBuilder(element, "")
-    ids = main.argument("input_ids", (batch, seq), role="input", element=i64)
+    inputs = None if step is None else step.inputs(main)
+    shared: list[SSAValue] = []
+    caches: list[list[SSAValue]] = [[]] * layers
+    if step is not None and inputs is not None:
+        ids, shared = inputs.tokens, [inputs.mask, inputs.places]
+        caches = step.caches(main, layers, groups, width)
+    else:
+        ids = main.argument("input_ids", (batch, seq), role="input", element=i64)
     h = main.embedding("model.embed_tokens", ids, vocab, d_model)
-    [embedding] = main.block.args[1:]
-    tables = _rotary_tables(main, seq, width, theta)
-    calls = [(f"model.layers.{index}", layer) for index in range(layers)]
-    h = main.rms_norm("model.norm", main.stack(calls, h, *tables), _EPSILON)
+    embedding = main.block.args[-1]
+    shared = [*_rotary_tables(main, seq, width, theta, inputs), *shared]
+    new: list[SSAValue] = []
+    for index, cache in enumerate(caches):
+        scope = f"model.layers.{index}"
+        own = main.parameters(scope, layer.parameters)
+        h, *kept = main.calls(layer.function, scope, [h, *shared, *cache, *own])
+        new += kept
+    if step is not None:
+        h = step.last(main.at("model"), h)
+    h = main.rms_norm("model.norm", h, _EPSILON)
     if tied:
         logits = main.at("lm_head").product(h, embedding)
     else:
         logits = main.linear("lm_head", h, vocab, bias=False)
+    if step is not None:
+        return step.finish(main, logits, new, [layer.function])
     return ModuleOp([main.finish(ENTRY, [logits], ["logits"]), layer.function])
 
 
@@ -105,19 +120,25 @@ def _layer(
     hidden: tuple[int, int, int],
     attention: tuple[int, int, int],
     ffn: int,
-    mixture: tuple[int, int],
+    routes: tuple[int, int],
+    step: Step | None,
 ) -> Layer:
     """
     Returns a LLaMA layer: attention and an MLP, each after a norm and with a residual
-    branch. `attention` are the numbers of heads of queries and of keys, and their width;
-    `mixture` is the number of experts, or 0 for a plain MLP, and the number of
-    experts to which each token goes.
+    branch. `attention` are the numbers of heads of queries and of keys, and their
+    width; `routes` is the number of experts, or 0 for a plain MLP, and the number of
+    experts to which each token goes. A layer of a step of generation also takes and
+    returns its keys and values in the cache.
     """
-    _, seq, d_model = hidden
+    batch, seq, d_model = hidden
     heads, groups, width = attention
     b = ModuleBuilder(element, "model.layers.*")
     x = b.argument("hidden", hidden, role=None)
-    tables = [b.argument(n, (seq, width), role=None) for n in ("cos", "sin")]
+    table = (seq, width) if step is None else (batch, 1, seq, width)
+    tables = [b.argument(n, table, role=None) for n in ("cos", "sin")]
+    cache: LayerCache | None = None
+    if step is not None:
+        cache = step.layer_arguments(b, groups, width)
     h = b.rms_norm("input_layernorm", x, _EPSILON)
     q, k, v = (
         b.linear(f"self_attn.{name}_proj", h, count * width, bias=False)
@@ -125,21 +146,27 @@ def _layer(
     )
     b.at("self_attn")
     q, k = (_rotated(b, part, width, tables) for part in (q, k))
-    h = b.attention(q, k, b.heads(v, width), causal=True)
+    v, new = b.heads(v, width), list[SSAValue]()
+    if step is not None and cache is not None:
+        h, new = step.attention(b, (q, k, v), cache)
+    else:
+        h = b.attention(q, k, v, causal=True)
     h = b.merge_heads(h)
     h = b.linear("self_attn.o_proj", h, d_model, bias=False)
     x = b.at().elementwise("Add", x, h)
 
     h = b.rms_norm("post_attention_layernorm", x, _EPSILON)
-    if mixture[0]:
-        h = _experts(b, h, ffn, *mixture)
-        return b.layer("layer", b.at().elementwise("Add", x, h))
+    if routes[0]:
+        h = _experts(b, h, ffn, *routes)
+        out = b.at().elementwise("Add", x, h)
+        return Layer(b.finish("layer", [out, *new]), b.own)
     gate = b.linear("mlp.gate_proj", h, ffn, bias=False)
     gate = b.at("mlp.act_fn").elementwise("Swish", gate)
     up = b.linear("mlp.up_proj", h, ffn, bias=False)
     h = b.at("mlp").elementwise("Mul", gate, up)
     h = b.linear("mlp.down_proj", h, d_model, bias=False)
-    return b.layer("layer", b.at().elementwise("Add", x, h))
+    out = b.at().elementwise("Add", x, h)
+    return Layer(b.finish("layer", [out, *new]), b.own)
 
 
 def _experts(
@@ -154,72 +181,55 @@ def _experts(
     tokens = batch * seq
     b.at("mlp")
     x = b.op("Reshape", [x, b.integers(-1, d_model)], (tokens, d_model))
-    gates = b.linear("mlp.gate", x, experts, bias=False)
-    b.at("mlp.gate")
-    gates = b.op("Cast", [gates], (tokens, experts), f32, to=1)
-    gates = b.op("Softmax", [gates], (tokens, experts), f32, axis=-1)
-    chosen: list[tuple[tuple[int, ...], TypeAttribute | None]]
-    chosen = [((tokens, top_k), f32), ((tokens, top_k), i64)]
-    weights, ids = b.results("TopK", [gates, b.integers(top_k)], chosen, axis=-1)
-    total = b.op("ReduceSum", [weights, b.integers(-1)], (tokens, 1), f32, keepdims=1)
-    weights = b.op("Div", [weights, total], (tokens, top_k), f32)
+    scores = b.linear("mlp.gate", x, experts, bias=False)
+    routes = chosen_experts(b.at("mlp.gate"), scores, top_k)
 
-    b.at("mlp.experts")
-    shape = (tokens, 1, top_k)
-    target = b.integers(-1, 1, top_k)  # holds for a part of the batch too
-    ids = b.op("Reshape", [ids, target], shape, i64)
-    weights = b.op("Reshape", [weights, target], shape, f32)
-    places = ExpertPlacesOp(
-        ids,
-        experts=experts,
-        capacity=1,
-        slots=b.type(shape, i64),
-        rows=b.type((1, tokens, top_k), i64),
-    )
-    slots, rows = b.add(places)
-    outside = (tokens, 1, d_model)
-    x = b.op("Reshape", [x, b.integers(-1, 1, d_model)], outside)
-    inside = (1, tokens, top_k, d_model)
-    [h] = b.add(DispatchOp(x, slots, rows, None, result=b.type(inside)))
+    def product(h: SSAValue, rows: SSAValue, name: str, outputs: int) -> SSAValue:
+        shape = (experts, outputs, shape_of(h)[-1])
+        matrices = b.parameter(f"mlp.experts.{name}", shape)
+        return grouped_product(b, h, rows, matrices, transposed=True)
 
-    def product(h: SSAValue, name: str, inputs: int, outputs: int) -> SSAValue:
-        matrices = b.parameter(f"mlp.experts.{name}", (experts, outputs, inputs))
-        result = b.type((1, tokens, top_k, outputs))
-        op = GroupedProductOp(
-            h, rows, matrices, transposed=True, taken=top_k, result=result
-        )
-        [h] = b.add(op)
-        return h
+    def inside(h: SSAValue, rows: SSAValue) -> SSAValue:
+        h = product(h, rows, "gate_up_proj", 2 * ffn)
+        half = (1, tokens, top_k, ffn)
+        gate, up = b.ops("Split", [h, b.integers(ffn, ffn)], [half, half], axis=3)
+        gate = b.at("mlp.experts.act_fn").elementwise("Swish", gate)
+        h = b.at("mlp.experts").elementwise("Mul", gate, up)
+        return product(h, rows, "down_proj", d_model)
 
-    h = product(h, "gate_up_proj", d_model, 2 * ffn)
-    half = (1, tokens, top_k, ffn)
-    gate, up = b.ops("Split", [h, b.integers(ffn, ffn)], [half, half], axis=3)
-    gate = b.at("mlp.experts.act_fn").elementwise("Swish", gate)
-    h = b.at("mlp.experts").elementwise("Mul", gate, up)
-    h = product(h, "down_proj", ffn, d_model)
-    h = b.op("Cast", [h], inside, f32, to=1)
-    [h] = b.add(CombineOp(h, slots, rows, weights, result=b.type(outside, f32)))
-    h = b.op("CastLike", [h, b.constant(np.array(0, b.dtype))], outside)
+    h = mixture(b.at("mlp.experts"), x, routes, experts, inside)
     b.at("mlp")
     return b.op("Reshape", [h, b.integers(-1, seq, d_model)], (batch, seq, d_model))
 
 
 def _rotary_tables(
-    b: ModuleBuilder, seq: int, width: int, theta: float
+    b: ModuleBuilder,
+    seq: int,
+    width: int,
+    theta: float,
+    inputs: StepInputs | None,
 ) -> list[SSAValue]:
     """
-    Adds the tables of cosines and sines, each [seq, width], of the angles position x
-    theta^(-2i / width). Both halves of a head's width are equal.
+    Adds the tables of cosines and sines of the angles position x theta^(-2i / width).
+    Each is [seq, width], or [batch, 1, seq, width] for the positions of a step of
+    generation. Both halves of a head's width are equal.
     """
     b.at("model.rotary_emb")
     frequencies = theta ** -(np.arange(0, width, 2) / width)
     # Positions do not fit into the digits of 16 bits.
     frequency = b.single(frequencies)
-    ends = [b.single(number) for number in (0, seq, 1)]
-    positions = b.op("Range", ends, (seq,), f32)
-    positions = b.op("Unsqueeze", [positions, b.integers(1)], (seq, 1), f32)
-    angles = b.op("Mul", [positions, frequency], (seq, width // 2), f32)
-    shape = (seq, width)
+    if inputs is None:
+        ends = [b.single(number) for number in (0, seq, 1)]
+        positions = b.op("Range", ends, (seq,), f32)
+        positions = b.op("Unsqueeze", [positions, b.integers(1)], (seq, 1), f32)
+    else:
+        rows = shape_of(inputs.positions)
+        positions = b.op("Cast", [inputs.positions], rows, f32, to=1)
+        shape = (rows[0], 1, seq, 1)
+        positions = b.op("Unsqueeze", [positions, b.integers(1, 3)], shape, f32)
+    outer = shape_of(positions)[:-1]
+    angles = b.op("Mul", [positions, frequency], (*outer, width // 2), f32)
+    shape = (*outer, width)
     angles = b.op("Concat", [angles, angles], shape, f32, axis=-1)
     tables = [b.op(name, [angles], shape, f32) for name in ("Cos", "Sin")]
     if b.element == f32:

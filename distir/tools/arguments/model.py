@@ -241,6 +241,7 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 def _check_serving(arguments: argparse.Namespace) -> None:
     """Raises DistIRError for options that do not go with `--serve`, or need it."""
     from distir.errors import DistIRError
+    from distir.frontends.serving import serving_sizes
 
     if not arguments.serve:
         for option in ("cache", "prompt"):
@@ -252,15 +253,7 @@ def _check_serving(arguments: argparse.Namespace) -> None:
             f"--serve is for decoders, --task causal-lm; there are no steps of generation "
             f"for {arguments.task}"
         )
-    if arguments.cache is None:
-        raise DistIRError(
-            "--serve needs --cache, the tokens of a sequence that the cache holds; add it"
-        )
-    if (arguments.prompt or 0) > arguments.cache:
-        raise DistIRError(
-            f"--prompt {arguments.prompt} is longer than the {arguments.cache} tokens of "
-            f"the cache (--cache); give a shorter one, or a larger cache"
-        )
+    serving_sizes(arguments.batch, arguments.cache, arguments.prompt)
     others = ("seq", "target_seq", "training", "training_mode", "capacity_factor")
     for option in others:
         if getattr(arguments, option):
@@ -278,7 +271,8 @@ def imported_entries(arguments: argparse.Namespace) -> dict[str, ImportedModel]:
 
     _check(arguments, is_module=True)
     _check_torch()
-    from distir.frontends.torch.serving.importer import ServingSizes, import_serving
+    from distir.frontends.serving import serving_sizes
+    from distir.frontends.torch.serving.importer import import_serving
     from distir.frontends.torch.sources import from_config
 
     with progress(f"importing {source_of(arguments)}"):
@@ -290,9 +284,7 @@ def imported_entries(arguments: argparse.Namespace) -> dict[str, ImportedModel]:
             meta=arguments.meta,
             length_option="--cache",
         )
-        sizes = ServingSizes(
-            arguments.batch, arguments.cache, arguments.prompt or arguments.cache
-        )
+        sizes = serving_sizes(arguments.batch, arguments.cache, arguments.prompt)
         return import_serving(
             source.module, sizes, check=not arguments.no_check, allow=arguments.allow
         )

@@ -125,10 +125,12 @@ class BuildOptions(TypedDict, total=False):
     seq: int
     dropout: float
     dropout_seed: int
-    cache: bool
     decode: int
     no_fused_attention: bool
     fused_attention: bool
+    serve: bool
+    cache: bool | int | int
+    prompt: int
     dtype: Literal["f32", "f16", "bf16"]
     float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]

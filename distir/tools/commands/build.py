@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from distir.frontends.options import ServingOptions
 from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.training import (
     add_float8_arguments,
@@ -53,6 +54,8 @@ class _Model:
     """
     Whether the model has batch normalisation, which behaves differently in training.
     """
+    serves: bool = False
+    """Whether the builder also builds the steps of generation."""
 
 
 _TRANSFORMER = ("layers", "d_model", "heads", "vocab", "batch", "seq")
@@ -77,16 +80,13 @@ _MODELS = {
             "dropout_seed": _Option(
                 "seed of dropout's random numbers (default 0)", non_negative_integer
             ),
-            "cache": _Option(
-                "each layer's keys and values are results too, for --decode to go on from",
-                None,
-            ),
             "decode": _Option(
                 "the step that generates the next token from a cache of the keys and "
                 "values of N tokens; with --seq 1"
             ),
             "no_fused_attention": _WRITTEN_OUT,
         },
+        serves=True,
     ),
     "moe": _Model(
         "a decoder with GShard's mixtures of experts in every other layer",
@@ -100,6 +100,7 @@ _MODELS = {
             ),
             "no_fused_attention": _WRITTEN_OUT,
         },
+        serves=True,
     ),
     "mlp": _Model(
         "dense layers of one width",
@@ -125,6 +126,7 @@ _MODELS = {
             "experts": _Option("experts in place of each MLP, as in Mixtral"),
             "top_k": _Option("experts that each token goes to (default 2)"),
         },
+        serves=True,
     ),
     "bert": _Model(
         "a BERT that fills in left out tokens",
@@ -187,6 +189,12 @@ _MODELS = {
 }
 
 
+_RESULTS_OR_CACHE = (
+    "each layer's keys and values are results too, for --decode to go on from; with "
+    "--serve, tokens of a sequence that the cache holds: prompt and new tokens"
+)
+"""The help of `--cache` for a GPT, which has it with and without a number."""
+
 MOST_LAYERS = 10_000
 """
 The largest number of layers. Building more would take hours, and no model has more.
@@ -224,7 +232,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             own.add_argument(
                 _flag(needed),
                 type=_number_of_layers if needed == "layers" else positive_integer,
-                required=not any(needed in options for options in sizes.values()),
+                required=not any(needed in options for options in sizes.values())
+                and not (needed == "seq" and model.serves),
                 metavar="N",
             )
         for key, option in model.options.items():
@@ -239,6 +248,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                     metavar=metavar,
                     help=option.help,
                 )
+        if model.serves:
+            both: dict[str, Any] = {}
+            if name == "gpt":
+                both = {"nargs": "?", "const": True, "help": _RESULTS_OR_CACHE}
+            add_options(own, ServingOptions, ("serve",))
+            add_options(own, ServingOptions, ("cache",), **both)
+            add_options(own, ServingOptions, ("prompt",))
         _add_common(own)
 
 
@@ -263,9 +279,13 @@ def built(arguments: argparse.Namespace) -> ModuleOp:
     from distir.tools.files import apply_passes, named_pass
 
     model = _MODELS[arguments.model]
+    if model.serves:
+        _check_serving(arguments)
     differentiate = differentiate_pass(arguments, model.loss)
     sizes = _sizes(model, arguments)
     trains = differentiate is not None
+    if _is_served(arguments):
+        return _serving(model, sizes, arguments)
     if arguments.model == "gpt":
         module = _gpt(sizes, arguments, trains)
     else:
@@ -279,6 +299,43 @@ def built(arguments: argparse.Namespace) -> ModuleOp:
         passes.append(named_pass("expand-float8"))
     apply_passes(module, *passes)
     return module
+
+
+def _is_served(arguments: argparse.Namespace) -> bool:
+    """Whether the arguments ask for the steps of generation."""
+    return getattr(arguments, "serve", False)
+
+
+def _check_serving(arguments: argparse.Namespace) -> None:
+    """Raises DistIRError for options that do not go with `--serve`, or need it."""
+    from distir.errors import DistIRError
+
+    if not arguments.serve:
+        sized = arguments.cache is not None and arguments.cache is not True
+        for option, is_given in (("cache", sized), ("prompt", arguments.prompt)):
+            if is_given:
+                number = " with a number" if option == "cache" else ""
+                raise DistIRError(
+                    f"--{option}{number} is of use with --serve only; add it"
+                )
+        return
+    others = {"seq", "training", "decode", "dropout", "dropout_seed", "float8"}
+    others |= {"no_fused_attention", "capacity_factor", "float8_keep"}
+    for option in sorted(others & vars(arguments).keys()):
+        if getattr(arguments, option):
+            raise DistIRError(f"{_flag(option)} does not go with --serve; leave it out")
+
+
+def _serving(
+    model: _Model, sizes: dict[str, Any], arguments: argparse.Namespace
+) -> ModuleOp:
+    """Returns the program with the entries prefill and decode. Raises DistIRError."""
+    from distir.frontends.models.generation import build_serving
+    from distir.frontends.serving import serving_sizes
+
+    cache = None if arguments.cache is True else arguments.cache
+    served = serving_sizes(sizes.pop("batch"), cache, arguments.prompt)
+    return build_serving(_builder(model.builder), served, **sizes)
 
 
 def _builder(place: str) -> Callable[..., ModuleOp]:
@@ -302,7 +359,9 @@ def _sizes(model: _Model, arguments: argparse.Namespace) -> dict[str, Any]:
         value = getattr(arguments, name)
         if value is not None and value is not False:
             sizes[name] = value
-    missing = [_flag(name) for name in model.needed if name not in sizes]
+    without = {"seq"} if _is_served(arguments) else set[str]()
+    needed = [name for name in model.needed if name not in without]
+    missing = [_flag(name) for name in needed if name not in sizes]
     if missing:
         advice = f", or a --size ({', '.join(published)})" if published else ""
         raise DistIRError(
@@ -331,7 +390,7 @@ def _gpt(
         )
     decode, seed = sizes.pop("decode", None), sizes.pop("dropout_seed", 0)
     if not decode:
-        return build_gpt(**sizes, seed=seed)
+        return build_gpt(**sizes, seed=seed, cache=bool(arguments.cache))
     if sizes.pop("seq") != 1 or arguments.cache:
         raise DistIRError(
             "--decode generates one token from a cache; add --seq 1 and leave out --cache"

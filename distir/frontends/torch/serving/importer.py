@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
-from distir.dialects.dist_attributes import FEEDS, LIMIT, NAME, ROLE, UPDATES
+from distir.dialects.dist_attributes import NAME, ROLE
 from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
+from distir.frontends.serving import (
+    DECODE,
+    PREFILL,
+    ServingSizes,
+    mark_inputs,
+    mark_new_caches,
+)
 from distir.frontends.torch.export.experts import experts_as_ops
 from distir.frontends.torch.importer import import_torch
 from distir.frontends.torch.modules.meta import lacks_values, without_values
@@ -24,31 +30,8 @@ from distir.program import (
     argument_names,
     argument_roles,
     entry_function,
-    result_attributes,
     set_argument_attributes,
-    set_result_attributes,
 )
-
-PREFILL, DECODE = "prefill", "decode"
-"""The names of the entries of an inference program."""
-
-
-_FEEDS = {"input_ids": "tokens", "padding": "padding", "positions": "positions"}
-"""
-The value that generation passes to each input of a step, by the name of the input.
-"""
-
-
-@dataclass(frozen=True)
-class ServingSizes:
-    """
-    The sizes of an inference program: `batch` sequences, a cache of `cache` tokens for
-    each, and prompts of at most `prompt` tokens.
-    """
-
-    batch: int
-    cache: int
-    prompt: int
 
 
 def import_serving(
@@ -91,7 +74,7 @@ def import_serving(
             exporter="dynamo",
         )
         _mark_cache(imported, content)
-        _mark_inputs(imported, sizes)
+        mark_inputs(entry_function(imported.module), sizes.cache)
     return found
 
 
@@ -133,22 +116,6 @@ def cache_names(content: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _mark_inputs(imported: ImportedModel, sizes: ServingSizes) -> None:
-    """
-    Sets attributes on each input of a step: the value that generation passes to it, and
-    the size of the cache as its limit.
-    """
-    function = entry_function(imported.module)
-    attributes = argument_attributes(function)
-    for own, role, name in zip(
-        attributes, argument_roles(function), argument_names(function), strict=True
-    ):
-        if role == "input":
-            own[FEEDS] = FEEDS.attr(_FEEDS[name])
-            own[LIMIT] = LIMIT.attr(sizes.cache)
-    set_argument_attributes(function, attributes)
-
-
 def _mark_cache(
     imported: ImportedModel, content: Mapping[str, Mapping[str, Any]]
 ) -> None:
@@ -171,9 +138,6 @@ def _mark_cache(
         attributes[index][ROLE] = ROLE.attr(CACHE)
         attributes[index][NAME] = NAME.attr(name)
     set_argument_attributes(function, attributes)
-    results = result_attributes(function)
-    for result, name in zip(results[1:], names, strict=True):
-        result[NAME] = result[UPDATES] = NAME.attr(name)
-    set_result_attributes(function, results)
+    mark_new_caches(function, names)
     leaves = _pytree.tree_leaves(content)
     assert len(leaves) == len(names)

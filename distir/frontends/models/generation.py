@@ -1,0 +1,230 @@
+"""
+The two steps of generation for builders of decoders: prefill, which fills a cache with
+prompts, and decode, which generates one token of each sequence from the cache.
+
+The inputs and the cache are those of imported inference programs. Token n of a sequence
+is in slot n of the cache, whatever the padding of its prompt was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, i1, i64
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+
+from distir.dialects.tensors import shape_of
+from distir.frontends.models.function_builder import FunctionBuilder
+from distir.frontends.serving import (
+    DECODE,
+    PREFILL,
+    ServingSizes,
+    mark_inputs,
+    mark_new_caches,
+)
+from distir.program import CACHE, ENTRY
+from distir.program.entries import joined
+
+
+class StepInputs(NamedTuple):
+    """
+    The inputs of a step and the values that its layers share. `tokens` and `positions`
+    are [batch, tokens], the positions of padding being 0. `mask`, [batch, 1, tokens,
+    keys], is added to the scores of attention: 0 where a query may attend to a key, and
+    the lowest number elsewhere. `places` [batch] are the slots of the first tokens.
+    """
+
+    tokens: SSAValue
+    positions: SSAValue
+    mask: SSAValue
+    places: SSAValue
+
+
+class LayerCache(NamedTuple):
+    """
+    The arguments of a layer for attention with a cache: `mask` and `places` as in
+    `StepInputs`, and its keys and values, each [batch, heads, slots, width of a head].
+    """
+
+    mask: SSAValue
+    places: SSAValue
+    keys: SSAValue
+    values: SSAValue
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of generation: `entry` is its name, prefill or decode."""
+
+    entry: str
+    sizes: ServingSizes
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of each sequence that the step reads."""
+        return 1 if self.entry == DECODE else self.sizes.prompt
+
+    @property
+    def keys(self) -> int:
+        """The number of keys to which the step's tokens may attend."""
+        return self.sizes.cache if self.entry == DECODE else self.sizes.prompt
+
+    def inputs(self, main: FunctionBuilder) -> StepInputs:
+        """
+        Adds the inputs of the step to its entry function: `input_ids` [batch, tokens],
+        and `padding` [batch] for prefill, or `positions` [batch] for decode.
+        """
+        batch, cache = self.sizes.batch, self.sizes.cache
+        tokens = main.argument(
+            "input_ids", (batch, self.tokens), role="input", element=i64
+        )
+        if self.entry == DECODE:
+            first = main.argument("positions", (batch,), role="input", element=i64)
+            positions = _column(main, first, 1)
+            slots = main.constant(np.arange(cache)[None])
+            sees = main.op("LessOrEqual", [slots, positions], (batch, cache), i1)
+            sees = _column(main, sees, 1)
+        else:
+            padding = main.argument("padding", (batch,), role="input", element=i64)
+            positions, sees = self._of_prompts(main, padding)
+            first = main.op("Neg", [padding], (batch,), i64)
+        size = main.constant(np.array(cache))
+        places = main.op("Mod", [first, size], (batch,), i64, fmod=0)
+        zero = main.constant(np.array(0, main.dtype))
+        lowest = main.constant(np.array(ml_dtypes.finfo(main.dtype).min, main.dtype))
+        mask = main.op("Where", [sees, zero, lowest], shape_of(sees))
+        return StepInputs(tokens, positions, _column(main, mask, 1), places)
+
+    def _of_prompts(
+        self, main: FunctionBuilder, padding: SSAValue
+    ) -> tuple[SSAValue, SSAValue]:
+        """
+        Returns the positions of the tokens of padded prompts, and which token may
+        attend to which, [batch, tokens, tokens]. A padding token attends to itself
+        only.
+        """
+        batch, length = self.sizes.batch, self.tokens
+        row, square = (batch, length), (batch, length, length)
+        zero = main.constant(np.array(0))
+        places = main.constant(np.arange(length)[None])
+        positions = main.op("Sub", [places, _column(main, padding, 1)], row, i64)
+        queries, keys = _column(main, positions, 2), _column(main, positions, 1)
+        back = main.op("Sub", [queries, keys], square, i64)
+        is_before = main.op("GreaterOrEqual", [back, zero], square, i1)
+        is_token = main.op("GreaterOrEqual", [keys, zero], (batch, 1, length), i1)
+        is_seen = main.op("And", [is_before, is_token], square, i1)
+        is_itself = main.op("Equal", [back, zero], square, i1)
+        sees = main.op("Or", [is_seen, is_itself], square, i1)
+        return main.op("Clip", [positions, zero], row, i64), sees
+
+    def caches(
+        self, main: FunctionBuilder, layers: int, heads: int, width: int
+    ) -> list[list[SSAValue]]:
+        """Adds the keys and values of each layer to the entry function."""
+        shape = (self.sizes.batch, heads, self.sizes.cache, width)
+        names = _names(layers)
+        values = [main.argument(name, shape, role=CACHE) for name in names]
+        return [values[i : i + 2] for i in range(0, len(values), 2)]
+
+    def layer_arguments(self, b: FunctionBuilder, heads: int, width: int) -> LayerCache:
+        """Adds the arguments that attention with a cache needs to a layer."""
+        batch, cache = self.sizes.batch, self.sizes.cache
+        mask = b.argument("mask", (batch, 1, self.tokens, self.keys), role=None)
+        places = b.argument("places", (batch,), role=None, element=i64)
+        shape = (batch, heads, cache, width)
+        keys, values = (
+            b.argument(name, shape, role=CACHE) for name in _kinds("cache.*")
+        )
+        return LayerCache(mask, places, keys, values)
+
+    def last(self, main: FunctionBuilder, h: SSAValue) -> SSAValue:
+        """Returns the hidden states of the last token, [batch, 1, d_model]."""
+        batch, length, width = shape_of(h)
+        if length == 1:
+            return h
+        ends = [main.constant(np.array([n])) for n in (length - 1, length, 1)]
+        return main.op("Slice", [h, *ends], (batch, 1, width))
+
+    def finish(
+        self,
+        main: FunctionBuilder,
+        logits: SSAValue,
+        new: Sequence[SSAValue],
+        functions: Sequence[FuncOp],
+    ) -> ModuleOp:
+        """
+        Returns the program of the step. `new` has the keys and values of all layers
+        after the step, and `functions` the functions that the step calls.
+        """
+        names = _names(len(new) // 2)
+        function = main.finish(ENTRY, [logits, *new], ["logits", *names])
+        mark_inputs(function, self.sizes.cache)
+        mark_new_caches(function, names)
+        return ModuleOp([function, *functions])
+
+    def attention(
+        self,
+        b: FunctionBuilder,
+        own: tuple[SSAValue, SSAValue, SSAValue],
+        cache: LayerCache,
+    ) -> tuple[SSAValue, list[SSAValue]]:
+        """
+        Adds attention of the step's queries. `own` are queries, keys and values of its
+        tokens, each [batch, heads, tokens, width of a head]; keys and values may have
+        fewer heads. Returns the result, which has the shape of the queries, and the
+        keys and values in the cache after the step.
+        """
+        q, *given = own
+        new = [
+            b.op(
+                "TensorScatter",
+                [old, value, cache.places],
+                shape_of(old),
+                axis=-2,
+                mode="circular",
+            )
+            for old, value in zip((cache.keys, cache.values), given, strict=True)
+        ]
+        keys = new if self.entry == DECODE else given
+        return b.op("Attention", [q, *keys, cache.mask], shape_of(q)), new
+
+
+def build_serving(
+    builder: Callable[..., ModuleOp], sizes: ServingSizes, **options: Any
+) -> ModuleOp:
+    """
+    Returns an inference program with the entries prefill and decode, which share
+    parameters and the cache. `builder` builds the program of a step from its `batch`,
+    `seq`, `step` and `options`. Raises DistIRError if an option is out of range.
+    """
+    steps = [Step(entry, sizes) for entry in (PREFILL, DECODE)]
+    return joined(
+        {
+            step.entry: builder(
+                batch=sizes.batch, seq=step.tokens, step=step, **options
+            )
+            for step in steps
+        }
+    )
+
+
+def _kinds(layer: str) -> list[str]:
+    """Returns the names of the keys and values of the cache of a layer."""
+    return [f"{layer}.{kind}" for kind in ("key", "value")]
+
+
+def _names(layers: int) -> list[str]:
+    """Returns the names of the keys and values in the cache, layer by layer."""
+    return [name for i in range(layers) for name in _kinds(f"cache.{i}")]
+
+
+def _column(b: FunctionBuilder, value: SSAValue, dim: int) -> SSAValue:
+    """Returns `value` with a new dimension of size 1 at the position `dim`."""
+    shape = [*shape_of(value)[:dim], 1, *shape_of(value)[dim:]]
+    element = value.type.element_type  # pyright: ignore
+    return b.op("Unsqueeze", [value, b.constant(np.array([dim]))], shape, element)
