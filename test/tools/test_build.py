@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import failure, succeed
@@ -89,7 +90,13 @@ def test_the_steps_of_generation(
 
 
 def test_python_builds_the_steps_of_generation():
-    sizes = {"layers": 1, "d_model": 16, "heads": 4, "vocab": 32, "batch": 2}
+    sizes: dict[str, Any] = {
+        "layers": 1,
+        "d_model": 16,
+        "heads": 4,
+        "vocab": 32,
+        "batch": 2,
+    }
     program = distir.build("gpt", **sizes, serve=True, cache=8)
     assert list(entry_points(program.module)) == ["prefill", "decode"]
     program = distir.build("gpt", **sizes, seq=8, cache=True)

@@ -22,7 +22,7 @@ from distir.frontends.models.function_builder import (
     element_type,
     layer_arguments,
 )
-from distir.frontends.models.generation import Step
+from distir.frontends.models.generation import GenerationStep
 from distir.program import ENTRY
 
 LAYER = "layer"
@@ -75,7 +75,7 @@ def build_gpt(
     seed: int = 0,
     fused_attention: bool = True,
     cache: bool = False,
-    step: Step | None = None,
+    step: GenerationStep | None = None,
 ) -> ModuleOp:
     """
     Returns the forward pass of GPT-2 from token ids [batch, seq] to logits [batch, seq,
@@ -136,7 +136,7 @@ def build_moe(
     capacity_factor: float = 1.0,
     tied: bool = True,
     fused_attention: bool = True,
-    step: Step | None = None,
+    step: GenerationStep | None = None,
 ) -> ModuleOp:
     """
     Returns the forward pass of a transformer with GShard's mixtures of experts, from

@@ -27,7 +27,7 @@ from distir.frontends.models.function_builder import (
     layer_arguments,
     norm_parameters,
 )
-from distir.frontends.models.generation import LayerCache, Step
+from distir.frontends.models.generation import GenerationStep, LayerCache
 from distir.program import ENTRY
 
 EMBEDDING_STREAM, ATTENTION_STREAM, ATTENTION_OUTPUT_STREAM, MLP_OUTPUT_STREAM = range(
@@ -60,7 +60,7 @@ class Decoder:
     dropout: tuple[float, int] = (0.0, 0)
     fused: bool = False
     cache: bool = False
-    step: Step | None = None
+    step: GenerationStep | None = None
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -297,7 +297,7 @@ def split_heads(
 def _cached_attention(
     b: FunctionBuilder,
     qkv: SSAValue,
-    step: Step,
+    step: GenerationStep,
     cache: LayerCache,
     sizes: tuple[int, int, int, int],
 ) -> tuple[SSAValue, list[SSAValue]]:

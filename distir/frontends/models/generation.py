@@ -58,7 +58,7 @@ class LayerCache(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class GenerationStep:
     """A step of generation: `entry` is its name, prefill or decode."""
 
     entry: str
@@ -202,7 +202,7 @@ def build_serving(
     parameters and the cache. `builder` builds the program of a step from its `batch`,
     `seq`, `step` and `options`. Raises DistIRError if an option is out of range.
     """
-    steps = [Step(entry, sizes) for entry in (PREFILL, DECODE)]
+    steps = [GenerationStep(entry, sizes) for entry in (PREFILL, DECODE)]
     return joined(
         {
             step.entry: builder(

@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue, TypeAttribute
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.models.function_builder import Layer, check_sizes, element_type
-from distir.frontends.models.generation import LayerCache, Step, StepInputs
+from distir.frontends.models.generation import GenerationStep, LayerCache, StepInputs
 from distir.frontends.models.module_builder import ModuleBuilder
 from distir.frontends.models.routing import chosen_experts, grouped_product, mixture
 from distir.program import ENTRY
@@ -38,7 +38,7 @@ def build_llama(
     head_dim: int | None = None,
     experts: int = 0,
     top_k: int = 2,
-    step: Step | None = None,
+    step: GenerationStep | None = None,
 ) -> ModuleOp:
     """
     Returns the forward pass of LLaMA from token ids [batch, seq] to logits [batch, seq,
@@ -121,7 +121,7 @@ def _layer(
     attention: tuple[int, int, int],
     ffn: int,
     routes: tuple[int, int],
-    step: Step | None,
+    step: GenerationStep | None,
 ) -> Layer:
     """
     Returns a LLaMA layer: attention and an MLP, each after a norm and with a residual
