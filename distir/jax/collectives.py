@@ -22,7 +22,7 @@ from distir.interpreters.simulator.engine.following import Follower
 from distir.interpreters.simulator.engine.machine import Execution
 from distir.interpreters.simulator.engine.scopes import ScopeCache
 from distir.interpreters.simulator.simulation import Simulation
-from distir.jax.hlo import Groups, hlo_collectives
+from distir.jax.hlo import hlo_collectives
 from distir.program import argument_names
 from distir.sharding.mesh import Mesh
 from distir.tools.reports.reporting import bytes_text, table

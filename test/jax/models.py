@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
+from support.jax_files import normal_numbers
 
 
 class Step(NamedTuple):
@@ -18,6 +19,13 @@ class Step(NamedTuple):
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
+
+    def in_double(self) -> Step:
+        """Returns the step with floats of 64 bits. Call it with `jax.enable_x64()`."""
+        args = jax.tree_util.tree_map(
+            lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x, self.args
+        )
+        return Step(self.function, args)
 
 
 def step_of(
@@ -48,7 +56,14 @@ def step_of(
 
 
 def normal(seed: int, *shape: int) -> Any:
-    return jax.random.normal(jax.random.key(seed), shape) * 0.1
+    return jnp.asarray(normal_numbers(seed, shape), jnp.float32)
+
+
+def filled(structs: Any) -> Any:
+    """Returns a tree of the same shapes as `structs`, with random numbers."""
+    leaves, tree = jax.tree_util.tree_flatten(structs)
+    found = [normal(100 + i, *leaf.shape) for i, leaf in enumerate(leaves)]
+    return jax.tree_util.tree_unflatten(tree, found)
 
 
 @cache
@@ -181,14 +196,16 @@ def _classes(logits: Any, labels: Any) -> Any:
 @cache
 def vit() -> Step:
     model, batch = ViT(), _images()
-    p = model.init(jax.random.key(0), batch[0])
+    p = filled(jax.eval_shape(model.init, jax.random.key(0), batch[0]))
     return step_of(lambda p, b: _classes(model.apply(p, b[0]), b[1]), p, batch)
 
 
 @cache
 def resnet() -> Step:
+    """A residual network with batch norm, whose statistics are a part of the state."""
     model, batch = ResNet(), _images()
-    found = model.init(jax.random.key(0), batch[0])
+    found = filled(jax.eval_shape(model.init, jax.random.key(0), batch[0]))
+    stats = jax.tree_util.tree_map(jnp.abs, found["batch_stats"])
 
     def loss(p: Any, batch: Any, stats: Any) -> Any:
         logits, new = model.apply(
@@ -196,23 +213,37 @@ def resnet() -> Step:
         )
         return _classes(logits, batch[1]), new["batch_stats"]
 
-    return step_of(
-        loss, found["params"], batch, optax.sgd(0.1, momentum=0.9), found["batch_stats"]
-    )
+    return step_of(loss, found["params"], batch, optax.sgd(0.1, momentum=0.9), stats)
+
+
+def _experts(p: Any, x: Any, count: int, capacity: int) -> Any:
+    """
+    Returns the outputs of two experts for each token, which go to the experts as MaxText's
+    do: by a mask [batch, token, expert, place], with `capacity` places in each expert.
+    Tokens without a place are dropped.
+    """
+    batch, tokens = x.shape[:2]
+    weights, chosen = jax.lax.top_k(jax.nn.softmax(x @ p["router"]), 2)
+    weights = weights / weights.sum(-1, keepdims=True)
+    mask = jax.nn.one_hot(chosen, count).reshape(batch, -1, count)
+    place = jnp.cumsum(mask, 1) * mask
+    kept = (place > 0) & (place <= capacity)
+    slots = jax.nn.one_hot(place.astype(jnp.int32) - 1, capacity) * kept[..., None]
+    slots = slots.reshape(batch, tokens, 2, count, capacity)
+    own = jnp.einsum("bsm,bsec->ebcm", x, slots.sum(2))
+    gate = jax.nn.silu(jnp.einsum("ebcm,emf->ebcf", own, p["gate"]))
+    h = gate * jnp.einsum("ebcm,emf->ebcf", own, p["up"])
+    out = jnp.einsum("ebcf,efm->ebcm", h, p["down"])
+    return jnp.einsum("ebcm,bsec->bsm", out, (slots * weights[..., None, None]).sum(2))
 
 
 @cache
 def moe() -> Step:
-    """A layer of attention, and two of eight experts for each token (Mixtral)."""
+    """Mixtral: attention, and two of eight experts for each token."""
 
     def layers(p: Any, x: Any) -> Any:
         x = x + _attention(p, x, 4)
-        weights, chosen = jax.lax.top_k(jax.nn.softmax(x @ p["router"]), 2)
-        share = (jax.nn.one_hot(chosen, 8) * weights[..., None]).sum(-2)
-        h = jax.nn.silu(jnp.einsum("btc,ecf->ebtf", x, p["gate"]))
-        h = h * jnp.einsum("btc,ecf->ebtf", x, p["up"])
-        out = jnp.einsum("ebtf,efc->ebtc", h, p["down"])
-        return x + jnp.einsum("ebtc,bte->btc", out, share)
+        return x + _experts(p, x, 8, 6)
 
     own = {n: normal(i, 64, 64) for i, n in enumerate(("wq", "wk", "wv", "wo"))}
     own |= {"router": normal(5, 64, 8), "gate": normal(6, 8, 64, 96)}

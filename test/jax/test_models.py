@@ -26,49 +26,83 @@ assert _SPEC is not None and _SPEC.loader is not None
 models = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(models)
 
-MODELS = ["mlp", "gpt", "gpt_scan"]
+DEGREES: dict[str, dict[str, int]] = {
+    "d2t4": {"d": 2, "t": 4},
+    "d4t2-zero1": {"d": 4, "t": 2, "zero": 1},
+    "d8-zero3": {"d": 8, "zero": 3},
+}
+
+RATIOS: dict[tuple[str, str], float] = {}
+"""
+The bytes that a device sends in a step of the compiled function, for each simulated byte.
+The reasons for those that are not near 1 are in docs/jax.md.
+"""
 
 
-def check_close(names: Any, wanted: Any, found: Any) -> None:
-    """Compares results; AdamW enlarges rounding where a gradient is almost zero."""
-    for name, want, got in zip(names, wanted, found, strict=True):
-        want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
-        assert np.abs(want - got).max(initial=0) < 5e-5, name
+def by_name(plan_names: Any, results: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves(results)
+    arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
+    return dict(zip(plan_names, arrays, strict=True))
 
 
-@pytest.mark.parametrize("name", MODELS)
+def check_close(
+    wanted: dict[str, Any], found: dict[str, Any], tolerance: float = 1e-5
+) -> None:
+    """
+    Compares results. Left out are elements of a parameter whose gradient is so near 0
+    that rounding decides of it: AdamW divides it by its own size in the first step.
+    """
+    for name, want in wanted.items():
+        moment = wanted.get(name.replace("result.0.0.", "result.0.1.0.mu."))
+        decided = np.ones(want.shape, bool)
+        if name.startswith("result.0.0.") and moment is not None:
+            decided = np.abs(moment) > SMALLEST
+        difference = np.abs(want - found[name])[decided].max(initial=0)
+        assert difference < tolerance, (name, difference)
+
+
+SMALLEST = 1e-8
+"""A tenth of a gradient, as AdamW's first moment is: the gradient is 10 times its epsilon."""
+
+
+@pytest.mark.parametrize("name", models.MODELS)
 def test_program_gives_what_jit_gives(name: str) -> None:
-    step = models.MODELS[name]()
-    traced = import_function(*step)
-    given = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(step.args)]
-    given += traced.program.weights.values()
-    found = run_program(traced.program.module, given)
-    wanted = jax.tree_util.tree_leaves(jax.jit(step.function)(*step.args))
-    check_close(traced.results.names, wanted, found)
+    """In double precision, where rounding decides of nothing: all elements count."""
+    with jax.enable_x64(True):
+        step = models.MODELS[name]().in_double()
+        traced = import_function(*step)
+        given = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(step.args)]
+        given += traced.program.weights.values()
+        found = run_program(traced.program.module, given)
+        wanted = jax.jit(step.function)(*step.args)
+    names = traced.results.names
+    for own, want, got in zip(
+        names, by_name(names, wanted).values(), found, strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9, err_msg=own)
 
 
-@pytest.mark.parametrize(
-    "name, degrees",
-    [
-        ("mlp", {"d": 2, "t": 2}),
-        ("gpt", {"d": 4, "t": 2, "zero": 1}),
-        ("gpt_scan", {"d": 2, "t": 2}),
-        ("gpt_scan", {"d": 8, "zero": 3}),
-    ],
-)
-def test_jax_runs_with_the_shardings(name: str, degrees: dict[str, int]) -> None:
-    step = models.MODELS[name]()
-    plan = distribute(*step, cluster="cpu", devices=8, **degrees)
+@pytest.mark.parametrize("degrees", DEGREES)
+@pytest.mark.parametrize("name", models.MODELS)
+def test_jax_runs_with_the_shardings(name: str, degrees: str) -> None:
+    step, options = models.MODELS[name](), DEGREES[degrees]
+    if options.get("zero") == 1 and name == "mlp":
+        pytest.skip("SGD without momentum has no state to split")
+    plan = distribute(*step, cluster="cpu", devices=8, **options)
     run = jax.jit(
         step.function,
         in_shardings=plan.in_shardings,
         out_shardings=plan.out_shardings,
     )
-    placed = jax.device_put(step.args, plan.in_shardings)
-    found = jax.tree_util.tree_leaves(run(*placed))
-    wanted = jax.tree_util.tree_leaves(jax.jit(step.function)(*step.args))
-    check_close(plan.traced.results.names, wanted, found)
+    compiled = run.lower(*step.args).compile()
+    found = compiled(*jax.device_put(step.args, plan.in_shardings))
+    wanted = jax.jit(step.function)(*step.args)
+    names = plan.traced.results.names
+    check_close(by_name(names, wanted), by_name(names, found))
     assert "split" in str(plan) and plan.time_s > 0
+    collectives = plan.collectives(compiled)
+    print(name, degrees, collectives.ratio, collectives, sep="\n")
+    assert collectives.ratio == pytest.approx(RATIOS[name, degrees], rel=0.02)
 
 
 def test_search_uses_all_devices() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+from xdsl.dialects.builtin import AnyFloat
 
 from distir.frontends.stablehlo import attributes
 from distir.frontends.stablehlo.ops.contraction import operand_of
@@ -69,8 +70,9 @@ def _order(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
 @converts("stablehlo.reduce_window")
 def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
     """
-    Converts pooling, with windows over all but at least two dimensions. Raises
-    UnsupportedError for dilated windows and for reductions other than sum and maximum.
+    Converts cumulative sums, and pooling with windows over all but at least two
+    dimensions. Raises UnsupportedError for dilated windows, for sums of integers in
+    windows, and for reductions other than sum and maximum.
     """
     window = call.integers("window_dimensions")
     rank = len(window)
@@ -80,15 +82,23 @@ def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
     holes = [*call.integers("window_dilations"), *call.integers("base_dilations")]
     if len(call.operands) != 2 or len(body) != 1 or any(n != 1 for n in holes):
         raise UnsupportedError("its windows have holes, or reduce several tensors")
-    moved = [dim for dim in range(rank) if window[dim] > 1 or strides[dim] > 1]
-    still = [dim for dim in range(rank) if dim not in moved]
-    if rank < 3 or not 1 <= len(moved) <= rank - 2 or body[0] not in _POOLING:
+    if body[0] not in _POOLING:
         raise UnsupportedError(f"it reduces windows of {window} with {body[0]}")
     if not is_neutral(_POOLING[body[0]], call.operands[1]):
         raise UnsupportedError(
             "its windows start from another number than the neutral one"
         )
+    moved = [dim for dim in range(rank) if window[dim] > 1 or strides[dim] > 1]
+    if body[0] == "stablehlo.add" and len(moved) == 1:
+        sums = _cumulative_sum(call, moved[0], window, pads)
+        if sums is not None:
+            return [sums]
+    still = [dim for dim in range(rank) if dim not in moved]
+    if rank < 3 or not 1 <= len(moved) <= rank - 2:
+        raise UnsupportedError(f"it reduces windows of {window} with {body[0]}")
     build, element = call.build, call.element()
+    if not isinstance(element, AnyFloat):
+        raise UnsupportedError(f"it reduces windows of elements of type {element}")
     order = [*still, *moved]
     value = build.transpose(build.whole(call.operands[0]), order)
     sizes = LazyTensor.of(value).shape
@@ -116,6 +126,29 @@ def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
         build.reshape(value, out), [order.index(dim) for dim in range(rank)]
     )
     return [LazyTensor.of(value)]
+
+
+def _cumulative_sum(
+    call: HloCall, dim: int, window: Sequence[int], pads: Sequence[int]
+) -> LazyTensor | None:
+    """
+    Returns the sums from the first element along `dim` to each one, or from each one to
+    the last, if the windows are these. Otherwise returns None.
+    """
+    size = call.operands[0].shape[dim]
+    around = [(pads[2 * other], pads[2 * other + 1]) for other in range(len(window))]
+    low, high = around.pop(dim)
+    is_whole = window[dim] == size and call.shape() == call.operands[0].shape
+    if any(pair != (0, 0) for pair in around) or not is_whole:
+        return None
+    if (low, high) not in ((size - 1, 0), (0, size - 1)):
+        return None
+    build = call.build
+    inputs = [build.whole(call.operands[0]), build.integer(dim)]
+    sums = build.op(
+        "CumSum", inputs, call.shape(), call.element(), reverse=int(not low)
+    )
+    return LazyTensor.of(sums)
 
 
 _POOLING = {"stablehlo.add": "ReduceSum", "stablehlo.maximum": "ReduceMax"}
