@@ -85,10 +85,11 @@ class JaxPlan:
         return self._placed(self.out_specs)
 
     def _placed(self, specs: Any) -> Any:
+        def placed(spec: PartitionSpec) -> NamedSharding:
+            return NamedSharding(self.mesh, spec)
+
         return jax.tree_util.tree_map(
-            lambda spec: NamedSharding(self.mesh, spec),
-            specs,
-            is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
+            placed, specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
         )
 
     @cached_property
