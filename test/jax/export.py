@@ -8,15 +8,14 @@ results that JAX gives for the arguments of `support.jax_files`.
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import os
-from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import numpy as np
 from support.jax_files import FOLDER, sample, step_arguments
+from support.jax_models import MODELS
 
 from distir.jax.pytrees import argument_prefixes, leaves_of
 
@@ -27,14 +26,9 @@ def main() -> None:
     # Paths of this machine are no part of the files.
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
     jax.config.update("jax_include_full_tracebacks_in_locations", False)
-    path = Path(__file__).with_name("models.py")
-    spec = importlib.util.spec_from_file_location("jax_models", path)
-    assert spec is not None and spec.loader is not None
-    models = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(models)
     FOLDER.mkdir(exist_ok=True)
     for name in NAMES:
-        step = models.MODELS[name]()
+        step = MODELS[name]()
         lowered = jax.jit(step.function, donate_argnums=0, keep_unused=True).lower(
             *step.args
         )

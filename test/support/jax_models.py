@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
+
 from support.jax_files import normal_numbers
 
 
@@ -52,7 +53,10 @@ def step_of(
         changes, moments = optimizer.update(grads, moments, parameters)
         return (optax.apply_updates(parameters, changes), moments, stats), value
 
-    return Step(train_step, ((parameters, optimizer.init(parameters), stats), batch))
+    leaves = jax.tree_util.tree_leaves(parameters)
+    known = not isinstance(leaves[0], jax.ShapeDtypeStruct)
+    init = optimizer.init if known else partial(jax.eval_shape, optimizer.init)
+    return Step(train_step, ((parameters, init(parameters), stats), batch))
 
 
 def normal(seed: int, *shape: int) -> Any:
@@ -147,35 +151,43 @@ def gpt_scan() -> Step:
 
 
 class Block(nn.Module):
+    width: int
+
     @nn.compact
     def __call__(self, x: Any) -> Any:
         y = nn.LayerNorm()(x)
         x = x + nn.MultiHeadDotProductAttention(num_heads=4)(y, y)
-        y = nn.gelu(nn.Dense(128)(nn.LayerNorm()(x)))
-        return x + nn.Dense(32)(y)
+        y = nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(x)))
+        return x + nn.Dense(self.width)(y)
 
 
 class ViT(nn.Module):
+    width: int = 32
+
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        x = nn.Conv(32, (4, 4), (4, 4), "VALID")(x)
-        x = x.reshape(x.shape[0], -1, 32)
-        first = self.param("first", nn.initializers.normal(), (1, 1, 32))
-        x = jnp.concatenate([jnp.broadcast_to(first, (x.shape[0], 1, 32)), x], 1)
-        x = x + self.param("positions", nn.initializers.normal(), (1, x.shape[1], 32))
+        width = self.width
+        x = nn.Conv(width, (4, 4), (4, 4), "VALID")(x)
+        x = x.reshape(x.shape[0], -1, width)
+        first = self.param("first", nn.initializers.normal(), (1, 1, width))
+        x = jnp.concatenate([jnp.broadcast_to(first, (x.shape[0], 1, width)), x], 1)
+        shape = (1, x.shape[1], width)
+        x = x + self.param("positions", nn.initializers.normal(), shape)
         for _ in range(2):
-            x = Block()(x)
+            x = Block(width)(x)
         return nn.Dense(16)(nn.LayerNorm()(x)[:, 0])
 
 
 class ResNet(nn.Module):
+    width: int = 16
+
     @nn.compact
     def __call__(self, x: Any) -> Any:
         def norm(x: Any) -> Any:
             return nn.BatchNorm(use_running_average=False)(x)
 
-        x = nn.relu(norm(nn.Conv(16, (3, 3), use_bias=False)(x)))
-        for width, step in ((16, 1), (32, 2)):
+        x = nn.relu(norm(nn.Conv(self.width, (3, 3), use_bias=False)(x)))
+        for width, step in ((self.width, 1), (2 * self.width, 2)):
             y = nn.relu(norm(nn.Conv(width, (3, 3), (step, step), use_bias=False)(x)))
             y = norm(nn.Conv(width, (3, 3), use_bias=False)(y))
             if y.shape != x.shape:
@@ -193,27 +205,39 @@ def _classes(logits: Any, labels: Any) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
+def _vit(model: ViT, parameters: Any, batch: Any) -> Step:
+    return step_of(lambda p, b: _classes(model.apply(p, b[0]), b[1]), parameters, batch)
+
+
 @cache
 def vit() -> Step:
     model, batch = ViT(), _images()
-    p = filled(jax.eval_shape(model.init, jax.random.key(0), batch[0]))
-    return step_of(lambda p, b: _classes(model.apply(p, b[0]), b[1]), p, batch)
+    return _vit(model, filled(_shapes(model, batch)), batch)
 
 
-@cache
-def resnet() -> Step:
-    """A residual network with batch norm, whose statistics are a part of the state."""
-    model, batch = ResNet(), _images()
-    found = filled(jax.eval_shape(model.init, jax.random.key(0), batch[0]))
-    stats = jax.tree_util.tree_map(jnp.abs, found["batch_stats"])
+def _shapes(model: Any, batch: Any) -> Any:
+    return jax.eval_shape(model.init, jax.random.key(0), batch[0])
 
+
+def _resnet(model: ResNet, variables: Any, batch: Any) -> Step:
     def loss(p: Any, batch: Any, stats: Any) -> Any:
         logits, new = model.apply(
             {"params": p, "batch_stats": stats}, batch[0], mutable=["batch_stats"]
         )
         return _classes(logits, batch[1]), new["batch_stats"]
 
-    return step_of(loss, found["params"], batch, optax.sgd(0.1, momentum=0.9), stats)
+    optimizer = optax.sgd(0.1, momentum=0.9)
+    stats = variables["batch_stats"]
+    return step_of(loss, variables["params"], batch, optimizer, stats)
+
+
+@cache
+def resnet() -> Step:
+    """A residual network with batch norm, whose statistics are a part of the state."""
+    model, batch = ResNet(), _images()
+    found = filled(_shapes(model, batch))
+    stats = jax.tree_util.tree_map(jnp.abs, found["batch_stats"])
+    return _resnet(model, {**found, "batch_stats": stats}, batch)
 
 
 def _experts(p: Any, x: Any, count: int, capacity: int) -> Any:
@@ -253,3 +277,26 @@ def moe() -> Step:
 
 
 MODELS = {f.__name__: f for f in (mlp, gpt, gpt_scan, vit, resnet, moe)}
+
+
+def usual(name: str) -> Step:
+    """Returns a step of a usual size, with shapes instead of values."""
+    if name in ("vit", "resnet"):
+        shape = jax.ShapeDtypeStruct
+        batch = shape((128, 32, 32, 3), jnp.float32), shape((128,), jnp.int32)
+        if name == "vit":
+            return _vit(ViT(512), _shapes(ViT(512), batch), batch)
+        return _resnet(ResNet(128), _shapes(ResNet(128), batch), batch)
+    state, batch = MODELS[name]().args
+    larger = {"mlp": {16: 1024, 64: 4096}}.get(
+        name, {16: 512, 64: 1024, 96: 2048, 128: 8192, 256: 4096}
+    )
+
+    def of(leaf: Any, sizes: dict[int, int]) -> Any:
+        shape = [sizes.get(size, size) for size in leaf.shape]
+        return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+    state = jax.tree_util.tree_map(lambda leaf: of(leaf, larger), state)
+    rows = larger | {8: 4096 if name == "mlp" else 32}
+    batch = jax.tree_util.tree_map(lambda leaf: of(leaf, rows), batch)
+    return Step(MODELS[name]().function, (state, batch))
