@@ -81,6 +81,17 @@ def mlp() -> Step:
     return step_of(loss, p, batch, optax.sgd(0.1))
 
 
+def _split(x: Any) -> Any:
+    """
+    Returns activations [batch, ...], split over the axis d of the mesh of
+    `jax.set_mesh`, if one is set. XLA else splits them as it likes.
+    """
+    axes = jax.sharding.get_abstract_mesh().axis_names
+    if "d" not in axes:
+        return x
+    return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec("d"))
+
+
 def _norm(x: Any, g: Any, b: Any) -> Any:
     x = x - x.mean(-1, keepdims=True)
     return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-5) * g + b
@@ -96,14 +107,14 @@ def _attention(p: Any, x: Any, heads: int) -> Any:
 
 
 def _gpt_layer(p: Any, x: Any) -> Any:
-    x = x + _attention(p, _norm(x, p["g1"], p["b1"]), 4)
-    return x + jax.nn.gelu(_norm(x, p["g2"], p["b2"]) @ p["w1"]) @ p["w2"]
+    x = _split(x + _attention(p, _norm(x, p["g1"], p["b1"]), 4))
+    return _split(x + jax.nn.gelu(_norm(x, p["g2"], p["b2"]) @ p["w1"]) @ p["w2"])
 
 
 def _language_loss(layers: Callable[..., Any]) -> Callable[..., Any]:
     def loss(p: Any, batch: Any) -> Any:
         ids, labels = batch
-        x = layers(p["layers"], p["wte"][ids] + p["wpe"])
+        x = layers(p["layers"], _split(p["wte"][ids] + p["wpe"]))
         logits = x @ p["wte"].T
         found = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         return found.mean()
@@ -156,9 +167,9 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:
         y = nn.LayerNorm()(x)
-        x = x + nn.MultiHeadDotProductAttention(num_heads=4)(y, y)
+        x = _split(x + nn.MultiHeadDotProductAttention(num_heads=4)(y, y))
         y = nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(x)))
-        return x + nn.Dense(self.width)(y)
+        return _split(x + nn.Dense(self.width)(y))
 
 
 class ViT(nn.Module):
@@ -192,7 +203,7 @@ class ResNet(nn.Module):
             y = norm(nn.Conv(width, (3, 3), use_bias=False)(y))
             if y.shape != x.shape:
                 x = nn.Conv(width, (1, 1), (step, step), use_bias=False)(x)
-            x = nn.relu(x + y)
+            x = _split(nn.relu(x + y))
         return nn.Dense(16)(x.mean((1, 2)))
 
 
@@ -266,8 +277,8 @@ def moe() -> Step:
     """Mixtral: attention, and two of eight experts for each token."""
 
     def layers(p: Any, x: Any) -> Any:
-        x = x + _attention(p, x, 4)
-        return x + _experts(p, x, 8, 6)
+        x = _split(x + _attention(p, x, 4))
+        return _split(x + _experts(p, x, 8, 6))
 
     own = {n: normal(i, 64, 64) for i, n in enumerate(("wq", "wk", "wv", "wo"))}
     own |= {"router": normal(5, 64, 8), "gate": normal(6, 8, 64, 96)}
