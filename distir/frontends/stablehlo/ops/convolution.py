@@ -87,9 +87,9 @@ def _order(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Windows:
+class PoolingWindows:
     """
-    Windows that move over some dimensions of a tensor of shape `sizes`, as pooling moves
+    PoolingWindows that move over some dimensions of a tensor of shape `sizes`, as pooling moves
     them over space.
 
     - `order`: the dimensions of the tensor, those that windows move over last;
@@ -103,7 +103,7 @@ class Windows:
     pads: list[int]
 
     @staticmethod
-    def of(call: HloCall) -> Windows:
+    def of(call: HloCall) -> PoolingWindows:
         """
         Returns the windows of an op over its first operand. Raises UnsupportedError for
         dilated windows, for elements that are no floats, and for windows over all but
@@ -118,7 +118,7 @@ class Windows:
         if rank < 3 or not 1 <= len(moved) <= rank - 2:
             raise UnsupportedError(f"it has windows of {window}")
         around = [pads[2 * dim] for dim in moved] + [pads[2 * dim + 1] for dim in moved]
-        return Windows(
+        return PoolingWindows(
             call.operands[0].shape,
             [*still, *moved],
             [window[dim] for dim in moved],
@@ -185,7 +185,7 @@ def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
         )
     if body[0] == "stablehlo.add" and (sums := _cumulative_sum(call)) is not None:
         return [sums]
-    windows, build, element = Windows.of(call), call.build, call.element()
+    windows, build, element = PoolingWindows.of(call), call.build, call.element()
     value = windows.inside(build, build.whole(call.operands[0]))
     shape = windows.merged(call.shape())
     if body[0] == "stablehlo.add":
@@ -221,7 +221,7 @@ def _select_and_scatter(call: HloCall) -> LazyTensor:
     start = call.operands[2]
     if combined != ["stablehlo.add"] or not is_neutral("ReduceSum", start):
         raise UnsupportedError("it combines elements otherwise than by a sum from 0")
-    windows, build = Windows.of(call), call.build
+    windows, build = PoolingWindows.of(call), call.build
     x, dy = (windows.inside(build, build.whole(v)) for v in call.operands[:2])
     op = MaxPoolGradOp(
         dy,
