@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -404,12 +405,13 @@ def refusals() -> list[str]:
     from distir.errors import DistIRError
 
     words, labels = batch(0)
-    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", d=2).train()
+    small = functools.partial(tiny_gpt, layers=1)
+    parallel = parallelize(small(), (words,), loss="cross_entropy", d=2).train()
     found: list[str] = []
     half, own = own_part(parallel, words), own_part(parallel, labels)
     calls: list[Callable[[], Any]] = [
-        lambda: parallelize(tiny_gpt(), (words,), loss="cross_entropy", d=4),
-        lambda: parallelize(tiny_gpt(), (words,), d=2),
+        lambda: parallelize(small(), (words,), loss="cross_entropy", d=4),
+        lambda: parallelize(small(), (words,), d=2),
         lambda: parallel(words, labels),
         lambda: parallel(half[:3], own[:3]),
         lambda: parallel(half[:, :4], own),
@@ -417,7 +419,7 @@ def refusals() -> list[str]:
         lambda: parallel(half, own, attention_mask=torch.ones_like(half)),
         lambda: parallel(half),
         lambda: parallel(input_ids=half, labels=own),
-        lambda: parallelize(tiny_gpt(), (words,), loss="crossentropy", d=2),
+        lambda: parallelize(small(), (words,), loss="crossentropy", d=2),
     ]
     for call in calls:
         try:
