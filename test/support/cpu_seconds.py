@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,8 @@ class CpuSeconds:
     """A plugin of pytest, in a process that tests, or in one that starts workers."""
 
     def __init__(self) -> None:
-        self._files: Counter[str] = Counter()
-        self._tests: Counter[str] = Counter()
+        self._files = defaultdict[str, float](float)
+        self._tests = dict[str, float]()
         self._before = 0.0
 
     def pytest_collection_finish(self) -> None:
@@ -88,8 +88,9 @@ class CpuSeconds:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         output = getattr(node, "workeroutput", {})
-        self._files.update(output.get("files", {}))
-        self._tests.update(output.get("tests", {}))
+        for name, used in output.get("files", {}).items():
+            self._files[name] += used
+        self._tests |= output.get("tests", {})
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter
@@ -98,14 +99,19 @@ class CpuSeconds:
         if total < FILE_BUDGET:
             return
         terminalreporter.section(f"{total:.0f} CPU seconds")
-        for name, used in self._files.most_common(_SHOWN):
+        for name, used in _most(self._files):
             note = f" (more than {FILE_BUDGET:.0f})" if used > FILE_BUDGET else ""
             terminalreporter.line(f"{used:7.1f}  {name}{note}")
-        for name, used in self._tests.most_common(_SHOWN):
+        for name, used in _most(self._tests):
             if used > TEST_BUDGET:
                 terminalreporter.line(
                     f"{used:7.1f}  {name} (a test: more than {TEST_BUDGET:.0f})"
                 )
+
+
+def _most(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    """Returns the names with most seconds, those first."""
+    return sorted(seconds.items(), key=lambda pair: -pair[1])[:_SHOWN]
 
 
 def _file(item: pytest.Item) -> str:
