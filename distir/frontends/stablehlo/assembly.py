@@ -450,19 +450,26 @@ def _mesh(name: str, kind: type[Operation], parser: Parser) -> Operation:
     symbol = parser.parse_symbol_name()
     parser.parse_punctuation("=")
     text = _until(parser, ">")
-    return kind.create(properties={"sym_name": symbol, "mesh": StringAttr(text[1:])})
+    return kind.create(
+        properties={"sym_name": symbol, "mesh": StringAttr(text[1:])},
+        attributes=parser.parse_optional_attr_dict(),
+    )
 
 
-@reader("sdy.sharding_constraint")
+@reader("sdy.sharding_constraint", "sdy.reshard")
 def _sharding_constraint(name: str, kind: type[Operation], parser: Parser) -> Operation:
     operand = parser.parse_unresolved_operand()
     text = StringAttr(_until(parser, ">").removeprefix("<"))
+    attributes = parser.parse_optional_attr_dict()
     parser.parse_punctuation(":")
     type_ = parser.parse_type()
     assert isinstance(type_, TensorType)
     values = parser.resolve_operands([operand], [type_], parser.pos)
     return kind.create(
-        operands=values, result_types=[type_], properties={"sharding": text}
+        operands=values,
+        result_types=[type_],
+        properties={"sharding": text},
+        attributes=attributes,
     )
 
 

@@ -32,6 +32,7 @@ from distir.frontends.stablehlo.registry import (
     UnsupportedError,
     Values,
 )
+from distir.frontends.stablehlo.requests import ShardingRequests
 from distir.frontends.stablehlo.tensors import Array, LazyTensor
 
 Signature = tuple[Any, ...]
@@ -41,11 +42,15 @@ class Converter:
     """
     Converts one module. `source` is its name in messages. `functions` are the functions
     of the new program other than the entry. `constants` are the arguments that replace
-    constants too large for the program, with their arrays.
+    constants too large for the program, with their arrays. `requests` are the shardings
+    that the program is to request; without them, constraints are ignored.
     """
 
-    def __init__(self, module: ModuleOp, source: str):
+    def __init__(
+        self, module: ModuleOp, source: str, requests: ShardingRequests | None = None
+    ):
         load_all()
+        self.requests = requests
         self.source = source
         self.sources = {
             op.sym_name.data: op for op in module.ops if isinstance(op, FuncOp)
@@ -97,6 +102,20 @@ class Converter:
         )
         self.constants.append((value, array))
         return LazyTensor.of(value)
+
+    def constrained(self, op: Operation, tensor: LazyTensor) -> LazyTensor:
+        """
+        Returns `tensor` with the sharding that the constraint `op` requests, or as it
+        is if the import does not read shardings. A known array has no sharding.
+        """
+        asked = None if self.requests is None else self.requests.inside.get(op)
+        if self.requests is None or asked is None or tensor.array is not None:
+            return tensor
+        value = self.build.whole(tensor)
+        constrain = self.requests.constrained(value, asked)
+        if constrain is None:
+            return LazyTensor.of(value)
+        return LazyTensor.of(self.build.add(constrain).results[0])
 
     def inline(
         self, function: FuncOp, operands: Sequence[LazyTensor]

@@ -44,6 +44,13 @@ class ModuleConversion(Protocol):
         """Returns the function that the call `op` calls."""
         ...
 
+    def constrained(self, op: Operation, tensor: LazyTensor) -> LazyTensor:
+        """
+        Returns `tensor` with the sharding that the constraint `op` requests, or as it
+        is if the import does not read shardings.
+        """
+        ...
+
     def call(
         self, function: FuncOp, operands: Sequence[LazyTensor]
     ) -> list[LazyTensor]:
@@ -116,6 +123,11 @@ class HloCall:
         type_ = self.op.results[index].type
         assert isinstance(type_, TensorType)
         return type_.element_type
+
+    @property
+    def target(self) -> str:
+        """The function that a custom call calls."""
+        return attributes.text(self.attribute("call_target_name"))
 
     def body(self, index: int = 0) -> list[Operation]:
         """Returns the ops of the region `index`, without its return op."""

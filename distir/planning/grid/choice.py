@@ -14,14 +14,14 @@ from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import ScheduleOptions
 from distir.planning.distribution.distribute import choose_layouts
-from distir.planning.distribution.meshes import MESH, cluster_in
+from distir.planning.distribution.meshes import cluster_in
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.grid.between import Between, Sizes
 from distir.planning.grid.compiled_pipeline import PipelineSimulator
 from distir.planning.grid.shared_stages import SharedStages
 from distir.planning.layouts.fitted_plan import Step
 from distir.planning.plans.plan import GridPlan
-from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.mesh import MESH, TIME_AXIS, Mesh
 from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.verification import DistributionVerifier
 from distir.transforms.partitioning import partition

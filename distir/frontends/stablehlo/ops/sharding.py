@@ -1,0 +1,36 @@
+"""Ops that ask for the sharding of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
+from distir.frontends.stablehlo.tensors import LazyTensor
+
+
+@converts("sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier")
+def constraint(call: HloCall) -> LazyTensor:
+    """Converts a constraint to a request, if the import reads shardings."""
+    return call.converter.constrained(call.op, call.operands[0])
+
+
+@converts("stablehlo.custom_call")
+def custom_call(call: HloCall) -> LazyTensor | Sequence[LazyTensor]:
+    """Converts a call of `@Sharding`, the constraint of GSPMD."""
+    target = call.target
+    if target == "Sharding":
+        return constraint(call)
+    if target.startswith("SPMD"):
+        raise UnsupportedError(f"@{target} belongs to shard_map, {PER_DEVICE}")
+    raise UnsupportedError(f"its target @{target} is not known")
+
+
+@converts("sdy.manual_computation")
+def manual_computation(call: HloCall) -> LazyTensor:
+    """Refuses `shard_map`."""
+    raise UnsupportedError(f"it is shard_map, {PER_DEVICE}")
+
+
+PER_DEVICE = (
+    "which computes on each device by itself, so that no layout can be chosen for it"
+)
