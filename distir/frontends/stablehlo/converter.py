@@ -29,6 +29,7 @@ from distir.frontends.stablehlo.parser import line_of, name_of
 from distir.frontends.stablehlo.registry import (
     CONVERSIONS,
     HloCall,
+    Origin,
     UnsupportedError,
     Values,
 )
@@ -51,6 +52,11 @@ class Converter:
     ):
         load_all()
         self.requests = requests
+        self.held: list[tuple[Origin, SSAValue]] = []
+        """
+        The results of ops of StableHLO, with the values of the new program that hold
+        them; an op in a loop has one for each round.
+        """
         self.source = source
         self.sources = {
             op.sym_name.data: op for op in module.ops if isinstance(op, FuncOp)
@@ -175,10 +181,12 @@ class Converter:
                 results = [found] if isinstance(found, LazyTensor) else list(found)
         except UnsupportedError as error:
             raise DistIRError(self.refusal(op, str(error))) from error
-        for value, result in zip(op.results, results, strict=True):
+        for i, (value, result) in enumerate(zip(op.results, results, strict=True)):
             assert isinstance(value.type, TensorType)
             assert result.shape == value.type.get_shape(), (name, result.shape)
             values[value] = result
+            if result.value is not None and result.is_whole:
+                self.held.append((Origin(op, i), result.value))
 
     def refusal(self, op: Operation, why: str) -> str:
         """

@@ -15,6 +15,7 @@ from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.stablehlo.converter import Converter
 from distir.frontends.stablehlo.parser import parse_stablehlo
+from distir.frontends.stablehlo.registry import Origin
 from distir.frontends.stablehlo.requests import ShardingRequests
 from distir.frontends.stablehlo.sharding import Sharding
 from distir.frontends.stablehlo.tensors import LazyTensor
@@ -44,12 +45,16 @@ def _constrained(
 
 
 def convert_module(
-    module: ModuleOp, source: str, requests: ShardingRequests | None = None
+    module: ModuleOp,
+    source: str,
+    requests: ShardingRequests | None = None,
+    held: list[tuple[Origin, SSAValue]] | None = None,
 ) -> ImportedModel:
     """
     Converts a parsed StableHLO module, with the result and the errors of
     `import_stablehlo`. `requests` are the shardings that the program is to request for
-    results and for values inside.
+    results and for values inside. The values of the program that hold results of ops of
+    StableHLO are appended to `held`.
     """
     converter = Converter(module, source, requests)
     function = converter.function("main")
@@ -75,6 +80,8 @@ def convert_module(
         own.append({ROLE: ROLE.attr("constant"), NAME: NAME.attr(name)})
         weights[name] = array
     set_argument_attributes(main, own)
+    if held is not None:
+        held += converter.held
     made = ModuleOp([main, *converter.functions])
     canonicalize(made)
     try:

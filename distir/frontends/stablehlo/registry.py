@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
@@ -19,6 +19,13 @@ from distir.frontends.stablehlo.tensors import Array, LazyTensor, Shape
 
 Values = dict[SSAValue, LazyTensor]
 """The tensor of each value of a StableHLO program."""
+
+
+class Origin(NamedTuple):
+    """A result of an op of StableHLO: the op, and the number of the result."""
+
+    op: Operation
+    result: int
 
 
 class ModuleConversion(Protocol):
