@@ -42,8 +42,8 @@ def write_shardings(program: ModuleOp, stablehlo: str, source: str) -> SdyText:
     Shardings that the module had are replaced. `source` names the module in messages.
 
     The notes say what Shardy cannot express and which values have no sharding. Raises
-    DistIRError if the program was not made from this module, or is a pipeline or runs
-    in micro-batches, which shardings cannot express.
+    DistIRError if the program was not made from this module, is a pipeline, or runs in
+    micro-batches, which shardings cannot express.
     """
     mesh = _only_mesh(program)
     parsed = parse_stablehlo(stablehlo, source)
@@ -59,6 +59,7 @@ def write_shardings(program: ModuleOp, stablehlo: str, source: str) -> SdyText:
     held: list[Any] = []
     made = convert_module(parsed, source, None, held)
     found = layouts_of_origins(made.module, held, program)
+    _check_found(found, source)
     inside = writer.inside(list(parsed.walk()), found)
     with mlir.make_ir_context():
         module = ir.Module.parse(stablehlo)
@@ -77,11 +78,6 @@ def _only_mesh(program: ModuleOp) -> Mesh:
             f"sdy: the program {what}; shardings are for one mesh of devices that all run "
             f"the same program: distribute it with -p 1"
         )
-    if found[0].has_time:
-        raise DistIRError(
-            "sdy: the program runs in micro-batches, which shardings cannot say; "
-            "distribute it with -k 1"
-        )
     return found[0]
 
 
@@ -96,6 +92,20 @@ def _check_same(
         raise DistIRError(
             f"{source} has other arguments or results than the distributed program; give "
             f"the StableHLO from which that was imported"
+        )
+
+
+def _check_found(found: Mapping[Origin, set[Layout]], source: str) -> None:
+    """
+    Raises DistIRError if most values of the StableHLO are not in the distributed
+    program: micro-batches compute each value in parts.
+    """
+    known = sum(bool(layouts) for layouts in found.values())
+    if 2 * known < len(found):
+        raise DistIRError(
+            f"sdy: {known} of {len(found)} values of {source} are in the distributed program: "
+            f"it runs in micro-batches, which shardings cannot say, or is from another "
+            f"file; distribute it with -k 1"
         )
 
 
@@ -213,6 +223,10 @@ def _rewrite(
             _set_values(op, "arg_attrs", arguments)
             _set_values(op, "res_attrs", results)
     axes = ", ".join(f'"{name}"={size}' for name, size in mesh.axes)
+    partitions = "mhlo.num_partitions"
+    if partitions in module.operation.attributes:
+        number = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), len(mesh.devices))
+        module.operation.attributes[partitions] = number
     made = ir.Operation.parse(f"sdy.mesh @{mesh.name} = <[{axes}]>")
     ir.InsertionPoint.at_block_begin(module.body).insert(made)
 

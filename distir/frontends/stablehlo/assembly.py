@@ -473,6 +473,14 @@ def _sharding_constraint(name: str, kind: type[Operation], parser: Parser) -> Op
     )
 
 
+@reader("sdy.manual_computation")
+def _manual_computation(name: str, kind: type[Operation], parser: Parser) -> Operation:
+    parser.raise_error(
+        f"{name} is shard_map, which computes on each device by itself, so that no layout "
+        f"can be chosen for it; leave it out of the function that is imported"
+    )
+
+
 @cache
 def hlo_op(name: str) -> type[Operation]:
     """Returns a class of ops called `name` that can parse the pretty form."""
