@@ -4,6 +4,7 @@ Parses the pretty form of StableHLO ops: the text between an op's name and its t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -84,6 +85,13 @@ def _clause(name: str, word: str, parser: Parser, properties: Properties) -> Non
     parser.parse_punctuation("=")
     if word in _IGNORED:
         _skip_list(parser)
+        return
+    if word == "format":
+        # A format is one word: e8m23 has 8 bits of exponent and 23 of mantissa.
+        bits = re.findall(r"\d+", parser.parse_identifier())
+        names = ("exponent_bits", "mantissa_bits")
+        for key, count in zip(names, bits, strict=True):
+            properties[key] = IntegerAttr(int(count), i64)
         return
     key = CLAUSES.get((name, word))
     if key is None:
