@@ -84,13 +84,13 @@ def run(
     evaluator = evaluator or Evaluator(source)
     # What runs in this process cannot be ended.
     if clock.limit == inf and (jobs == 1 or len(groups) == 1):
-        with lasting_objects():
+        with lasting_objects(), no_garbage_collection():
             for plan in (plan for group in groups for plan in group):
                 if is_promising(plan):
                     evaluator.least = least()
-                    with no_garbage_collection():
-                        result = evaluator.evaluate(plan, known.get(plan))
-                    yield [result]
+                    if gc.get_count()[0] > _GARBAGE:
+                        gc.collect()
+                    yield [evaluator.evaluate(plan, known.get(plan))]
         return
     # Only a forked process has the modules and programs of this one at once.
     forks = "fork" in multiprocessing.get_all_start_methods()
