@@ -63,7 +63,7 @@ def test_named_values_are_constrained() -> None:
         out_shardings=plan.out_shardings,
     )
     text = run.lower(*args).as_text()
-    assert 'sdy.sharding_constraint' in text and '[{"d"}, {"t"}]' in text
+    assert "sdy.sharding_constraint" in text and '[{"d"}, {"t"}]' in text
     placed = jax.device_put(args, plan.in_shardings)
     found, wanted = run(*placed), jax.jit(step)(*args)
     for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):

@@ -124,9 +124,7 @@ class LayoutChooser:
             self._distributed[plan.batch] = found
         return found
 
-    def _with_requests(
-        self, plan: GridPlan, options: DistributionOptions
-    ) -> ModuleOp:
+    def _with_requests(self, plan: GridPlan, options: DistributionOptions) -> ModuleOp:
         """
         Returns the program with the requests of `options`, which are the same for all
         ZeRO stages. Those of the last plan are kept. Raises DistIRError for options

@@ -409,6 +409,7 @@ class ExportOptions(TypedDict, total=False):
     to: Literal[
         "safetensors",
         "dtensor",
+        "sdy",
         "megatron",
         "megatron-bridge",
         "nemo",

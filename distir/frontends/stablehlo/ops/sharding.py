@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
 from distir.frontends.stablehlo.tensors import LazyTensor
 
-
 NAME_TARGET = "distir.checkpoint_name"
 """The custom call that stands for a value with a name, which it returns as it is."""
 
