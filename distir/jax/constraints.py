@@ -20,7 +20,7 @@ from distir.frontends.stablehlo.names import scope_of_name
 from distir.frontends.stablehlo.ops.sharding import NAME_TARGET
 from distir.frontends.stablehlo.origins import layouts_of_origins
 from distir.frontends.stablehlo.parser import name_of, parse_stablehlo
-from distir.frontends.stablehlo.registry import Origin
+from distir.frontends.stablehlo.registry import HloResult
 from distir.jax.importing import TracedFunction
 from distir.jax.names import with_constraints, with_marks
 
@@ -42,7 +42,7 @@ def layouts_inside(traced: TracedFunction, program: ModuleOp) -> dict[str, Layou
     operation = run.lower(*structs).compiler_ir().operation
     text = operation.get_asm(print_generic_op_form=True, enable_debug_info=True)
     parsed = parse_stablehlo(text, "the function")
-    held: list[tuple[Origin, SSAValue]] = []
+    held: list[tuple[HloResult, SSAValue]] = []
     made = convert_module(parsed, "the function", None, held)
     found = layouts_of_origins(made.module, held, program)
     named: dict[str, set[Layout]] = {}
@@ -60,21 +60,21 @@ def _is_plain(layout: Layout) -> bool:
     return not layout.partial and not any(s.run for dim in layout.dims for s in dim)
 
 
-def _names(module: ModuleOp) -> Iterator[tuple[str, list[Origin]]]:
+def _names(module: ModuleOp) -> Iterator[tuple[str, list[HloResult]]]:
     for op in module.walk():
         if op_name(op) == "stablehlo.custom_call":
             target = attributes.attribute(op, "call_target_name")
             if attributes.text(target) == NAME_TARGET:
                 name = attributes.attribute(op, "backend_config")
-                yield attributes.text(name), [Origin(op, 0)]
+                yield attributes.text(name), [HloResult(op, 0)]
 
 
-def _scopes(module: ModuleOp) -> Iterator[tuple[str, list[Origin]]]:
+def _scopes(module: ModuleOp) -> Iterator[tuple[str, list[HloResult]]]:
     """
     Yields each scope with the last value that its ops compute for others in the forward
     pass, once for each place where the scope runs.
     """
-    leaving: dict[tuple[str, Operation | None], dict[Origin, None]] = {}
+    leaving: dict[tuple[str, Operation | None], dict[HloResult, None]] = {}
     for op in module.walk():
         if _is_backward(op) or op_name(op) == "stablehlo.constant":
             continue
@@ -88,7 +88,7 @@ def _scopes(module: ModuleOp) -> Iterator[tuple[str, list[Origin]]]:
             for outer in _prefixes(scope):
                 if any(not _is_within(user, outer) for user in users):
                     key = outer, op.parent_op()
-                    leaving.setdefault(key, {})[Origin(op, index)] = None
+                    leaving.setdefault(key, {})[HloResult(op, index)] = None
     for (scope, _), values in leaving.items():
         # Those before the last are saved for the backward pass.
         yield scope, [list(values)[-1]]

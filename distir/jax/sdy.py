@@ -20,7 +20,7 @@ from distir.frontends.stablehlo.file import entry_of
 from distir.frontends.stablehlo.importer import convert_module
 from distir.frontends.stablehlo.origins import layouts_of_origins
 from distir.frontends.stablehlo.parser import parse_stablehlo
-from distir.frontends.stablehlo.registry import Origin
+from distir.frontends.stablehlo.registry import HloResult
 from distir.frontends.stablehlo.requests import GSPMD, SDY, is_constraint
 from distir.program import entry_function, return_op
 from distir.sharding.mesh import Mesh, meshes
@@ -53,7 +53,7 @@ def write_shardings(program: ModuleOp, stablehlo: str, source: str) -> SdyText:
     returned = [value.type for value in return_op(function).operands]
     _check_same(entry.function_type.inputs.data, given, source)
     _check_same(entry.function_type.outputs.data, returned, source)
-    writer = _Writer(mesh)
+    writer = _ShardingWriter(mesh)
     arguments = [writer.sharding(t, f"argument {i}") for i, t in enumerate(given)]
     results = [writer.sharding(t, f"result {i}") for i, t in enumerate(returned)]
     held: list[Any] = []
@@ -95,7 +95,7 @@ def _check_same(
         )
 
 
-def _check_found(found: Mapping[Origin, set[Layout]], source: str) -> None:
+def _check_found(found: Mapping[HloResult, set[Layout]], source: str) -> None:
     """
     Raises DistIRError if most values of the StableHLO are not in the distributed
     program: micro-batches compute each value in parts.
@@ -109,7 +109,7 @@ def _check_found(found: Mapping[Origin, set[Layout]], source: str) -> None:
         )
 
 
-class _Writer:
+class _ShardingWriter:
     """Writes layouts on `mesh` as text of Shardy, and notes what it cannot say."""
 
     def __init__(self, mesh: Mesh):
@@ -136,7 +136,7 @@ class _Writer:
         return f"<@{self.mesh.name}, [{', '.join(dims)}]>"
 
     def inside(
-        self, ops: Sequence[Any], found: Mapping[Origin, set[Layout]]
+        self, ops: Sequence[Any], found: Mapping[HloResult, set[Layout]]
     ) -> dict[int, str]:
         """
         Returns the shardings of the results of ops, by the op's place in the module.
@@ -144,7 +144,7 @@ class _Writer:
         """
         written: dict[int, str] = {}
         for place, op in enumerate(ops):
-            origins = [Origin(op, i) for i in range(len(op.results))]
+            origins = [HloResult(op, i) for i in range(len(op.results))]
             own = [found[origin] for origin in origins if origin in found]
             is_kept = op_name(op).startswith(("stablehlo.", "chlo."))
             if not own or not is_kept or is_constraint(op):

@@ -27,7 +27,7 @@ def layer(own: Any, x: Any) -> Any:
         return checkpoint_name(x + h @ own["down"], "out")
 
 
-def step_of(policy: Any, batch: Any = None, state: Any = None) -> Any:
+def step_of(policy: Any) -> Any:
     def loss(parameters: Any, batch: Any) -> Any:
         own = jax.checkpoint(layer, policy=policy)
         x, _ = jax.lax.scan(lambda x, each: (own(each, x), None), batch, parameters)

@@ -29,7 +29,7 @@ from distir.frontends.stablehlo.parser import line_of, name_of
 from distir.frontends.stablehlo.registry import (
     CONVERSIONS,
     HloCall,
-    Origin,
+    HloResult,
     UnsupportedError,
     Values,
 )
@@ -52,7 +52,7 @@ class Converter:
     ):
         load_all()
         self.requests = requests
-        self.held: list[tuple[Origin, SSAValue]] = []
+        self.held: list[tuple[HloResult, SSAValue]] = []
         """
         The results of ops of StableHLO, with the values of the new program that hold
         them; an op in a loop has one for each round.
@@ -186,7 +186,7 @@ class Converter:
             assert result.shape == value.type.get_shape(), (name, result.shape)
             values[value] = result
             if result.value is not None and result.is_whole:
-                self.held.append((Origin(op, i), result.value))
+                self.held.append((HloResult(op, i), result.value))
 
     def refusal(self, op: Operation, why: str) -> str:
         """

@@ -15,7 +15,7 @@ from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.stablehlo.converter import Converter
 from distir.frontends.stablehlo.parser import parse_stablehlo
-from distir.frontends.stablehlo.registry import Origin
+from distir.frontends.stablehlo.registry import HloResult
 from distir.frontends.stablehlo.requests import ShardingRequests
 from distir.frontends.stablehlo.sharding import Sharding
 from distir.frontends.stablehlo.tensors import LazyTensor
@@ -48,7 +48,7 @@ def convert_module(
     module: ModuleOp,
     source: str,
     requests: ShardingRequests | None = None,
-    held: list[tuple[Origin, SSAValue]] | None = None,
+    held: list[tuple[HloResult, SSAValue]] | None = None,
 ) -> ImportedModel:
     """
     Converts a parsed StableHLO module, with the result and the errors of

@@ -16,7 +16,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective import Collective
 from distir.dialects.dist import Dist, Layout, layout_of
-from distir.frontends.stablehlo.registry import Origin
+from distir.frontends.stablehlo.registry import HloResult
 from distir.program import entry_function, functions
 
 WINDOW = 64
@@ -30,8 +30,8 @@ Key = tuple[str, tuple[tuple[tuple[int, ...], str], ...]]
 
 
 def layouts_of_origins(
-    made: ModuleOp, held: Sequence[tuple[Origin, SSAValue]], distributed: ModuleOp
-) -> dict[Origin, set[Layout]]:
+    made: ModuleOp, held: Sequence[tuple[HloResult, SSAValue]], distributed: ModuleOp
+) -> dict[HloResult, set[Layout]]:
     """
     Returns the layouts that the results of StableHLO ops have in a distributed program:
     several for an op in a loop whose rounds differ, none for one that was not found.
@@ -39,12 +39,12 @@ def layouts_of_origins(
     `made` is the sequential program that the StableHLO gives, and `held` has the values
     of it that hold results.
     """
-    values: dict[SSAValue, list[Origin]] = {}
+    values: dict[SSAValue, list[HloResult]] = {}
     for origin, value in held:
         values.setdefault(value, []).append(origin)
     first, second = list(_executed(made)), list(_executed(distributed))
     left, right = [_key(op) for op in first], [_key(op) for op in second]
-    found: dict[Origin, set[Layout]] = {origin: set() for origin, _ in held}
+    found: dict[HloResult, set[Layout]] = {origin: set() for origin, _ in held}
     for i, j in _matches(left, right):
         for before, after in zip(first[i].results, second[j].results, strict=True):
             layout = layout_of(after.type)

@@ -21,7 +21,7 @@ Values = dict[SSAValue, LazyTensor]
 """The tensor of each value of a StableHLO program."""
 
 
-class Origin(NamedTuple):
+class HloResult(NamedTuple):
     """A result of an op of StableHLO: the op, and the number of the result."""
 
     op: Operation
