@@ -22,11 +22,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib.mlir import ir
 
 from distir.errors import DistIRError
+from distir.exports.sdy import write_shardings
 from distir.facade.model_program import ModelProgram
 from distir.facade.programs import distribute as distribute_program
 from distir.frontends.stablehlo.file import import_stablehlo_file
 from distir.jax import distribute
-from distir.jax.sdy import write_shardings
 
 _SPEC = importlib.util.spec_from_file_location(
     "jax_models", Path(__file__).with_name("models.py")

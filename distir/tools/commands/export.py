@@ -195,7 +195,7 @@ def _write_shardings(source: Path, stablehlo: Path | None, output: Path) -> None
         )
     if find_spec("jaxlib") is None:
         raise DistIRError("--to sdy needs JAX; run `pip install distir[jax]`")
-    from distir.jax.sdy import write_shardings
+    from distir.exports.sdy import write_shardings
 
     try:
         text = stablehlo.read_text()

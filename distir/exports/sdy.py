@@ -6,10 +6,9 @@ StableHLO that the program was imported from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
-from jax.interpreters import mlir
-from jaxlib.mlir import ir
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Attribute
 
@@ -61,9 +60,12 @@ def write_shardings(program: ModuleOp, stablehlo: str, source: str) -> SdyText:
     found = layouts_of_origins(made.module, held, program)
     _check_found(found, source)
     inside = writer.inside(list(parsed.walk()), found)
+    # JAX is not installed everywhere; only this function needs it.
+    ir: Any = import_module("jaxlib.mlir.ir")
+    mlir: Any = import_module("jax.interpreters.mlir")
     with mlir.make_ir_context():
         module = ir.Module.parse(stablehlo)
-        _rewrite(module, mesh, arguments, results, inside)
+        _rewrite(ir, module, mesh, arguments, results, inside)
         if not module.operation.verify():
             raise DistIRError(f"{source} with shardings is no valid module")
         text = module.operation.get_asm(enable_debug_info=True)
@@ -197,13 +199,17 @@ def _is_dealt(layout: Layout) -> bool:
 
 
 def _rewrite(
+    ir: Any,
     module: Any,
     mesh: Mesh,
     arguments: Sequence[str | None],
     results: Sequence[str | None],
     inside: Mapping[int, str],
 ) -> None:
-    """Puts shardings into a module of MLIR, in the place of those that it has."""
+    """
+    Puts shardings into a module of MLIR, in the place of those that it has. `ir` is the
+    module of jaxlib's bindings.
+    """
     ops: list[Any] = []
 
     def visit(op: Any) -> Any:
@@ -220,8 +226,8 @@ def _rewrite(
         elif op.name == "sdy.mesh":
             op.erase()
         elif op.name == "func.func" and op.attributes["sym_name"].value == "main":
-            _set_values(op, "arg_attrs", arguments)
-            _set_values(op, "res_attrs", results)
+            _set_values(ir, op, "arg_attrs", arguments)
+            _set_values(ir, op, "res_attrs", results)
     axes = ", ".join(f'"{name}"={size}' for name, size in mesh.axes)
     partitions = "mhlo.num_partitions"
     if partitions in module.operation.attributes:
@@ -237,7 +243,9 @@ def _is_constraint(op: Any) -> bool:
     return op.name in ("sdy.sharding_constraint", "sdy.reshard")
 
 
-def _set_values(function: Any, name: str, shardings: Sequence[str | None]) -> None:
+def _set_values(
+    ir: Any, function: Any, name: str, shardings: Sequence[str | None]
+) -> None:
     """Sets the shardings of the arguments or results of a function."""
     before = list(function.attributes[name]) if name in function.attributes else []
     before += [ir.DictAttr.get({})] * (len(shardings) - len(before))
