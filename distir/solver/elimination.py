@@ -159,7 +159,7 @@ def _minimise(
     return table, best
 
 
-class _Eliminated:
+class Eliminated:
     """
     A graph of which nodes are eliminated, with the score of each node that is left: the
     size of the node's table, or, with `is_fill`, the number of table entries that the
@@ -237,7 +237,7 @@ def _greedy(
     Returns the order that always eliminates the node with the lowest score next. Ties
     are broken by the size of the node's table.
     """
-    left = _Eliminated(graph, is_fill=is_fill)
+    left = Eliminated(graph, is_fill=is_fill)
     current: dict[int, tuple[float, float]] = {}
     heap: list[tuple[tuple[float, float], int]] = []
 
