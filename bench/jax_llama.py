@@ -38,7 +38,10 @@ class Sizes(NamedTuple):
 
 
 MODELS = {"8B": Sizes(32, 4096, 14336, 32), "70B": Sizes(80, 8192, 28672, 64)}
-SEQUENCES, TOKENS, DEVICES, CLUSTER = 64, 4096, 64, "dgx-h100"
+CLUSTERS = {"8B": "dgx-h100", "70B": "dgx-h200"}
+"""The devices of each model: 70B with parameters in 32 bits needs more than 80 GB."""
+
+SEQUENCES, TOKENS, DEVICES = 64, 4096, 64
 
 
 def parameters_of(sizes: Sizes, is_scan: bool) -> Any:
@@ -151,15 +154,16 @@ def run(model: str, is_scan: bool) -> None:
     state = jax.eval_shape(start)
     tokens = jax.ShapeDtypeStruct((SEQUENCES, TOKENS), jnp.int32)
     batch = {"tokens": tokens, "labels": tokens}
-    plan = distir.jax.search(
-        train_step, (state, batch), cluster=CLUSTER, devices=DEVICES
-    )
-    print(plan)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    print(
-        f"{model} {'scan' if is_scan else 'unrolled'}: "
-        f"{usage.ru_utime + usage.ru_stime:.0f} CPU s, {usage.ru_maxrss / 1e6:.2f} GB"
-    )
+    try:
+        plan = distir.jax.search(
+            train_step, (state, batch), cluster=CLUSTERS[model], devices=DEVICES
+        )
+        print(plan)
+    finally:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        seconds, size = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6
+        layers = "scan" if is_scan else "unrolled"
+        print(f"{model} {layers}: {seconds:.0f} CPU s, {size:.2f} GB")
 
 
 def main() -> None:
