@@ -37,8 +37,10 @@ from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Example, SharedShapes
 from distir.parallel.step_check import StepCheck, check_copies
 from distir.parallel.steps import Steps, training
+from distir.planning.distribution.entries import Chosen
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
+from distir.runtime.communication.meeting import join_ranks
 from distir.runtime.runtime import ProgramError, check_compiler
 from distir.scheduling.opaque import mark_scheduled
 from distir.tools.arguments.distribution import distribution_options
@@ -259,9 +261,12 @@ def parallelize(
         return RankProgram(Package(folder), device, live)
 
     base = Example(tuple(args), kwargs, request.labels)
+    chosen: list[Chosen] = []  # by the first program, for all others
 
     def asked_for(autocast: str | None, example: Example | None) -> Request:
         wanted = request.autocast_to(autocast)
+        if chosen:
+            wanted = replace(wanted, chosen=chosen[0])
         if example is None or not callable(loss):
             return wanted
         return replace(wanted, labels=example_labels(loss, example.labels))
@@ -279,10 +284,12 @@ def parallelize(
             check_copies(module, loss, given)
             return training_package(module, given.args, given.kwargs, wanted, own)
 
+        names = needed if own is None else own
         with training(module, trained):
-            return program(
-                "training", needed if own is None else own, wanted, given, make
-            )
+            made = program("training", names, wanted, given, make)
+        if not chosen:
+            chosen.append(made.chosen)
+        return made
 
     def evaluation(
         autocast: str | None, has_loss: bool, example: Example | None
@@ -371,7 +378,7 @@ def _join() -> None:
         return
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if dist.is_torchelastic_launched():
-        dist.init_process_group(backend)
+        join_ranks(backend, None)
     else:
         address = "tcp://127.0.0.1:0"
         dist.init_process_group(backend, init_method=address, rank=0, world_size=1)

@@ -15,12 +15,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
+from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError
 from distir.frontends.torch.modules.opaque_calls import OpaqueCalls
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.compilation import CONSTANTS, INTERFACE
 from distir.parallel.packages import Package
 from distir.parallel.placements import placements
+from distir.planning.distribution.entries import Chosen
+from distir.runtime.runtime import KEPT_ROLES
 
 _REPLICAS = "replicas"
 """
@@ -92,6 +95,7 @@ class RankProgram:
         interface = json.loads((package.folder / INTERFACE).read_text())
         self.inputs: list[str] = interface["inputs"]
         self.labels: list[str] = interface["labels"]
+        self._stages: dict[str, int] = interface["stages"]
         tensors = package.module("tensors")
         self.constants: dict[str, torch.Tensor] = tensors.load(
             package.folder / CONSTANTS
@@ -240,6 +244,17 @@ class RankProgram:
         mesh = self.specs.get(spec.mesh)
         split = spec.split if any(spec.split) else ()
         return () if mesh is None else (mesh.ranks, mesh.axes, split)
+
+    @property
+    def chosen(self) -> Chosen:
+        """The layouts and pipeline stages of parameters and states, for other programs."""
+        kept = [s for s in self.all_arguments if s.role in KEPT_ROLES and s.mesh]
+        layouts = {
+            s.name: Layout(s.mesh, tuple(tuple(Shard(*x) for x in d) for d in s.split))
+            for s in kept
+        }
+        stages = {s.name: self._stages[s.name] for s in kept if s.name in self._stages}
+        return Chosen(layouts, stages)
 
     @property
     def inputs_with_gradients(self) -> frozenset[str]:

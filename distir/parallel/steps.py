@@ -18,9 +18,7 @@ from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Example, Shapes
 from distir.parallel.weights import names_of
-
-_KEPT = ("parameter", "state")
-"""The roles of arguments that a module keeps from step to step."""
+from distir.runtime.runtime import KEPT_ROLES
 
 
 @dataclass(frozen=True)
@@ -157,9 +155,9 @@ class Steps:
         Raises DistIRError if a program takes parameters and states in other layouts,
         types or shapes than `base`: they would have to be sent in every step.
         """
-        kept = {s.name: s for s in self.base.all_arguments if s.role in _KEPT}
+        kept = {s.name: s for s in self.base.all_arguments if s.role in KEPT_ROLES}
         for spec in program.all_arguments:
-            if spec.role not in _KEPT:
+            if spec.role not in KEPT_ROLES:
                 continue
             own = kept.get(spec.name)
             if own is None or _as_kept(program, spec) != _as_kept(self.base, own):
