@@ -17,6 +17,7 @@ from torch import nn
 from distir.errors import DistIRError, one_of
 from distir.frontends.torch.checks.communicating import live_modules
 from distir.frontends.torch.trust import Trust
+from distir.gradients.options import OUTSIDE
 from distir.hardware import load_cluster
 from distir.parallel.autocast import AskedTypes
 from distir.parallel.calling import Inputs, Labels
@@ -185,7 +186,9 @@ def parallelize(
       number of micro-batches. Further options: `zero`, `no_sync`, `checkpoint`,
       `sequence_parallel`, `overlap`, ... With `r` groups of processes, such as nodes
       (hybrid sharding), each group holds all parameters, gradients and states; ZeRO
-      splits them over the `d` processes of a group.
+      splits them over the `d` processes of a group. With `sharded_outputs`, outputs of
+      which the script computes the loss are DTensors where t splits them, such as logits
+      over words (see `ParallelModule.cross_entropy`).
 
     Raises DistIRError, on every rank.
     """
@@ -232,6 +235,11 @@ def parallelize(
             f"processes, but there are {dist.get_world_size()}; start torchrun with "
             f"--nproc-per-node {request.devices}, or choose other degrees"
         )
+    if options.sharded_outputs and loss not in (None, OUTSIDE):
+        raise DistIRError(
+            "parallelize: sharded_outputs=True leaves outputs split for a loss that the "
+            "script computes, and the program computes this one; leave out one or the other"
+        )
     inputs = Inputs(module, args, kwargs)
     device = _device()
     if compiled:
@@ -256,7 +264,7 @@ def parallelize(
                 lambda: content_key(kind, module, *call, (wanted, what, given.samples)),
                 make,
             )
-        return RankProgram(Package(folder), device, live)
+        return RankProgram(Package(folder), device, live, options.sharded_outputs)
 
     base = Example(tuple(args), kwargs, request.labels)
 
