@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils._pytree import tree_map_only
-from torch.utils.data import Dataset, DistributedSampler
 
 from distir.errors import DistIRError
 from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
@@ -24,23 +23,23 @@ from distir.parallel.nan_check import check_nan
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.guards import refuse_hooks
-from distir.parallel.scripts.like_its_source import LikeItsSource
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
 from distir.parallel.scripts.source_class import copy_attributes
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
+from distir.parallel.training.batch_methods import BatchMethods
 from distir.parallel.training.micro_batch_losses import (
     MicroBatchLosses,
     of_each_part,
 )
 from distir.parallel.training.outside_step import OutsideStep, StepOutputs
 from distir.parallel.training.stored_values import StoredValues
-from distir.parallel.training.whole_batch import mean_of_parts, whole_batch
+from distir.parallel.training.whole_batch import mean_of_parts
 from distir.parallel.weights import batch_counters, whole_state
 
 
-class ParallelModule(LikeItsSource):
+class ParallelModule(BatchMethods):
     """
     A module that runs on several processes. `distir.parallelize` makes it on each of
     them.
@@ -101,7 +100,9 @@ class ParallelModule(LikeItsSource):
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
         copy_attributes(source, self)
-        self._stored = StoredValues(program, fill(self, source, program, seed))
+        buffers = dict(source.named_buffers(remove_duplicate=False))
+        others = fill(self, source, program, seed)
+        self._stored = StoredValues(program, others, buffers)
         refuse_hooks(self)
         refuse_optimizers()
         for parameter in self.parameters():
@@ -198,33 +199,6 @@ class ParallelModule(LikeItsSource):
         if dist.get_world_size() > 1:
             dist.barrier()
 
-    def sampler(
-        self, dataset: Dataset[Any], *, shuffle: bool = True, seed: int = 0
-    ) -> DistributedSampler[Any]:
-        """
-        Returns a sampler for a `DataLoader`. It selects the samples of `dataset` that
-        this rank must be given.
-        """
-        return DistributedSampler(
-            dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
-        )
-
-    def whole_batch(self, own: torch.Tensor) -> torch.Tensor:
-        """
-        Returns the rows of the whole batch, of which `own` are those of this rank's part,
-        such as an output. It takes part in autograd: a loss of the whole batch, which every
-        rank computes, trains as it does on one process. Every rank must call this. Raises
-        DistIRError for a scalar.
-        """
-        return whole_batch(self._program, own)
-
-    def mean_of_parts(self, value: torch.Tensor) -> torch.Tensor:
-        """
-        Returns the mean over the parts of the batch of a value that each rank has of its
-        part, such as its loss, without gradients. Every rank must call this.
-        """
-        return mean_of_parts(self._program, value)
-
     def clip_grad_norm_(
         self,
         max_norm: float,
@@ -311,7 +285,7 @@ class ParallelModule(LikeItsSource):
             sources = self._stored.sources(program, given, named)
             finish = partial(self._finish, program, step, sources, given, named)
             outputs = StepOutputs.apply(finish, outputs, step.have_gradients, *sources)
-        return self._inputs.output(outputs)
+        return self._inputs.output(step.given(outputs))
 
     def _finish(
         self,

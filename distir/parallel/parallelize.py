@@ -17,6 +17,7 @@ from torch import nn
 from distir.errors import DistIRError, one_of
 from distir.frontends.torch.checks.communicating import live_modules
 from distir.frontends.torch.trust import Trust
+from distir.gradients.options import OUTSIDE
 from distir.hardware import load_cluster
 from distir.parallel.autocast import AskedTypes
 from distir.parallel.calling import Inputs, Labels
@@ -36,7 +37,7 @@ from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Example, SharedShapes
 from distir.parallel.step_check import StepCheck, check_copies
-from distir.parallel.steps import Steps, training
+from distir.parallel.steps import Steps, chosen_by, training
 from distir.planning.distribution.entries import Chosen
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
@@ -187,7 +188,9 @@ def parallelize(
       number of micro-batches. Further options: `zero`, `no_sync`, `checkpoint`,
       `sequence_parallel`, `overlap`, ... With `r` groups of processes, such as nodes
       (hybrid sharding), each group holds all parameters, gradients and states; ZeRO
-      splits them over the `d` processes of a group.
+      splits them over the `d` processes of a group. With `sharded_outputs`, outputs of
+      which the script computes the loss are DTensors where t splits them, such as logits
+      over words (see `ParallelModule.cross_entropy`).
 
     Raises DistIRError, on every rank.
     """
@@ -234,6 +237,11 @@ def parallelize(
             f"processes, but there are {dist.get_world_size()}; start torchrun with "
             f"--nproc-per-node {request.devices}, or choose other degrees"
         )
+    if options.sharded_outputs and loss not in (None, OUTSIDE):
+        raise DistIRError(
+            "parallelize: sharded_outputs=True leaves outputs split for a loss that the "
+            "script computes, and the program computes this one; leave out one or the other"
+        )
     inputs = Inputs(module, args, kwargs)
     device = _device()
     if compiled:
@@ -258,7 +266,7 @@ def parallelize(
                 lambda: content_key(kind, module, *call, (wanted, what, given.samples)),
                 make,
             )
-        return RankProgram(Package(folder), device, live)
+        return RankProgram(Package(folder), device, live, options.sharded_outputs)
 
     base = Example(tuple(args), kwargs, request.labels)
     chosen: list[Chosen] = []  # by the first program, for all others
@@ -288,7 +296,7 @@ def parallelize(
         with training(module, trained):
             made = program("training", names, wanted, given, make)
         if not chosen:
-            chosen.append(made.chosen)
+            chosen.append(chosen_by(made))
         return made
 
     def evaluation(

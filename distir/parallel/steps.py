@@ -14,10 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Example, Shapes
 from distir.parallel.weights import names_of
+from distir.planning.distribution.entries import Chosen
 from distir.runtime.runtime import KEPT_ROLES
 
 
@@ -167,6 +169,17 @@ class Steps:
                     f"parallelized with; call parallelize inside of torch.autocast too, so "
                     f"that it compiles this program alone"
                 )
+
+
+def chosen_by(program: RankProgram) -> Chosen:
+    """Returns the layouts and pipeline stages of what a module keeps, for its other programs."""
+    kept = [s for s in program.all_arguments if s.role in KEPT_ROLES and s.mesh]
+    layouts = {
+        s.name: Layout(s.mesh, tuple(tuple(Shard(*x) for x in dim) for dim in s.split))
+        for s in kept
+    }
+    stages = {s.name: program.stages[s.name] for s in kept if s.name in program.stages}
+    return Chosen(layouts, stages)
 
 
 def _as_kept(program: RankProgram, spec: Any) -> Any:

@@ -71,7 +71,9 @@ class MicroBatchLosses:
         pairs = zip(outputs, step.have_gradients, strict=True)
         leaves = [output.requires_grad_(has) for output, has in pairs]
         with torch.enable_grad():
-            loss = self._loss(self._structured(leaves), *target) / self._parts
+            loss = (
+                self._loss(self._structured(step.given(leaves)), *target) / self._parts
+            )
         loss.backward()
         found = loss.detach()
         self.total = found if self.total is None else self.total + found

@@ -36,7 +36,7 @@ from distir.planning.distribution.meshes import (
     declare_mesh,
 )
 from distir.planning.distribution.options import AXES, NAME, DistributionOptions
-from distir.planning.distribution.outputs import split_outputs
+from distir.planning.distribution.outputs import leave_outputs_split, split_outputs
 from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.distribution.own_axes import request_own_axes
 from distir.planning.distribution.padding import PADDABLE, pad_dimensions, pad_heads
@@ -198,6 +198,8 @@ def choose_layouts(
         split_sequences(module, mesh, "t", "parts")
     if options.t > 1:
         split_parameters(module, "t")
+        if options.sharded_outputs:
+            leave_outputs_split(module, mesh, "t")
     if options.zero:
         store_split(
             module,

@@ -21,8 +21,10 @@ from distir.program import (
     return_op,
     set_argument_attributes,
 )
+from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.placement import SplitPlacement, placement_in
+from distir.sharding.placement import SplitPlacement, add_placement, placement_in
+from distir.transforms.slicing import sliced
 
 
 def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
@@ -57,6 +59,38 @@ def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
         constrain = ConstrainOp(value, layout, space)
         Rewriter.insert_op(constrain, InsertPoint.before(returned))
         returned.operands[index] = constrain.result
+    set_argument_attributes(entry, attributes)
+
+
+def leave_outputs_split(module: ModuleOp, mesh: Mesh, axis: str) -> None:
+    """
+    Annotates a sequential program that takes gradients of its results. Results that the
+    forward computes in parts over `axis`, such as logits of a head whose words are split,
+    leave the program in these parts, and their gradients come in the same parts. Without
+    the annotation they are gathered. Other programs are left unchanged.
+    """
+    entry = entry_function(module)
+    links = gradients_of_results(entry)
+    if not links:
+        return
+    # Working out what the axes do may clone functions and decompose ops.
+    plan = ShardingPlan(sliced(module, forward_results(entry)), mesh)
+    for before, _ in mesh.axes:
+        if before == axis:
+            break
+        plan.add_axis(before)
+    _, found = plan.solve(axis, free_parameters=False, is_forward=True)
+    attributes = argument_attributes(entry)
+    for place, index in enumerate(forward_results(entry)):
+        placement = found.results[place]
+        if index not in links or not isinstance(placement, SplitPlacement):
+            continue
+        own = attributes[links[index]]
+        layout = requested_layout(own) or Layout(mesh.name)
+        sizes = shape_of(return_op(entry).operands[index].type)
+        split = add_placement(layout, axis, placement, len(sizes))
+        if axis not in layout.split_axes and fits(sizes, split, mesh):
+            own[LAYOUT] = LayoutAttr(canonical(sizes, split, mesh))
     set_argument_attributes(entry, attributes)
 
 

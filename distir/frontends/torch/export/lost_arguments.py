@@ -274,17 +274,22 @@ def _embedding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
 def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
     Rewrites attention that repeats heads (`enable_gqa`), which the exporter writes with
-    invalid axes, or that has a boolean mask. With such a mask, the exporter gives the
-    mean of the values, in place of zeros, to a query that sees no key. Returns None for
-    any other attention.
+    invalid axes, that has a boolean mask, or a scale in f64, which the exporter rounds to
+    32 bits. With such a mask, the exporter gives the mean of the values, in place of
+    zeros, to a query that sees no key. Returns None for any other attention.
     """
     given = _arguments(node)
+    is_scaled = given["scale"] is not None and (
+        given["query"].meta["val"].dtype == torch.float64
+    )
+    if is_scaled:
+        _scale_queries(graph, node, given)
     mask: torch.fx.Node | None = given["attn_mask"]
     is_grouped = given["enable_gqa"] and given["query"].meta["val"].dim() == 4
     if is_grouped:
         _repeat_heads(graph, node, given)
     if mask is None or mask.meta["val"].dtype != torch.bool:
-        return node if is_grouped else None
+        return node if is_grouped or is_scaled else None
     with graph.inserting_before(node):
         plain = graph.node_copy(node)
 
@@ -292,6 +297,26 @@ def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
         return torch.where(seen.any(-1, keepdim=True), y, 0.0)
 
     return insert_traced(graph, node, zeroed, [plain, mask])
+
+
+def _scale_queries(
+    graph: torch.fx.Graph, node: torch.fx.Node, given: dict[str, Any]
+) -> None:
+    """
+    Multiplies the queries before the attention `node`, so that its default scale has the
+    effect of its own. `given` holds the node's arguments and is brought up to date.
+    """
+    factor = given["scale"] * math.sqrt(given["query"].meta["val"].shape[-1])
+
+    def scaled(x: Tensor) -> Tensor:
+        return x * factor
+
+    if factor != 1:
+        given["query"] = insert_traced(graph, node, scaled, [given["query"]])
+    given["scale"] = None
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    node.args = tuple(given[name] for name in names)
+    node.kwargs = {"enable_gqa": given["enable_gqa"]}
 
 
 def _repeat_heads(

@@ -1,0 +1,149 @@
+"""
+A language model whose logits stay split over words: with the module's own cross-entropy, and
+with PyTorch's `loss_parallel`, as a script for `ColwiseParallel` has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.scenarios import (
+    STEPS,
+    Parallel,
+    Plain,
+    Trained,
+    Training,
+    cases,
+    check,
+)
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import loss_parallel
+
+WORDS, LENGTH, WIDTH = 16, 6, 8
+
+PLANS: list[dict[str, Any]] = [
+    dict(t=2, sharded_outputs=True),
+    dict(d=2, t=2, sharded_outputs=True),
+    dict(d=2, t=2, zero=3, sharded_outputs=True),
+    dict(d=2, sharded_outputs=True),
+]
+PIPELINES: list[dict[str, Any]] = [
+    dict(p=2, t=2, k=2, sharded_outputs=True),
+    dict(t=2, k=2, sharded_outputs=True),
+]
+
+
+class Model(nn.Module):
+    """An embedding, a layer, and a head of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.embedding(words)
+        x = x + self.down(torch.tanh(self.up(x)))
+        return self.head(x), x
+
+
+def words(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The words of a batch, and those that follow, of which as many count in each part."""
+    generator = torch.Generator().manual_seed(step)
+    text = torch.randint(WORDS, (8, LENGTH + 1), generator=generator)
+    labels = text[:, 1:].clone()
+    labels[::4, 2:] = -100
+    return text[:, :-1], labels
+
+
+def plain_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def trained(side: Plain, loss_of: Any) -> Trained:
+    model = side.make(Model(), words(0)[0])
+    optimizer = side.optimizer(model.parameters())
+    losses: list[float] = []
+    for step in range(STEPS):
+        x, labels = map(side.part, words(step))
+        logits, hidden = model(x)
+        if isinstance(side, Parallel) and side.plan.get("t"):
+            assert isinstance(logits, DTensor) and logits.placements == (Shard(2),)
+            assert not isinstance(hidden, DTensor)
+        loss = loss_of(side, model, logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(side.mean(loss))
+    return Trained(losses, [model])
+
+
+def with_its_cross_entropy(side: Plain) -> Trained:
+    """The loss is a cross-entropy and a penalty of logits, which autograd adds up."""
+
+    def loss_of(
+        side: Plain, model: Any, logits: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        if isinstance(side, Parallel):
+            return model.cross_entropy(logits, labels)
+        return plain_loss(logits, labels)
+
+    return trained(side, loss_of)
+
+
+def with_loss_parallel(side: Plain) -> Trained:
+    """PyTorch's own loss over split classes, beside a penalty that brings logits together."""
+
+    def loss_of(
+        side: Plain, model: Any, logits: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        whole = logits.full_tensor() if isinstance(logits, DTensor) else logits
+        penalty = 1e-2 * whole.square().mean()
+        with loss_parallel():
+            loss = plain_loss(logits, labels)
+            if isinstance(loss, DTensor):
+                loss = loss.full_tensor()
+        return loss + penalty
+
+    return trained(side, loss_of)
+
+
+def in_micro_batches(side: Plain) -> Trained:
+    model = side.make(Model(), words(0)[0])
+    optimizer = side.optimizer(model.parameters())
+    losses: list[float] = []
+
+    def loss_of(output: Any, labels: torch.Tensor) -> torch.Tensor:
+        if isinstance(side, Parallel):
+            return model.cross_entropy(output[0], labels)
+        return plain_loss(output[0], labels)
+
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        given = map(side.part, words(step))
+        losses.append(side.step_outside(model, loss_of, *given))
+        optimizer.step()
+    return Trained(losses, [model])
+
+
+@pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
+def test_its_cross_entropy(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "with_its_cross_entropy", training, plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training, plan", cases(PLANS[:3]), ids=str)
+def test_loss_parallel(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "with_loss_parallel", training, plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training, plan", cases(PIPELINES), ids=str)
+def test_in_micro_batches(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "in_micro_batches", training, plan)
