@@ -145,30 +145,10 @@ class Steps:
             given = None if example is None else example()
             if needed == self._first_needed:
                 made = self._make(needed.parameters, None, autocast, given)
-                if given is None:
-                    self._check_kept(made)
             else:
                 made = self._make(needed.parameters, needed.inputs, autocast, given)
             self._programs[key] = made
         return self._programs[key]
-
-    def _check_kept(self, program: RankProgram) -> None:
-        """
-        Raises DistIRError if a program takes parameters and states in other layouts,
-        types or shapes than `base`: they would have to be sent in every step.
-        """
-        kept = {s.name: s for s in self.base.all_arguments if s.role in KEPT_ROLES}
-        for spec in program.all_arguments:
-            if spec.role not in KEPT_ROLES:
-                continue
-            own = kept.get(spec.name)
-            if own is None or _as_kept(program, spec) != _as_kept(self.base, own):
-                raise DistIRError(
-                    f"the program for torch.autocast has {spec.role} {spec.name!r} in "
-                    f"other parts, or on other ranks, than the one that the module was "
-                    f"parallelized with; call parallelize inside of torch.autocast too, so "
-                    f"that it compiles this program alone"
-                )
 
 
 def chosen_by(program: RankProgram) -> Chosen:
@@ -180,14 +160,6 @@ def chosen_by(program: RankProgram) -> Chosen:
     }
     stages = {s.name: program.stages[s.name] for s in kept if s.name in program.stages}
     return Chosen(layouts, stages)
-
-
-def _as_kept(program: RankProgram, spec: Any) -> Any:
-    """
-    Returns a key that is equal for two tensors, of two programs, if both can use the
-    same memory.
-    """
-    return program.sharding_of(spec), spec.dtype, tuple(spec.shape), spec.repacked
 
 
 def _requiring(tensors: Mapping[str, torch.Tensor]) -> list[str]:
