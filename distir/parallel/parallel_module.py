@@ -20,6 +20,7 @@ from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import fill
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
+from distir.parallel.padding.check import PaddingCheck
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.guards import refuse_hooks
@@ -53,7 +54,8 @@ class ParallelModule(BatchMethods):
     A rank must be given part `data_rank` of `data_ranks` equal parts of the batch;
     `sampler` returns the samples of this part. `normalisations` is the number of times
     that a step updates the statistics of batch normalisation. `check`, if given,
-    compares the first step with one of the source module.
+    compares the first step with one of the source module, and `check_padding` the first call
+    that is padded.
     """
 
     def __init__(
@@ -69,9 +71,11 @@ class ParallelModule(BatchMethods):
         detect_nan: bool,
         normalisations: int = 1,
         check: StepCheck | None = None,
+        check_padding: PaddingCheck | None = None,
     ):
         super().__init__()
         self._check = check
+        self._check_padding = check_padding
         store_runs_apart()
         self._normalisations = normalisations
         self._inputs = inputs
@@ -95,6 +99,8 @@ class ParallelModule(BatchMethods):
             tuple[str | None, bool, Shapes | None], RankProgram
         ] = {}
         self._shapes = shapes
+        if shapes.padding is not None:
+            shapes.padding.check_names(program.inputs, program.labels)
         self._detect_nan = detect_nan
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
@@ -285,7 +291,10 @@ class ParallelModule(BatchMethods):
             sources = self._stored.sources(program, given, named)
             finish = partial(self._finish, program, step, sources, given, named)
             outputs = StepOutputs.apply(finish, outputs, step.have_gradients, *sources)
-        return self._inputs.output(step.given(outputs))
+        outputs = step.given(outputs)
+        if batch.is_padded:
+            outputs = self._inputs.without_padding(outputs, args, kwargs)
+        return self._inputs.output(outputs)
 
     def _finish(
         self,
@@ -335,9 +344,13 @@ class ParallelModule(BatchMethods):
         own = self._own_part(program, given)
         arguments = {**self._stored.held(program, given, named), **own}
         rows = program.rows_of_part
-        losses = MicroBatchLosses(
-            loss, target, rows, program.parts, self._inputs.output
-        )
+
+        def structured(leaves: Sequence[torch.Tensor]) -> Any:
+            if batch.is_padded:
+                leaves = self._inputs.without_padding(leaves, args, kwargs)
+            return self._inputs.output(leaves)
+
+        losses = MicroBatchLosses(loss, target, rows, program.parts, structured)
         results = losses.run(program, arguments)
         pairs = list(self._stored.gradients(program, results, given, named))
         self._update(program, results, named)
@@ -454,6 +467,8 @@ class ParallelModule(BatchMethods):
             batch.rows_of_own(program, i, program.output(i, results.get(i)))
             for i in range(count)
         ]
+        if batch.is_padded:
+            outputs = self._inputs.without_padding(outputs, args, kwargs)
         sources = [value for value in given.values() if value.requires_grad]
         if sources and torch.is_grad_enabled():
             outputs = [
@@ -516,6 +531,17 @@ class ParallelModule(BatchMethods):
                 "the batch normalisation of the module needs each of them once; leave a "
                 "last batch out (drop_last=True of a DataLoader)"
             )
+        if batch.is_padded and self._counters and self.training:
+            raise DistIRError(
+                "the sequences of this batch are padded (pad_to), and the batch "
+                "normalisation of the module would count what is appended; leave pad_to out"
+            )
+        if batch.is_padded and self._check_padding is not None:
+            padded = self._shapes.padded(program, given, batch.lengths)
+            is_loss = self.training and not self._program.gradients
+            has_labels = bool(program.labels)
+            flags = dict(has_labels=has_labels, has_loss=has_labels or is_loss)
+            self._check_padding(args, kwargs, given, padded, **flags)
         return batch
 
     def _example(

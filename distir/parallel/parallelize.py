@@ -33,6 +33,8 @@ from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions, Script
 from distir.parallel.losses import Loss, example_labels
 from distir.parallel.packages import Package, shared_package
+from distir.parallel.padding.check import PaddingCheck
+from distir.parallel.padding.lengths import Lengths, Padding
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Example, SharedShapes
@@ -121,6 +123,8 @@ def parallelize(
     compiled: bool = False,
     shapes: Sequence[Sequence[Any]] = (),
     max_programs: int = 8,
+    pad_to: Lengths | Mapping[str, Lengths] | None = None,
+    pad_with: Mapping[str, float] | None = None,
     detect_nan: bool = False,
     **distribution: Unpack[ParallelizeOptions],
 ) -> ParallelModule:
@@ -181,6 +185,13 @@ def parallelize(
       values do not matter.
     - `max_programs`: the largest number of shapes of batches. A call with another shape is an
       error.
+    - `pad_to`: a call pads sequences to a multiple of this number (64), or to the least of
+      these lengths ([32, 48, 64]) that has room for the longest of all ranks. Sequences are
+      dimension 1 of all inputs and labels of integers and flags; a dictionary names others,
+      with lengths of their own. Outputs are without what was appended. The first call that is
+      padded is compared with the module on rank 0: a loss or an output that padding changes is
+      an error. `pad_with`: the numbers that are appended, by the name of an input, or
+      `labels`; by default 0, and -100 for integers among the labels.
     - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op. The error
       then names the module in which NaN appears first. Each step waits for its results.
     - `distribution`: options of `distir distribute`. `r`, `d`, `e`, `c`, `t`, `p` are
@@ -243,6 +254,7 @@ def parallelize(
             "script computes, and the program computes this one; leave out one or the other"
         )
     inputs = Inputs(module, args, kwargs)
+    padding = Padding.of(pad_to, pad_with)
     device = _device()
     if compiled:
         try:
@@ -328,10 +340,11 @@ def parallelize(
         evaluation,
         asked,
         seed,
-        SharedShapes(request.micro_batches, max_programs),
+        SharedShapes(request.micro_batches, max_programs, padding),
         detect_nan,
         request.statistics.micro_batches,
         StepCheck(module, loss) if check == "step" else None,
+        PaddingCheck(module, loss, inputs) if trust.check else None,
     )
     for other in shapes:
         parallel.prepare(*other)

@@ -348,9 +348,7 @@ class SavedPlan:
         requests = _of_known(self.requests, entry_function(searched))
         distribute(module, self.result.plan.options(requests.shard))
 
-    def distribute_step(
-        self, module: ModuleOp, chosen: Chosen | None = None
-    ) -> Chosen:
+    def distribute_step(self, module: ModuleOp, chosen: Chosen | None = None) -> Chosen:
         """
         Distributes a step that returns gradients instead of updating parameters, in
         place, and verifies the result. The optimizer runs outside of the program: it
@@ -388,7 +386,9 @@ class SavedPlan:
         chunks = own.pipeline.forward_chunks(own.k)
         if chunks is None:
             chosen = replace(chosen, stages={})
-        plan = replace(own, checkpoint="none", schedule="", stages="", chunks=chunks or 0)
+        plan = replace(
+            own, checkpoint="none", schedule="", stages="", chunks=chunks or 0
+        )
         if isinstance(plan, GridPlan):
             plan = replace(plan, zero=0, no_sync=False, offload_states=False)
         self._follow(module, plan, chosen, stored=False)

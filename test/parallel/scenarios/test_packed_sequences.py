@@ -46,7 +46,9 @@ def arguments(rows: Rows, seed: int) -> tuple[torch.Tensor, ...]:
         for number, length in enumerate(lengths):
             places[row, start : start + length] = torch.arange(length)
             documents[row, start : start + length] = number
-            labels[row, start + length - 1] = -100  # the next word is another document's
+            labels[
+                row, start + length - 1
+            ] = -100  # the next word is another document's
             start += length
         labels[row, start:] = -100
     return words, places, documents, labels

@@ -271,12 +271,17 @@ def _embedding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
     return None
 
 
+_MOST_OF_MASK = 64
+"""The most operations of which a mask is looked through."""
+
+
 def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
     Rewrites attention that repeats heads (`enable_gqa`), which the exporter writes with
-    invalid axes, that has a boolean mask, or a scale in f64, which the exporter rounds to
-    32 bits. With such a mask, the exporter gives the mean of the values, in place of
-    zeros, to a query that sees no key. Returns None for any other attention.
+    invalid axes, that has a mask of booleans or of minus infinity, or a scale in f64,
+    which the exporter rounds to 32 bits. With such a mask, the exporter gives the mean of
+    the values, or NaN, in place of zeros, to a query that sees no key. Returns None for
+    any other attention.
     """
     given = _arguments(node)
     is_scaled = given["scale"] is not None and (
@@ -288,15 +293,38 @@ def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
     is_grouped = given["enable_gqa"] and given["query"].meta["val"].dim() == 4
     if is_grouped:
         _repeat_heads(graph, node, given)
-    if mask is None or mask.meta["val"].dtype != torch.bool:
+    is_boolean = mask is not None and mask.meta["val"].dtype == torch.bool
+    if mask is None or not (is_boolean or _has_infinity(mask)):
         return node if is_grouped or is_scaled else None
+    if not is_boolean:
+
+        def finite(mask: Tensor) -> Tensor:  # else blind queries have NaN as gradients
+            return torch.where((mask > -math.inf).any(-1, keepdim=True), mask, 0.0)
+
+        given["attn_mask"] = insert_traced(graph, node, finite, [mask])
     with graph.inserting_before(node):
         plain = graph.node_copy(node)
+    if not is_boolean:
+        plain.replace_input_with(mask, given["attn_mask"])
 
-    def zeroed(y: Tensor, seen: Tensor) -> Tensor:
+    def zeroed(y: Tensor, mask: Tensor) -> Tensor:
+        seen = mask if is_boolean else mask > -math.inf
         return torch.where(seen.any(-1, keepdim=True), y, 0.0)
 
     return insert_traced(graph, node, zeroed, [plain, mask])
+
+
+def _has_infinity(mask: torch.fx.Node) -> bool:
+    """Whether a mask of floats is computed from minus infinity, which hides a key."""
+    seen, waiting = {mask}, [mask]
+    while waiting:
+        node = waiting.pop()
+        if any(x == -math.inf for x in node.args if isinstance(x, float)):
+            return True
+        new = [other for other in node.all_input_nodes if other not in seen]
+        seen.update(new)
+        waiting += [other for other in new if len(seen) < _MOST_OF_MASK]
+    return False
 
 
 def _scale_queries(
