@@ -26,7 +26,7 @@ from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.guards import refuse_hooks
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
 from distir.parallel.scripts.source_class import copy_attributes
-from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
+from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
 from distir.parallel.training.batch_methods import BatchMethods
@@ -336,11 +336,7 @@ class ParallelModule(BatchMethods):
         program, batch, _ = self._prepared(named, args, kwargs, autocast)
         given = batch.given
         if batch.own is not None:
-            raise DistIRError(
-                "the samples of this batch cannot be divided evenly among the ranks and "
-                "micro-batches, of each of which the script computes the loss; leave a last "
-                "batch out (drop_last=True of a DataLoader)"
-            )
+            check_rows(program)
         own = self._own_part(program, given)
         arguments = {**self._stored.held(program, given, named), **own}
         rows = program.rows_of_part
@@ -350,7 +346,8 @@ class ParallelModule(BatchMethods):
                 leaves = self._inputs.without_padding(leaves, args, kwargs)
             return self._inputs.output(leaves)
 
-        losses = MicroBatchLosses(loss, target, rows, program.parts, structured)
+        count = rows if batch.own is None else batch.own
+        losses = MicroBatchLosses(loss, target, rows, count, program.parts, structured)
         results = losses.run(program, arguments)
         pairs = list(self._stored.gradients(program, results, given, named))
         self._update(program, results, named)

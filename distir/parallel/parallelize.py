@@ -40,6 +40,7 @@ from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Example, SharedShapes
 from distir.parallel.step_check import StepCheck, check_copies
 from distir.parallel.steps import Steps, chosen_by, training
+from distir.parallel.training.shared_tensors import SharedTensors
 from distir.planning.distribution.entries import Chosen
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
@@ -126,6 +127,7 @@ def parallelize(
     pad_to: Lengths | Mapping[str, Lengths] | None = None,
     pad_with: Mapping[str, float] | None = None,
     detect_nan: bool = False,
+    shared_with: Sequence[ParallelModule] = (),
     **distribution: Unpack[ParallelizeOptions],
 ) -> ParallelModule:
     """
@@ -194,6 +196,9 @@ def parallelize(
       `labels`; by default 0, and -100 for integers among the labels.
     - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op. The error
       then names the module in which NaN appears first. Each step waits for its results.
+    - `shared_with`: parallel modules whose sources have parameters or buffers in common with
+      this module, which are theirs then: made of the same submodules, several modules train
+      one set of parameters. They need the same options.
     - `distribution`: options of `distir distribute`. `r`, `d`, `e`, `c`, `t`, `p` are
       degrees of parallelism; their product is the number of processes. `k` is the
       number of micro-batches. Further options: `zero`, `no_sync`, `checkpoint`,
@@ -281,6 +286,14 @@ def parallelize(
         return RankProgram(Package(folder), device, live, options.sharded_outputs)
 
     base = Example(tuple(args), kwargs, request.labels)
+    if shared_with and plan is not None:
+        raise DistIRError(
+            "parallelize: a plan says where all parameters are, and shared_with too; give "
+            "the options of distribution instead of plan="
+        )
+    shared = SharedTensors(module, shared_with)
+    if shared_with:
+        request = replace(request, chosen=shared.chosen)
     chosen: list[Chosen] = []  # by the first program, for all others
 
     def asked_for(autocast: str | None, example: Example | None) -> Request:
@@ -308,6 +321,7 @@ def parallelize(
         with training(module, trained):
             made = program("training", names, wanted, given, make)
         if not chosen:
+            shared.check(made)
             chosen.append(chosen_by(made))
         return made
 
@@ -346,6 +360,7 @@ def parallelize(
         StepCheck(module, loss) if check == "step" else None,
         PaddingCheck(module, loss, inputs) if trust.check else None,
     )
+    shared.put_into(parallel)
     for other in shapes:
         parallel.prepare(*other)
     return parallel

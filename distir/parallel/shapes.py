@@ -438,6 +438,23 @@ def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     return torch.stack([flat @ signs, flat.norm()])
 
 
+def check_rows(program: RankProgram) -> None:
+    """
+    Raises DistIRError, on every rank, if a result of which the caller computes the loss has
+    no row for each sample, and the samples of a batch cannot be divided evenly.
+    """
+    for index, spec in enumerate(program.all_results):
+        if spec.name in program.gradients and not program.is_of_batch(index):
+            raise DistIRError(_OF_ALL.format(index))
+
+
+_OF_ALL = (
+    "output {} of the module is of all samples together, and the samples of this batch "
+    "cannot be divided evenly among the ranks; leave a last batch out (drop_last=True of a "
+    "DataLoader), or give each rank as many"
+)
+
+
 def own_rows(
     program: RankProgram, index: int, output: torch.Tensor, samples: int | None
 ) -> torch.Tensor:
@@ -449,9 +466,5 @@ def own_rows(
     if samples is None:
         return output
     if not program.is_of_batch(index):
-        raise DistIRError(
-            f"output {index} of the module is of all samples together, and the samples of "
-            f"this batch cannot be divided evenly among the ranks; leave a last batch out "
-            f"(drop_last=True of a DataLoader), or give each rank as many"
-        )
+        raise DistIRError(_OF_ALL.format(index))
     return output[:samples]
