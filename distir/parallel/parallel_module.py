@@ -30,6 +30,7 @@ from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_r
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
 from distir.parallel.training.batch_methods import BatchMethods
+from distir.parallel.training.loss_scale import has_smaller_scale
 from distir.parallel.training.micro_batch_losses import (
     MicroBatchLosses,
     of_each_part,
@@ -221,7 +222,9 @@ class ParallelModule(BatchMethods):
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
         given = self.parameters() if parameters is None else parameters
-        return clip(given, max_norm, norm_type, kind, self._program.device)
+        norm = clip(given, max_norm, norm_type, kind, self._program.device)
+        self._measured()["grad_norm"] = norm
+        return norm
 
     # Running
 
@@ -241,6 +244,7 @@ class ParallelModule(BatchMethods):
         sources, gradients = [s for s, _ in found], [g for _, g in found]
         self._update(program, results, named)
         loss = program.everywhere(program.all_results[0], results.get(0))
+        self._measured()["loss"] = loss
         if not needed:
             return loss
         if self._check is not None:
@@ -410,40 +414,11 @@ class ParallelModule(BatchMethods):
         while True:
             arguments = {**self._stored.held(program, given, named), **batch}
             results = program.run(arguments)
-            if self._has_smaller_scale(program, results, named):
+            if has_smaller_scale(self._stored, program, results, named):
                 continue
             if self._detect_nan:
                 check_nan(program, arguments, results)
             return results
-
-    def _has_smaller_scale(
-        self,
-        program: RankProgram,
-        results: Mapping[int, torch.Tensor],
-        named: Mapping[str, torch.Tensor],
-    ) -> bool:
-        """
-        Whether gradients overflowed and the scale of the loss can still be reduced. If
-        so, the smaller scale is stored for all further steps.
-        """
-        scales = {s.name: s.loss_scale for s in program.all_arguments if s.loss_scale}
-        if not scales:
-            return False
-        new = {
-            program.results[i].updates: value
-            for i, value in results.items()
-            if program.results[i].updates in scales
-        }
-        change = torch.zeros((), dtype=torch.int64, device=program.device)
-        for name, value in new.items():
-            if scales[name] == "exponent":
-                change = value - self._stored.tensor(name, named)
-        dist.all_reduce(change, dist.ReduceOp.MIN)
-        if change >= 0:
-            return False
-        for name, value in new.items():
-            self._stored.tensor(name, named).copy_(value)
-        return True
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         autocast = self._asked.now("evaluation")
@@ -503,7 +478,9 @@ class ParallelModule(BatchMethods):
         program = self._evaluation(autocast, True, batch.shapes, example)
         held = self._stored.held(program, batch.given, self._named())
         results = program.run({**held, **self._own_part(program, batch.given)})
-        return program.everywhere(program.all_results[0], results.get(0))
+        loss = program.everywhere(program.all_results[0], results.get(0))
+        self._measured()["validation_loss"] = loss
+        return loss
 
     def _shared(
         self,

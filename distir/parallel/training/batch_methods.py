@@ -22,6 +22,20 @@ class BatchMethods(LikeItsSource):
     data_rank: int
     data_ranks: int
 
+    def metrics(self) -> dict[str, float]:
+        """
+        Returns the numbers of the last calls by name, for a logger, the same on all ranks:
+        `loss` of the last training step and `validation_loss` of the last call in
+        evaluation mode, each of the whole batch, if the program computes it, and
+        `grad_norm`, the norm of the gradients before they were clipped. What has not been
+        computed yet is left out. Waits for the devices.
+        """
+        return {name: float(value) for name, value in self._measured().items()}
+
+    def _measured(self) -> dict[str, torch.Tensor]:
+        """The tensors behind `metrics`, to which calls add theirs."""
+        return self.__dict__.setdefault("_last_values", {})
+
     def sampler(
         self, dataset: Dataset[Any], *, shuffle: bool = True, seed: int = 0
     ) -> DistributedSampler[Any]:

@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.ranks import run_ranks
 from support.scenarios import STEPS, Plain, Trained, Training, cases, check
 from support.texts import WORDS, Language, cross_entropy
-
-from distir.errors import DistIRError
-from distir.parallel.parallelize import parallelize
 
 PLANS: list[dict[str, Any]] = [
     dict(d=2),
@@ -77,49 +73,3 @@ def trained(side: Plain) -> Trained:
 @pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
 def test_lengths(training: Training, plan: dict[str, Any]) -> None:
     check(__file__, "trained", training, plan)
-
-
-def refused() -> dict[str, str]:
-    """Returns errors of paddings that cannot be, by what they are."""
-    example = torch.zeros(4, 8, dtype=torch.int64)
-
-    def told(length: int = 8, model: Any = None, **options: Any) -> str:
-        try:
-            made = parallelize(
-                model or Language(1), (example,), loss="cross_entropy", **options
-            )
-            made.train()
-            words = torch.ones(4, length, dtype=torch.int64)
-            made(words, words)
-        except DistIRError as error:
-            return str(error)
-        return "no error"
-
-    return {
-        "order": told(pad_to=(16, 8)),
-        "none": told(pad_to=0),
-        "alone": told(pad_with={"labels": 0}),
-        "name": told(pad_to={"word": 8}),
-        "long": told(11, pad_to=(8, 10)),
-        "labels": told(7, pad_to=8, pad_with={"labels": 0}),
-        "right": told(7, pad_to={"words": 8, "labels": 8}),
-        "sees": told(7, Backwards(), pad_to=8),
-    }
-
-
-class Backwards(Language):
-    """A model in which words see those behind them."""
-
-    def forward(self, words: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return super().forward(words.flip(1)).flip(1)
-
-
-def test_paddings_that_cannot_be() -> None:
-    (found,) = run_ranks(1, refused)
-    assert "in ascending order" in found["order"] and "is 0" in found["none"]
-    assert "give pad_to too" in found["alone"]
-    assert "'word', which is no input; there are words, labels" in found["name"]
-    assert "has length 11, and the largest that pad_to allows is 10" in found["long"]
-    for name in ("labels", "sees"):
-        assert "padding changes the loss of" in found[name]
-    assert found["right"] == "no error"

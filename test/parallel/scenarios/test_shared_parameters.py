@@ -7,36 +7,17 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.ranks import run_ranks
-from support.scenarios import Plain, Trained, Training, cases, check, layers
-from torch import nn
-
-from distir.errors import DistIRError
-from distir.parallel.parallelize import parallelize
+from support.parallel_sharing import Task, encoder
+from support.scenarios import Plain, Trained, Training, cases, check
 
 PLANS: list[dict[str, Any]] = [
     dict(d=2, zero=3),
-    dict(p=2, k=2),
+    dict(p=2),
     dict(d=2),
     dict(t=2),
     dict(d=2, t=2, zero=1),
-    dict(d=2, p=2, k=2),
+    dict(d=2, p=2),
 ]
-
-
-class Task(nn.Module):
-    """An encoder, which may belong to other tasks too, and a head."""
-
-    def __init__(self, encoder: nn.Module, classes: int) -> None:
-        super().__init__()
-        self.encoder, self.head = encoder, layers(1, 16, 24, 24, classes)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.encoder(x))
-
-
-def encoder() -> nn.Module:
-    return nn.Sequential(layers(0, 6, 32, 16), nn.BatchNorm1d(16))
 
 
 def trained(side: Plain) -> Trained:
@@ -67,27 +48,3 @@ def trained(side: Plain) -> Trained:
 def test_two_tasks(training: Training, plan: dict[str, Any]) -> None:
     """The second module has another batch size and loss; running statistics are shared too."""
     check(__file__, "trained", training, plan)
-
-
-def refused() -> dict[str, str]:
-    """Returns errors of modules that cannot share parameters."""
-    shared, x = encoder(), torch.randn(4, 6)
-
-    def told(module: nn.Module, others: list[Any], **options: Any) -> str:
-        try:
-            parallelize(module, (x,), loss="mse", shared_with=others, **options)
-        except DistIRError as error:
-            return str(error)
-        return "no error"
-
-    one = parallelize(Task(shared, 3), (x,), loss="mse", d=2, zero=3)
-    return {
-        "strangers": told(Task(encoder(), 3), [one], d=2, zero=3),
-        "options": told(Task(shared, 2), [one], d=2),
-    }
-
-
-def test_modules_that_share_nothing() -> None:
-    for found in run_ranks(2, refused):
-        assert "Task has no parameter of Task" in found["strangers"]
-        assert "give both modules the same options" in found["options"]
