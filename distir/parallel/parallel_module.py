@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from distir.errors import DistIRError
+from distir.frontends.torch.modules.inputs import distinct
 from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
@@ -511,6 +512,8 @@ class ParallelModule(BatchMethods):
                 "normalisation of the module would count what is appended; leave pad_to out"
             )
         if batch.is_padded and self._check_padding is not None:
+            args, kwargs = distinct(self._inputs.source, args, kwargs)
+            given = self._given(program, args, kwargs)
             padded = self._shapes.padded(program, given, batch.lengths)
             is_loss = self.training and not self._program.gradients
             has_labels = bool(program.labels)
@@ -529,6 +532,8 @@ class ParallelModule(BatchMethods):
         Returns a global batch of the shapes of a call, of which this rank has a part. `program`
         takes the inputs of the call by their names.
         """
+        call = distinct(self._inputs.source, args, kwargs)
+        args, kwargs = self._inputs.here(call)
         names = {id(t): name for name, t in self._given(program, args, kwargs).items()}
         return batch.example(names, args, kwargs, has_labels=bool(program.labels))
 

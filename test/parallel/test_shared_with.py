@@ -10,3 +10,4 @@ def test_modules_that_share_nothing() -> None:
     for found in run_ranks(2, refused):
         assert "Task has no parameter of Task" in found["strangers"]
         assert "give both modules the same options" in found["options"]
+        assert found["without ZeRO"] == "no error"

@@ -41,5 +41,6 @@ def refused() -> dict[str, str]:
     one = parallelize(Task(shared, 3), (x,), loss="mse", d=2, zero=3)
     return {
         "strangers": told(Task(encoder(), 3), [one], d=2, zero=3),
-        "options": told(Task(shared, 2), [one], d=2),
+        "options": told(Task(shared, 2), [one], t=2),
+        "without ZeRO": told(Task(shared, 2), [one], d=2),
     }

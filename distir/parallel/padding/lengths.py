@@ -62,7 +62,7 @@ class Padding:
 
     def check_names(self, inputs: Sequence[str], labels: Sequence[str]) -> None:
         """Raises DistIRError for a name that no input has; `labels` are names of labels."""
-        known = [*inputs, *([_LABELS] if labels else []), *labels]
+        known = list(dict.fromkeys([*inputs, *([_LABELS] if labels else []), *labels]))
         for name in (*self.lengths, *self.values):
             if name and name not in known:
                 raise DistIRError(
@@ -84,8 +84,15 @@ class Padding:
         found: dict[str, int] = {}
         for index, spec in enumerate(specs):
             lengths = self._lengths(spec, labels)
-            if lengths is None or len(spec.shape) < 2:
+            if lengths is None:
                 continue
+            if len(spec.shape) < 2:
+                if spec.name not in self.lengths:
+                    continue
+                raise DistIRError(
+                    f"parallelize: pad_to names {spec.role} {spec.name!r}, which has no "
+                    f"dimension 1, of sequences; leave it out"
+                )
             size = max(shapes[index][1] for shapes in rows)
             if lengths[0] < 0:
                 found[spec.name] = -(-size // -lengths[0]) * -lengths[0]
