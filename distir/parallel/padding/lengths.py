@@ -62,7 +62,9 @@ class Padding:
 
     def check_names(self, inputs: Sequence[str], labels: Sequence[str]) -> None:
         """Raises DistIRError for a name that no input has; `labels` are names of labels."""
-        known = list(dict.fromkeys([*inputs, *([_LABELS] if labels else []), *labels]))
+        known = [*inputs, *labels]
+        if labels and _LABELS not in labels:
+            known.append(_LABELS)
         for name in (*self.lengths, *self.values):
             if name and name not in known:
                 raise DistIRError(

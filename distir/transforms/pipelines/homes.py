@@ -51,11 +51,10 @@ def take_homes(structure: Structure) -> dict[SSAValue, int]:
     """
     attributes = argument_attributes(structure.function)
     args = structure.function.body.block.args
-    found = {
-        arg: stage
-        for arg, own in zip(args, attributes, strict=True)
-        if (stage := STAGE.of(own)) is not None
-    }
+    found: dict[SSAValue, int] = {}
+    for arg, own in zip(args, attributes, strict=True):
+        if (stage := STAGE.of(own)) is not None:
+            found[arg] = stage
     if found:
         for own in attributes:
             own.pop(STAGE, None)

@@ -44,6 +44,7 @@ def trained(side: Plain) -> Trained:
     model = side.make(Language(), example, loss="cross_entropy", pad_to=16)
     optimizer = side.optimizer(model.parameters())
     losses: list[float] = []
+    own: list[torch.Tensor] = []
     for step in range(STEPS + 1):
         texts = sequences(step, samples=8 if step < STEPS - 1 else 5)
         numbers = side.part(torch.arange(len(texts)))
