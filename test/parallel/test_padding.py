@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from support.parallel_padding import refused
 from support.ranks import run_ranks
 
 
+@pytest.mark.slow
 def test_paddings_that_cannot_be() -> None:
     (found,) = run_ranks(1, refused)
     assert "in ascending order" in found["order"] and "is 0" in found["none"]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support.parallel_stages import Attending, batch, trained_with_lengths
 from support.ranks import run_ranks
-from support.thoroughness import chosen
 
 from distir.hardware import load_cluster
 from distir.parallel.compilation import training_program
@@ -31,7 +30,8 @@ PLANS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", chosen(PLANS, PLANS[:1]), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", PLANS, ids=str)
 def test_parameters_stay_where_they_are(options: dict[str, Any]) -> None:
     """Training and evaluation with lengths whose stages of equal work begin elsewhere."""
     size = prod(options.get(axis, 1) for axis in "dtp")

@@ -71,6 +71,7 @@ def trained(side: Plain) -> Trained:
     return Trained(losses, [model])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
 def test_lengths(training: Training, plan: dict[str, Any]) -> None:
     check(__file__, "trained", training, plan)

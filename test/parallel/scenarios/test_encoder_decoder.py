@@ -91,6 +91,7 @@ def trained(side: Plain) -> Trained:
     return Trained(losses, [model])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
 def test_sentences(training: Training, plan: dict[str, Any]) -> None:
     """Steps take sentences of two pairs of lengths in turns."""

@@ -60,6 +60,7 @@ def evaluated(side: Plain) -> Trained:
     return Trained(losses, [model], outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
 def test_evaluation(training: Training, plan: dict[str, Any]) -> None:
     check(__file__, "evaluated", training, plan)

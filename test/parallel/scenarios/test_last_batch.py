@@ -65,6 +65,7 @@ def regression(side: Plain) -> Trained:
     return Trained(losses, [model])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
 def test_language(training: Training, plan: dict[str, Any]) -> None:
     check(__file__, "language", training, plan)
