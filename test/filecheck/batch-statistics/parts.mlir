@@ -9,9 +9,9 @@
 
 // CHECK:      func.func @main
 // CHECK:      %{{.*}}, %[[MOVED:.*]], %{{.*}} = func.call @layer(
-// CHECK-NEXT: onnx.Constant() {value = dense<0.72{{.*}}> : tensor<f32>}
+// CHECK-NEXT: onnx.Constant() {value = dense<7.290000e-01> : tensor<f32>}
 // CHECK-NEXT: onnx.Mul(%v, %{{.*}})
-// CHECK:      %[[LEFT:.*]] = onnx.Constant() {value = dense<0.72{{.*}}> : tensor<f32>}
+// CHECK:      %[[LEFT:.*]] = onnx.Constant() {value = dense<7.290000e-01> : tensor<f32>}
 // CHECK-NEXT: %[[KEPT:.*]] = onnx.Mul(%m, %[[LEFT]])
 // CHECK-NEXT: onnx.Add(%[[KEPT]], %[[MOVED]])
 // CHECK:      func.func private @layer
