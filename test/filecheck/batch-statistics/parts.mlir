@@ -16,7 +16,7 @@
 // CHECK-NEXT: onnx.Add(%[[KEPT]], %[[MOVED]])
 // CHECK:      func.func private @layer
 // CHECK-NEXT: %y, %[[MEAN:.*]], %[[INVERSE:.*]] = train.ghost_batch_norm %x, %scale, %bias {scope = "bn", groups = 6 : i64, epsilon = 5.000000e-01 : f32} : (tensor<12x4x2xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<12x4x2xf32>, tensor<6x4xf32>, tensor<6x4xf32>)
-// CHECK:      onnx.Constant() {value = dense<{{\[\[}}0.081{{.*}}], [0.000000e+00], [0.09{{.*}}], [0.000000e+00], [0.1{{.*}}], [0.000000e+00]]> : tensor<6x1xf32>
+// CHECK:      onnx.Constant() {value = dense<{{\[\[}}8.100000e-02], [0.000000e+00], [9.000000e-02], [0.000000e+00], [1.000000e-01], [0.000000e+00]]> : tensor<6x1xf32>
 // CHECK:      onnx.ReduceSum
 
 // GRADIENT: train.ghost_batch_norm_grad
