@@ -13,15 +13,15 @@ from distir.parallel.weights import local_part
 def spread_overflow(gradients: Sequence[torch.Tensor], device: torch.device) -> None:
     """
     Makes a gradient of this rank infinite if some number among the gradients of any rank is
-    not finite, in place: `torch.amp.GradScaler` then leaves out the step on all ranks. It
-    looks at a rank's own parts, and reduces over the mesh of the first gradient at most.
-    Every rank must call this.
+    not finite, in place: `torch.amp.GradScaler` then leaves out the step on all ranks. By
+    itself it asks only the ranks between which the first gradient is split. Every rank must
+    call this.
     """
     found = torch.zeros((), device=device)
     own = [local_part(gradient) for gradient in gradients]
     if own:
         one = torch.ones((), device=device)
-        torch._amp_foreach_non_finite_check_and_unscale_(own, found, one)
+        torch.ops.aten._amp_foreach_non_finite_check_and_unscale_(own, found, one)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     if own and found:
         own[0].fill_(torch.inf)

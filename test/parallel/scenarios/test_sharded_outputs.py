@@ -94,6 +94,28 @@ def with_its_cross_entropy(side: Plain) -> Trained:
     return trained(side, loss_of)
 
 
+def with_logits_kept(side: Plain) -> Trained:
+    """Logits in a variable, and a penalty, are those of the forward behind the backward."""
+    model = side.make(Model(), words(0)[0])
+    optimizer = side.optimizer(model.parameters())
+    losses: list[float] = []
+    for step in range(STEPS):
+        x, labels = map(side.part, words(step))
+        logits, hidden = model(x)
+        if isinstance(side, Parallel):
+            loss = model.cross_entropy(logits, labels)
+            penalty = 1e-2 * logits.full_tensor().square().mean()
+        else:
+            loss = plain_loss(logits, labels)
+            penalty = 1e-2 * logits.square().mean()
+        optimizer.zero_grad()
+        (loss + hidden.square().mean() + penalty).backward()
+        optimizer.step()
+        kept = logits.full_tensor() if isinstance(logits, DTensor) else logits
+        losses += [side.mean(loss), side.mean(kept.detach().square().mean())]
+    return Trained(losses, [model])
+
+
 def with_loss_parallel(side: Plain) -> Trained:
     """PyTorch's own loss over split classes, beside a penalty that brings logits together."""
 
@@ -131,6 +153,12 @@ def in_micro_batches(side: Plain) -> Trained:
 @pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
 def test_its_cross_entropy(training: Training, plan: dict[str, Any]) -> None:
     check(__file__, "with_its_cross_entropy", training, plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training, plan", cases(PLANS[:3]), ids=str)
+def test_logits_that_are_kept(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "with_logits_kept", training, plan)
 
 
 @pytest.mark.slow
