@@ -106,7 +106,7 @@ def rank(words: int, layers: int, steps: int) -> None:
             module.zero_grad()
             storages = LiveStorages("")
             for tensor in (*module.parameters(), *module.buffers()):
-                storages.note(getattr(tensor, "_local_tensor", tensor))
+                storages.note(tensor)
             with storages:
                 step()
             found[name] = statistics.median(seconds[name][2:]), storages.peak

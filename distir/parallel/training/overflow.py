@@ -19,6 +19,7 @@ def spread_overflow(gradients: Sequence[torch.Tensor], device: torch.device) -> 
     """
     found = torch.zeros((), device=device)
     own = [local_part(gradient) for gradient in gradients]
+    own = [gradient for gradient in own if gradient.device == device]
     if own:
         one = torch.ones((), device=device)
         torch.ops.aten._amp_foreach_non_finite_check_and_unscale_(own, found, one)
