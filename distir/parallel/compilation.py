@@ -291,24 +291,20 @@ def training_program(
     )
     given = arguments_with(imported.module, "input")
     name = kind_of_loss(loss, imported.module)
-    if name == OUTSIDE and forward.needs_loss_scaling:
-        raise DistIRError(
-            "parallelize: in f16 a program scales the loss, lest small gradients are lost, "
-            "and this module gives outputs, of which the script computes the loss; choose "
-            "bf16, or give the loss to parallelize (loss=...)"
-        )
     if inputs is None:
         known = Inputs(module, args, kwargs)
         tensors = known.by_name(args, kwargs, [n for n in given if n not in last])
         inputs = [n for n, tensor in tensors.items() if tensor.requires_grad]
     forward.apply(imported.module, apart=last)
+    # A script that computes the loss scales it itself.
+    is_scaled = forward.needs_loss_scaling and name != OUTSIDE
     differentiate = DifferentiatePass(
         loss=name,
         output=loss_result(imported.module) if name == "none" else 0,
         ignore_index=ignored_label(name),
         inputs=tuple(inputs),
         optimizer=optimizer,
-        loss_scaling="dynamic" if forward.needs_loss_scaling else "none",
+        loss_scaling="dynamic" if is_scaled else "none",
         batch_norm_devices=statistics.devices,
         batch_norm_micro_batches=statistics.micro_batches,
         fused_attention=forward.attention,

@@ -37,6 +37,7 @@ from distir.parallel.training.micro_batch_losses import (
     of_each_part,
 )
 from distir.parallel.training.outside_step import OutsideStep, StepOutputs
+from distir.parallel.training.overflow import spread_overflow
 from distir.parallel.training.stored_values import StoredValues
 from distir.parallel.training.whole_batch import mean_of_parts
 from distir.parallel.weights import batch_counters, whole_state
@@ -294,7 +295,8 @@ class ParallelModule(BatchMethods):
         outputs, step.outputs = step.outputs, []
         if needed:
             sources = self._stored.sources(program, given, named)
-            finish = partial(self._finish, program, step, sources, given, named)
+            is_f16 = self._asked.is_f16(autocast)
+            finish = partial(self._finish, program, step, sources, given, named, is_f16)
             outputs = StepOutputs.apply(finish, outputs, step.have_gradients, *sources)
         outputs = step.given(outputs)
         if batch.is_padded:
@@ -308,6 +310,7 @@ class ParallelModule(BatchMethods):
         sources: Sequence[torch.Tensor],
         given: Mapping[str, torch.Tensor],
         named: Mapping[str, torch.Tensor],
+        is_f16: bool,
         gradients: list[torch.Tensor | None],
     ) -> list[torch.Tensor]:
         """Runs the backward of a step and returns the gradients of `sources`."""
@@ -319,6 +322,8 @@ class ParallelModule(BatchMethods):
             )
         )
         of_each_part(program, found, given, self.data_ranks)
+        if is_f16:
+            spread_overflow(list(found.values()), program.device)
         return [found.pop(id(source)) for source in sources]
 
     def _step_outside(
@@ -358,6 +363,8 @@ class ParallelModule(BatchMethods):
         self._update(program, results, named)
         found = {id(source): gradient for source, gradient in pairs}
         of_each_part(program, found, given, self.data_ranks)
+        if self._asked.is_f16(autocast):
+            spread_overflow(list(found.values()), program.device)
         value = losses.total
         if value is not None:
             value = mean_of_parts(program, value).double()

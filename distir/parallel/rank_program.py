@@ -461,7 +461,7 @@ class RankProgram:
             placements(shape, split, {shard[0]: mesh.size()}),
             run_check=False,
             shape=torch.Size(shape),
-            stride=torch.empty(shape, device="meta").stride(),
+            stride=tuple(prod(shape[i + 1 :]) for i in range(len(shape))),
         )
 
     def gradient_part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:

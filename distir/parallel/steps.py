@@ -133,7 +133,8 @@ class Steps:
         """
         needed = needed or self._first_needed
         key = needed, autocast, shapes
-        if autocast == "f16" != self._autocast:
+        is_inside = not self.base.gradients
+        if is_inside and autocast == "f16" != self._autocast:
             raise DistIRError(
                 "a step inside of torch.autocast of float16 scales its loss, lest small "
                 "gradients are lost, and the module does not hold the scale; call "

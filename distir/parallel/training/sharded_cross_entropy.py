@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ def cross_entropy(
         # Of an uneven split, ranks have the first classes in larger parts.
         start = mesh.get_local_rank() * -(-logits.shape[-1] // mesh.size())
         found = _ShardedCrossEntropy.apply(
-            *(own.flatten(0, -2), rows, start, mesh.get_group(), ignore_index)
+            *(own.flatten(0, -2), rows, start, mesh.get_group(), ignore_index),
+            weakref.ref(logits),
         )
         assert isinstance(found, torch.Tensor)
         return found
@@ -51,7 +53,8 @@ class _ShardedCrossEntropy(torch.autograd.Function):
     """
     The mean cross-entropy of rows of logits [rows, own classes], of which this rank has
     the classes from `start` on, and other ranks of `group` the others. Numbers of 16 bits
-    are computed in 32.
+    are computed in 32. The gradient takes the memory of the logits, unless something else
+    still holds them, such as a variable of the script for the DTensor `whole`.
     """
 
     @staticmethod
@@ -62,7 +65,9 @@ class _ShardedCrossEntropy(torch.autograd.Function):
         start: int,
         group: Any,
         ignore_index: int,
+        whole: weakref.ref[torch.Tensor],
     ) -> torch.Tensor:
+        ctx.whole = whole
         wide = torch.promote_types(logits.dtype, torch.float32)
         counts = labels != ignore_index
         place = labels - start
@@ -85,7 +90,8 @@ class _ShardedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
         logits, total, counts, count, place, is_own = ctx.saved_tensors
         factor = torch.where(counts, grad_outputs[0] / count, 0).to(total.dtype)
-        found = torch.empty_like(logits)
+        is_alone = ctx.whole() is None and _holders(logits) <= _OWN_HOLDERS
+        found = logits if is_alone else torch.empty_like(logits)
         rows = max(1, _ELEMENTS // logits.shape[1])
         for part, own, sums, scale in zip(
             *(each.split(rows) for each in (found, logits, total, factor)), strict=True
@@ -93,4 +99,17 @@ class _ShardedCrossEntropy(torch.autograd.Function):
             part.copy_((own - sums[:, None]).exp_().mul_(scale[:, None]))
         less = torch.where(is_own, -factor, 0).to(found.dtype)
         found.scatter_add_(1, place[:, None], less[:, None])
-        return found, None, None, None, None
+        return found, None, None, None, None, None
+
+
+_OWN_HOLDERS = 3
+"""
+The number of references to the memory of logits in the backward: by the saved tensor, by
+that which it is unpacked to, and by the object that counts them.
+"""
+
+
+def _holders(tensor: torch.Tensor) -> int:
+    """Returns the number of tensors and other objects that use the memory of `tensor`."""
+    storage = tensor.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata)  # pyright: ignore[reportPrivateUsage]

@@ -197,7 +197,7 @@ def choose_layouts(
     if options.sequence_parallel:
         split_sequences(module, mesh, "t", "parts")
     if options.t > 1:
-        split_parameters(module, "t")
+        split_parameters(module, "t", leaves_split=options.sharded_outputs)
         if options.sharded_outputs:
             leave_outputs_split(module, mesh, "t")
     if options.zero:

@@ -13,6 +13,7 @@ from distir.dialects.tensors import shape_of
 from distir.planning.annotations import request_split, requested_layout
 from distir.planning.axes.micro_batches import MicroBatchPlanner
 from distir.planning.axes.sharding_plan import ShardingPlan
+from distir.planning.axes.tensor_parallel import forward_part
 from distir.program import (
     argument_attributes,
     entry_function,
@@ -24,7 +25,6 @@ from distir.program import (
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import SplitPlacement, add_placement, placement_in
-from distir.transforms.slicing import sliced
 
 
 def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
@@ -73,13 +73,14 @@ def leave_outputs_split(module: ModuleOp, mesh: Mesh, axis: str) -> None:
     links = gradients_of_results(entry)
     if not links:
         return
-    # Working out what the axes do may clone functions and decompose ops.
-    plan = ShardingPlan(sliced(module, forward_results(entry)), mesh)
+    plan = ShardingPlan(forward_part(module), mesh)
     for before, _ in mesh.axes:
         if before == axis:
             break
         plan.add_axis(before)
-    _, found = plan.solve(axis, free_parameters=False, is_forward=True)
+    _, found = plan.solve(
+        axis, free_parameters=False, is_forward=True, leaves_split=True
+    )
     attributes = argument_attributes(entry)
     for place, index in enumerate(forward_results(entry)):
         placement = found.results[place]

@@ -109,9 +109,9 @@ class AttentionRaiser:
         is_default = _is_double(scores) and _has_default_scale(scores)
         scale = None if is_default else scores.scale
         if dropout is None:
-            options: dict[str, object] = {"is_causal": 1} if masks.is_causal else {}
-            if scale is not None:
-                options["scale"] = scale
+            options: dict[str, object] = {} if scale is None else {"scale": scale}
+            if masks.is_causal:
+                options["is_causal"] = 1
             if scores.cap is not None:
                 options["softcap"] = scores.cap
             given = [*operands, *masks.added_before(op)]

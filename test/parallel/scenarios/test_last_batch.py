@@ -75,3 +75,30 @@ def test_language(training: Training, plan: dict[str, Any]) -> None:
 @pytest.mark.parametrize("training, plan", cases(PLANS[:5]), ids=str)
 def test_regression(training: Training, plan: dict[str, Any]) -> None:
     check(__file__, "regression", training, plan)
+
+
+def outside(side: Plain) -> Trained:
+    """A loss of the script for each micro-batch: of 3 rows of a rank, 2 and 1."""
+    model = side.make(layers(0, 6, 12, 12, 4), side.data(0, 6))
+    optimizer = side.optimizer(model.parameters())
+    losses: list[float] = []
+    for seed, samples in enumerate((8, 6, 8, 2, 6)):
+        x, y = side.data(seed, 6, rows=samples), side.data(9 + seed, 4, rows=samples)
+        found = side.step_outside(model, F.mse_loss, side.part(x), side.part(y))
+        losses.append(found)
+        optimizer.step()
+        optimizer.zero_grad()
+    return Trained(losses, [model])
+
+
+OUTSIDE: list[dict[str, Any]] = [
+    dict(d=2, p=2, k=2),
+    dict(p=2, k=4, schedule="zb-h1"),
+    dict(d=2, k=2, zero=2),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training, plan", cases(OUTSIDE), ids=str)
+def test_losses_of_micro_batches(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "outside", training, plan)

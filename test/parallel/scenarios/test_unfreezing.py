@@ -43,14 +43,12 @@ def unfreezing(side: Plain) -> Trained:
     source = Layered().requires_grad_(False)
     source.head.requires_grad_(True)
     model = side.make(source, x, loss="cross_entropy")
-    optimizer = side.optimizer(model.head.parameters())
+    # A rank of a pipeline may have none of those that are trained at first.
+    optimizer = side.optimizer(model.parameters())
     losses: list[float] = []
     for stage in (None, model.norm, model.layers[2], model.layers[0]):
         if stage is not None:
             stage.requires_grad_(True)
-            # A pipeline's rank may have no parameter of this layer.
-            if new := list(stage.parameters()):
-                optimizer.add_param_group({"params": new, "lr": 0.05})
         for step in range(2):
             loss = side.loss(model, F.cross_entropy, x + step, labels)
             optimizer.zero_grad()
