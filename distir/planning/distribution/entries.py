@@ -22,6 +22,7 @@ from distir.planning.annotations import requested_layout
 from distir.planning.distribution.options import NAME, DistributionOptions
 from distir.planning.requests import named_argument
 from distir.program import (
+    BATCH_ROLES,
     argument_attributes,
     argument_names,
     argument_roles,
@@ -125,10 +126,14 @@ def fix_layouts(module: ModuleOp, mesh: Mesh, chosen: Chosen) -> None:
 def ask_for_stages(module: ModuleOp, stages: Mapping[str, int]) -> None:
     """
     Asks `pipeline` to put the arguments of a sequential program on these stages, by name.
+    Inputs and labels, which are different ones in other programs, are left out.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)
-    for own, name in zip(attributes, argument_names(function), strict=True):
-        if name in stages:
+    described = zip(
+        attributes, argument_names(function), argument_roles(function), strict=True
+    )
+    for own, name, role in described:
+        if name in stages and role not in BATCH_ROLES:
             own[STAGE] = STAGE.attr(stages[name])
     set_argument_attributes(function, attributes)
