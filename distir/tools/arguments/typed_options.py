@@ -32,6 +32,7 @@ class ParallelizeOptions(TypedDict, total=False):
     sync: bool
     checkpoint: str
     sequence_parallel: bool
+    sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
@@ -308,6 +309,7 @@ class ShowOptions(DistributeOptions, total=False):
     sync: bool
     checkpoint: str
     sequence_parallel: bool
+    sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
@@ -340,6 +342,7 @@ class SimulateOptions(DistributeOptions, total=False):
     sync: bool
     checkpoint: str
     sequence_parallel: bool
+    sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
