@@ -55,15 +55,16 @@ class Network(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 4, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(4)
-        self.layer1, self.layer2 = Block(4, 8, 2), Block(8, 8, 1)
+        self.layer1 = Block(4, 8, 2)
         self.fc = nn.Linear(8, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.relu(self.bn1(self.conv1(x)))
-        return self.fc(self.layer2(self.layer1(x)).mean((2, 3)))
+        return self.fc(self.layer1(x).mean((2, 3)))
 
 
-def network(side: Plain) -> Trained:
+def network(side: Plain, has_validation: bool = False) -> Trained:
+    """Trains, with an evaluation in between."""
     torch.manual_seed(0)
     images = side.data(0, 3, 8, 8)
     model = side.make(Network(), images, loss="cross_entropy")
@@ -80,10 +81,22 @@ def network(side: Plain) -> Trained:
         losses.append(loss.item())
         model.eval()
         with torch.no_grad():
-            losses.append(side.loss(model, F.cross_entropy, images, labels).item())
+            if has_validation:
+                losses.append(side.loss(model, F.cross_entropy, images, labels).item())
             losses.append(side.mean(model(side.part(images)).square().mean()))
     counts = [b for n, b in model.named_buffers() if n.endswith("batches_tracked")]
     return Trained([*losses, *map(float, counts)], [model])
+
+
+def validated(side: Plain) -> Trained:
+    """The same, with the loss in evaluation too."""
+    return network(side, has_validation=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training, plan", cases(PLANS, (EXACT,)), ids=str)
+def test_validation(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "validated", training, plan)
 
 
 @pytest.mark.parametrize("training, plan", cases(PLANS, (EXACT, ADAM)), ids=str)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.scenarios import STEPS, Plain, Trained, Training, cases, check
+from support.scenarios import EXACT, STEPS, Plain, Trained, Training, cases, check
 from torch import nn
 
 LENGTH, WORDS, WIDTH, HEADS, LAYERS = 8, 32, 16, 2, 2
@@ -140,7 +140,8 @@ def words(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return text[:, :-1], targets
 
 
-def nanogpt(side: Plain) -> Trained:
+def nanogpt(side: Plain, is_evaluated: bool = False) -> Trained:
+    """Trains; evaluates the model at the end if asked to."""
     torch.manual_seed(0)
     model = side.make(GPT(), *words(0))
     lr = 0.1 if side.training.optimizer == "SGD" else 1e-2
@@ -155,10 +156,23 @@ def nanogpt(side: Plain) -> Trained:
         losses += [loss.item(), side.clip(model, 0.5)]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    model.eval()
-    with torch.no_grad():
-        _, loss = model(*map(side.part, words(9)))
-    return Trained([*losses, loss.item()], [model])
+    if is_evaluated:
+        model.eval()
+        with torch.no_grad():
+            _, loss = model(*map(side.part, words(9)))
+        losses.append(loss.item())
+    return Trained(losses, [model])
+
+
+def evaluated(side: Plain) -> Trained:
+    """The same, with an evaluation."""
+    return nanogpt(side, is_evaluated=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training, plan", cases(PLANS, (EXACT,)), ids=str)
+def test_evaluation(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "evaluated", training, plan)
 
 
 @pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
