@@ -59,7 +59,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def own_part(parallel: ParallelModule, whole: torch.Tensor) -> torch.Tensor:
     """Returns this rank's part of a batch."""
-    return whole.chunk(parallel.data_ranks)[parallel.data_rank]
+    return whole.tensor_split(parallel.data_ranks)[parallel.data_rank]
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,7 @@ class ParallelizeOptions(TypedDict, total=False):
     sync: bool
     checkpoint: str
     sequence_parallel: bool
+    sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
@@ -71,6 +72,7 @@ class ImportOptions(TypedDict, total=False):
     meta: bool
     dim: Mapping[str, int] | str | Sequence[str]
     value: Mapping[str, float] | str | Sequence[str]
+    ignore_shardings: bool
     no_outline: bool
     outline: bool
     no_fused_attention: bool
@@ -307,6 +309,7 @@ class ShowOptions(DistributeOptions, total=False):
     sync: bool
     checkpoint: str
     sequence_parallel: bool
+    sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
@@ -339,6 +342,7 @@ class SimulateOptions(DistributeOptions, total=False):
     sync: bool
     checkpoint: str
     sequence_parallel: bool
+    sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
@@ -408,6 +412,7 @@ class ExportOptions(TypedDict, total=False):
     to: Literal[
         "safetensors",
         "dtensor",
+        "sdy",
         "megatron",
         "megatron-bridge",
         "nemo",

@@ -8,8 +8,15 @@ from math import prod
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ReshardOp
+from distir.dialects.dist_attributes import STAGE
 from distir.dialects.tensors import shape_of
-from distir.program import return_op, updated_arguments
+from distir.errors import DistIRError
+from distir.program import (
+    argument_attributes,
+    return_op,
+    set_argument_attributes,
+    updated_arguments,
+)
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.structure import Structure
 
@@ -35,6 +42,51 @@ def stages_reached(
             for value in op.operands:
                 found.setdefault(value, set()).update(reached)
     return found
+
+
+def take_homes(structure: Structure) -> dict[SSAValue, int]:
+    """
+    Returns the stages on which arguments are asked to be, and removes these requests
+    (`dist.stage`).
+    """
+    attributes = argument_attributes(structure.function)
+    args = structure.function.body.block.args
+    found: dict[SSAValue, int] = {}
+    for arg, own in zip(args, attributes, strict=True):
+        if (stage := STAGE.of(own)) is not None:
+            found[arg] = stage
+    if found:
+        for own in attributes:
+            own.pop(STAGE, None)
+        set_argument_attributes(structure.function, attributes)
+    return found
+
+
+def ranges_of_starts(
+    structure: Structure, homes: Mapping[SSAValue, int], count: int
+) -> list[tuple[int, int]]:
+    """
+    Returns the first and the last position, among the forward ops, at which each of the
+    stages 1, 2, ... of `count` may begin, so that the first op that needs an argument of
+    `homes` is on the argument's stage. Raises DistIRError if there is no such stage.
+    """
+    for stage in homes.values():
+        if not 0 <= stage < count:
+            raise DistIRError(
+                f"pipeline: an argument is asked to be on stage {stage} ({STAGE}), but the "
+                f"schedule has {count} stages, which are numbered from 0; ask for one of them"
+            )
+    ops = structure.forward
+    places = {op: i for i, op in enumerate(ops)}
+    uses = stages_reached(structure, ops, places)
+    first = [(homes[arg], min(uses[arg])) for arg in homes if arg in uses]
+    return [
+        (
+            max((place + 1 for stage, place in first if stage < start), default=1),
+            min((p for stage, p in first if stage >= start), default=len(ops) - 1),
+        )
+        for start in range(1, count)
+    ]
 
 
 class Homes:
