@@ -93,8 +93,15 @@ def _gather_once(parameter: SSAValue, axes: Sequence[str], mesh: Mesh) -> None:
 
 
 def _uses_but_update(value: SSAValue) -> list[Use]:
-    """Returns the uses of `value`, except those by updates of parameters."""
-    return [use for use in value.uses if not isinstance(use.operation, UpdateOp)]
+    """
+    Returns the uses of `value`, except those by updates of parameters and by their
+    norms.
+    """
+    return [
+        use
+        for use in value.uses
+        if not isinstance(use.operation, UpdateOp | SquareSumOp)
+    ]
 
 
 def store_split(
@@ -403,7 +410,7 @@ def _clipped_gradient(op: UpdateOp) -> SSAValue | None:
     scaling, or None if it is not clipped by its norm. Clipping is recognised by sums of
     squares that are computed from the gradient.
     """
-    value, is_clipped = op.operands[1], False
+    value, is_clipped = op.gradient_operand, False
     while True:
         is_clipped |= any(isinstance(u.operation, SquareSumOp) for u in value.uses)
         if not isinstance(value.owner, Operation) or not scales(value.owner):
