@@ -78,6 +78,8 @@ class ParameterUpdate:
     options: OptimizerOptions
     defaults: Mapping[str, float]
     states: list[Result] = field(default_factory=list[Result])
+    _kept: dict[str, Attribute] = field(default_factory=dict[str, Attribute])
+    """The element type in which each state is stored, by its kind."""
 
     @property
     def build(self) -> GradientBuilder:
@@ -119,9 +121,10 @@ class ParameterUpdate:
         """
         if sizes is not None:
             wide = f32 if self._is_narrow else element_type(self.parameter)
+            self._kept[kind] = wide
             return self._argument(kind, TensorType(wide, sizes), is_alike=False)
         type_ = self._type
-        stored = self._stored
+        stored = self._kept[kind] = self._stored
         if stored == CODE:
             own = shape(self.parameter)
             codes = self._argument(kind, TensorType(CODE, own))
@@ -143,8 +146,8 @@ class ParameterUpdate:
         the state.
         """
         name = f"{self.name}.{kind}"
-        stored = self._stored
-        if shape(value) != shape(self.parameter) or stored == element_type(value):
+        stored = self._kept[kind]
+        if stored == element_type(value):
             self.states.append(updated(value, name))
         elif stored == CODE:
             op = QuantizeStateOp(value, block=BLOCK, signed=signed)

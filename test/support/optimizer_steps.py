@@ -31,7 +31,7 @@ from support.programs import parse
 Arrays = dict[str, npt.NDArray[Any]]
 
 STEPS = 5
-BATCH, WIDTH, HIDDEN, ROWS = 8, 16, 64, 32
+BATCH, WIDTH, HIDDEN, ROWS = 8, 64, 128, 64
 
 
 def network(dtype: str, **options: Any) -> ModuleOp:
@@ -250,3 +250,16 @@ def largest_difference(found: Arrays, expected: Arrays) -> float:
         moved = np.abs(value - start(value.dtype)[name]).max()
         worst = max(worst, float(np.abs(found[name] - value).max() / moved))
     return worst
+
+
+def mean_difference(found: Arrays, expected: Arrays) -> float:
+    """
+    Returns the difference between parameters, as a share of how far they have moved:
+    both in root mean square.
+    """
+    start_values = {n: start(v.dtype)[n] for n, v in expected.items()}
+    parts = [(found[n] - v, v - start_values[n]) for n, v in expected.items()]
+    different, moved = (
+        sum(float((pair[i] ** 2).sum()) for pair in parts) for i in (0, 1)
+    )
+    return (different / moved) ** 0.5

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from distir.dialects.onnx_ops.values import numpy_dtype
-from distir.dialects.tensors import element_type
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.muon import OrthogonalizeOp
 from distir.dialects.train_ops.quantized_states import (
     DequantizeStateOp,
     QuantizeStateOp,
     code_values,
 )
+from distir.interpreters.simulator.costs.op_costs import (
+    Cost,
+    CostContext,
+    cost_function,
+)
+from distir.interpreters.simulator.work import Product
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -38,6 +45,38 @@ def orthogonalized(op: OrthogonalizeOp, x: Array) -> Array:
         gram = rounded(x @ np.swapaxes(x, -1, -2))
         x = rounded(a * x + rounded(b * gram + c * (gram @ gram)) @ x)
     return np.swapaxes(x, -1, -2) if is_tall else x
+
+
+@cost_function("train.orthogonalize")
+def iteration(context: CostContext) -> Cost:
+    """
+    Returns the cost of an orthogonalisation: a norm, a division, and three products in
+    each step. It needs memory for a matrix and two square ones besides its result.
+    """
+    op = context.op
+    assert isinstance(op, OrthogonalizeOp)
+    shape = shape_of(op.x)
+    short, long = sorted(shape[-2:])
+    batch = round(prod(shape[:-2]) / prod(context.work.parts.values()))
+    (whole,) = context.result_bytes
+    square = whole // max(long, 1) * short
+    gram = Product(batch, short, short, long, (long, short, short))
+    power = Product(batch, short, short, short, (short, short, short))
+    moved = Product(batch, short, long, short, (short, long, long))
+
+    def seconds(product: Product, touched: int) -> float:
+        flops = 2.0 * product.batch * product.m * product.n * product.k
+        return context.roofline(flops, touched, product).seconds
+
+    elementwise = context.roofline(0.0, whole).seconds
+    elementwise += context.roofline(0.0, 2 * whole).seconds
+    step = seconds(gram, whole + square) + seconds(power, 2 * square)
+    step += seconds(moved, 2 * whole + square)
+    issue = context.roofline(0.0, whole).issue
+    steps = op.steps.value.data
+    return Cost(
+        elementwise + steps * step, whole + 2 * square, issue * (2 + 3 * steps)
+    )
 
 
 @cache

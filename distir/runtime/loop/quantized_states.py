@@ -8,7 +8,7 @@ import torch
 @cache
 def _numbers(is_signed, device):
     """Returns the 256 numbers that codes stand for, in ascending order."""
-    found = [0.0, 1.0]
+    found = [0.0 if is_signed else 1e-7, 1.0]
     for exponent in range(7):
         count = 2 ** (6 - exponent) * (1 if is_signed else 2)
         width = 0.9 / count

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import TensorType, f64
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.onnx import operator
@@ -109,12 +109,18 @@ def orthogonalize_in_steps(op: Operation) -> list[Operation]:
     norm = steps.add("Max", [norm, least], norm.type)
     x = steps.add("Div", [x, norm], flat)
     for _ in range(op.steps.value.data):
-        gram = steps.add("MatMul", [x, transposed(x, tall)], square)
-        power = steps.add("MatMul", [gram, gram], square)
-        terms = [scaled(gram, op.b.value.data), scaled(power, op.c.value.data)]
-        factor = steps.add("Add", terms, square)
-        moved = steps.add("MatMul", [factor, x], flat)
-        x = steps.add("Add", [scaled(x, op.a.value.data), moved], flat)
+        if stack or element == f64:  # alpha and beta of a Gemm are f32
+            gram = steps.add("MatMul", [x, transposed(x, tall)], square)
+            power = steps.add("MatMul", [gram, gram], square)
+            terms = [scaled(gram, op.b.value.data), scaled(power, op.c.value.data)]
+            factor = steps.add("Add", terms, square)
+            moved = steps.add("MatMul", [factor, x], flat)
+            x = steps.add("Add", [scaled(x, op.a.value.data), moved], flat)
+            continue
+        a, b, c = (value.value.data for value in (op.a, op.b, op.c))
+        gram = steps.add("Gemm", [x, x], square, transB=1)
+        factor = steps.add("Gemm", [gram, gram, gram], square, alpha=c, beta=b)
+        x = steps.add("Gemm", [factor, x, x], flat, beta=a)
     if rows > columns:
         transposed(x, tall)
     return in_scope_of(op, steps.ops)
