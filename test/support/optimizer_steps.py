@@ -101,9 +101,7 @@ def interpreted(module: ModuleOp, dtype: Any, steps: int = STEPS) -> Arrays:
     names, given = argument_names(entry), start(dtype)
     values: list[npt.NDArray[Any]] = []
     for name, argument in zip(names, entry.body.block.args, strict=True):
-        zeros = np.zeros(
-            shape_of(argument.type), numpy_dtype(element_type(argument))
-        )
+        zeros = np.zeros(shape_of(argument.type), numpy_dtype(element_type(argument)))
         value = given.get(name.removesuffix(".master"), zeros)
         values.append(value.astype(zeros.dtype))
     run = program_runner(module)
@@ -169,9 +167,7 @@ class MuonAndAdamW:
 
     def __init__(self, parameters: Sequence[Any], **settings: Any):
         table, up, bias, down = parameters
-        self.muon = torch.optim.Muon(
-            [up, down], lr=0.01, weight_decay=0.1, **settings
-        )
+        self.muon = torch.optim.Muon([up, down], lr=0.01, weight_decay=0.1, **settings)
         self.adamw = torch.optim.AdamW([table, bias], lr=0.01, weight_decay=0.1)
 
     def zero_grad(self) -> None:

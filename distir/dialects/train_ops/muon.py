@@ -39,11 +39,10 @@ class MuonMomentumOp(UpdateOp):
     name = "train.muon_momentum"
     TORCH_MODULE: ClassVar[str] = "muon"
     IS_WHOLE: ClassVar[bool] = False
-    GRADIENT: ClassVar[int] = 0
-    REPLACED: ClassVar[Sequence[int | None]] = (None, 1)
+    REPLACED: ClassVar[Sequence[int | None]] = (None, 0)
 
-    gradient = operand_def(TensorType)
     buffer = operand_def(TensorType)
+    gradient = operand_def(TensorType)
     momentum = prop_def(F64)
     nesterov = opt_prop_def(UnitAttr)
     direction = result_def(TensorType)
@@ -51,7 +50,7 @@ class MuonMomentumOp(UpdateOp):
 
     @staticmethod
     def formula(
-        gradient: Expr, buffer: Expr, *, momentum: float, nesterov: bool = False
+        buffer: Expr, gradient: Expr, *, momentum: float, nesterov: bool = False
     ) -> tuple[Expr, ...]:
         g = gradient.like(buffer)
         new = buffer + (1 - momentum) * (g - buffer)

@@ -59,8 +59,8 @@ STEP_SETTINGS = ("learning_rate", "weight_decay")
 class UpdateOp(FormulaOp):
     """
     Base of ops that compute new values of a parameter or of its states, which may take
-    the memory of the old ones. Each has a gradient, or a direction that was computed
-    from it.
+    the memory of the old ones. The first operand is the parameter or a state, and the
+    second is the gradient, or a direction that was computed from it.
 
     Hyper-parameters are properties. Those of `STEP_SETTINGS` may also be operands, as
     f64 scalars: `given` holds their names, in the order of the operands
@@ -82,9 +82,6 @@ class UpdateOp(FormulaOp):
     Whether the op is all of an update and elementwise. Parameters may then be updated
     in any shape. Several such updates run as one call.
     """
-
-    GRADIENT: ClassVar[int] = 1
-    """The index of the gradient among the operands."""
 
     REPLACED: ClassVar[Sequence[int | None]] = (0, 2, 3)
     """
@@ -136,7 +133,7 @@ class UpdateOp(FormulaOp):
     @property
     def gradient_operand(self) -> SSAValue:
         """The gradient, or the direction that was computed from it."""
-        return self.operands[self.GRADIENT]
+        return self.operands[1]
 
     @property
     def shared_operands(self) -> list[SSAValue]:

@@ -49,8 +49,8 @@ def muon(update: ParameterUpdate) -> SSAValue:
     update.check_one_tensor()
     build = update.build
     momentum = MuonMomentumOp(
-        update.gradient,
         update.state("momentum"),
+        update.gradient,
         momentum=update.number("momentum"),
         nesterov=True,
     )

@@ -74,9 +74,7 @@ def iteration(context: CostContext) -> Cost:
     step += seconds(moved, 2 * whole + square)
     issue = context.roofline(0.0, whole).issue
     steps = op.steps.value.data
-    return Cost(
-        elementwise + steps * step, whole + 2 * square, issue * (2 + 3 * steps)
-    )
+    return Cost(elementwise + steps * step, whole + 2 * square, issue * (2 + 3 * steps))
 
 
 @cache

@@ -5,7 +5,7 @@ import torch
 from .optimizers import alike, overwritten, results
 
 
-def muon_momentum(gradients, buffers, *, momentum, nesterov=False, in_place=False):
+def muon_momentum(buffers, gradients, *, momentum, nesterov=False, in_place=False):
     if not isinstance(in_place, bool):
         in_place = in_place[1:]
     (own,), targets = overwritten((buffers,), in_place)
