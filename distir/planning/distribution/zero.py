@@ -17,6 +17,7 @@ from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.adafactor import FactoredDirectionOp, FactorSumsOp
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
+from distir.dialects.train_ops.quantized_states import QuantizeStateOp
 from distir.errors import DistIRError, did_you_mean
 from distir.planning.annotations import (
     add_notes,
@@ -342,12 +343,15 @@ class _Storage:
         """
         for result, argument in self.updates.items():
             owner = return_op(self.function).operands[result].owner
-            if (
+            while (
                 argument in self.chosen
                 and isinstance(owner, Operation)
                 and not isinstance(owner, UnflattenOp)
             ):
                 owner.attributes[RESHARD_EARLY] = UnitAttr()
+                if not isinstance(owner, QuantizeStateOp) and owner.name != "onnx.Cast":
+                    break
+                owner = owner.operands[0].owner
         for op in self.flattener.done:
             op.attributes[RESHARD_EARLY] = UnitAttr()
 
