@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 import numpy as np
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, StringAttr
@@ -10,6 +11,7 @@ from xdsl.ir import BlockArgument, SSAValue
 
 from distir.dialects.dist_attributes import NAME, OF, ROLE
 from distir.dialects.tensors import element_type
+from distir.errors import DistIRError, did_you_mean
 from distir.gradients.clipping import clipped
 from distir.gradients.options import OptimizerOptions
 from distir.gradients.parameter_update import (
@@ -39,6 +41,7 @@ def add_updates(
     if options.optimizer == "none":
         found = [_gradient(value, names[parameter]) for parameter, value in gradients]
         return found + _counted(step, step.counter())
+    _check_by_adamw(options, [names[parameter] for parameter, _ in gradients])
     if options.clip > 0:
         build = GradientBuilder(step.insert, None)
         values = clipped([gradient for _, gradient in gradients], options.clip, build)
@@ -55,6 +58,24 @@ def add_updates(
         parameters.append(new)
         results += states
     return parameters + results
+
+
+def _check_by_adamw(options: OptimizerOptions, known: Sequence[str]) -> None:
+    """
+    Raises DistIRError if the option `by_adamw` is used without Muon, or if one of its
+    patterns matches none of the names `known`.
+    """
+    if options.by_adamw and options.optimizer != "muon":
+        raise DistIRError(
+            f"differentiate: by_adamw names parameters that muon leaves to adamw, and the "
+            f"optimizer is {options.optimizer}; leave it out"
+        )
+    for pattern in options.by_adamw:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise DistIRError(
+                f"differentiate: by_adamw: no parameter that is trained is called "
+                f"{pattern!r}; {did_you_mean(pattern, known)}choose a name of one"
+            )
 
 
 def _counted(step: TrainingStep, counter: SSAValue | None) -> list[Result]:

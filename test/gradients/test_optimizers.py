@@ -296,8 +296,12 @@ def test_matrices_of_muon_are_gathered_or_multiplied_in_parts() -> None:
         ({"optimizer": "muon", "muon_scale": "none"}, "scale of muon"),
         ({"optimizer": "adamw", "state_dtype": "f8"}, "type of states"),
         ({"optimizer": "muon", "orthogonalize_dtype": "f16"}, "type of products"),
+        ({"optimizer": "muon", "by_adamw": ("dwn",)}, "called 'dwn'; .*'down'"),
+        ({"optimizer": "adamw", "by_adamw": ("down",)}, "the optimizer is adamw"),
     ],
 )
-def test_unknown_names_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_fit_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(DistIRError, match=message):
         network("f32", **options)
