@@ -46,8 +46,11 @@ The number of elements that share a scale in states of 8 bits. It is small, so t
 parts of a parameter on devices hold whole blocks.
 """
 
-LEAST_QUANTIZED = 4096
-"""Parameters of fewer elements have states in the type that they are updated in."""
+LEAST_NARROW = 4096
+"""
+Parameters of fewer elements have states in the type that they are updated in: narrower
+ones would save little, and cost a conversion each.
+"""
 
 
 def updated(value: SSAValue, name: str) -> Result:
@@ -186,14 +189,11 @@ class ParameterUpdate:
     def _stored(self) -> Attribute:
         """The element type of states that have the parameter's shape."""
         sizes = shape(self.parameter)
-        if self.options.state_dtype == "bf16":
-            return bf16
-        if (
-            self.options.state_dtype == "int8"
-            and prod(sizes) >= LEAST_QUANTIZED
-            and sizes[-1] % BLOCK == 0
-        ):
-            return CODE
+        if prod(sizes) >= LEAST_NARROW:
+            if self.options.state_dtype == "bf16":
+                return bf16
+            if self.options.state_dtype == "int8" and sizes[-1] % BLOCK == 0:
+                return CODE
         return element_type(self.parameter)
 
     def _argument(

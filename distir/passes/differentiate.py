@@ -84,9 +84,9 @@ class DifferentiatePass(StepOptions, DistIRPass):
       updates, besides those that are not matrices of products.
     - `state_dtype`: how states of the parameter's shape are stored: in the type that it
       is updated in (`parameter`), in `bf16`, or as `int8`: codes of 8 bits with a scale
-      for each block of 64 elements of the last dimension. Parameters of fewer than 4096
-      elements, or of a last dimension that blocks do not divide, then keep the wider
-      type.
+      for each block of 64 elements of the last dimension. States of fewer than 4096
+      elements keep the wider type, as do codes whose blocks do not divide the last
+      dimension.
     - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
       optimizer updates. Without it, the optimizer updates the parameters, and its
       states have their type.

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from support.optimizer_steps import (
-    CASES,
     PARAMETERS,
+    PUBLISHED,
     STEPS,
     Arrays,
     by_pytorch,
@@ -55,14 +55,14 @@ def only(found: Arrays) -> Arrays:
     return {name: found[name] for name in PARAMETERS}
 
 
-_SLOW = [name for name in CASES if "transformers" in name]
-_QUICK = [name for name in CASES if name not in _SLOW]
+_SLOW = [name for name in PUBLISHED if "transformers" in name]
+_QUICK = [name for name in PUBLISHED if name not in _SLOW]
 
 
 @pytest.mark.usefixtures("exact_products")
-@pytest.mark.parametrize("name", chosen(CASES, _QUICK))
+@pytest.mark.parametrize("name", chosen(PUBLISHED, _QUICK))
 def test_five_steps_equal_the_published(name: str) -> None:
-    options, make = CASES[name]
+    options, make = PUBLISHED[name]
     for text, dtype, tolerance in (
         ("f64", np.float64, 1e-11),
         ("f32", np.float32, 5e-4),
@@ -76,7 +76,7 @@ def test_muon_in_bf16_is_that_of_pytorch() -> None:
     Products in bf16 are summed in another order, which steps then multiply: one step is
     compared, and its size with that of exact products.
     """
-    options, make = CASES["muon"]
+    options, make = PUBLISHED["muon"]
     found = interpreted(network("f32", **options), np.float32, steps=1)
     exact = interpreted(network("f32", **options, **EXACT), np.float32, steps=1)
     expected = by_pytorch(make, np.float32, steps=1)
@@ -191,7 +191,7 @@ def test_a_package_of_muon_in_bf16_trains_like_pytorch(
     tmp_path: Path, spawner: Spawner
 ) -> None:
     """Products in bf16 multiply differences in the last bits of f32."""
-    options, make = CASES["muon"]
+    options, make = PUBLISHED["muon"]
     step = network("f32", **options)
     found = on_processes(distributed(step), np.float32, tmp_path, spawner)
     assert mean_difference(found, by_pytorch(make, np.float32)) < 0.05

@@ -202,7 +202,7 @@ class MuonAndAdamW:
 
 Make = Callable[[Any], Any]
 
-CASES: dict[str, tuple[dict[str, Any], Make]] = {
+PUBLISHED: dict[str, tuple[dict[str, Any], Make]] = {
     "lion": (
         dict(optimizer="lion", learning_rate=1e-3, weight_decay=0.2),
         lambda p: Lion(p, 1e-3, (0.9, 0.99), 0.2),
