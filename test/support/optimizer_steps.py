@@ -127,7 +127,7 @@ class Lion(torch.optim.Optimizer):
             parameters, dict(lr=lr, betas=betas, weight_decay=weight_decay)
         )
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for p in group["params"]:
@@ -144,7 +144,7 @@ class Lamb(torch.optim.Optimizer):
     def __init__(self, parameters: Any, lr: float, eps: float, weight_decay: float):
         super().__init__(parameters, dict(lr=lr, eps=eps, weight_decay=weight_decay))
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         for group in self.param_groups:
             for p in group["params"]:
                 state = self.state[p]
