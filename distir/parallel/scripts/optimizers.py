@@ -6,6 +6,7 @@ over all parameters, and a rank of a pipeline has only its own stages' parameter
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache, wraps
 from inspect import unwrap
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from distir.errors import DistIRError
+from distir.parallel.scripts.stage_names import name_all_stages
 
 _REFUSED: dict[type[torch.optim.Optimizer], tuple[str, str]] = {
     torch.optim.Adafactor: (
@@ -77,16 +79,21 @@ def refuse_optimizers() -> None:
     ) -> None:
         add(self, param_group, *args)
         _check(self, self.param_groups[-1])
+        name_all_stages(self)
 
     torch.optim.Optimizer.add_param_group = checked
 
 
-def owned(parameter: torch.Tensor, *, is_pipeline: bool) -> None:
+def owned(
+    parameters: Iterable[torch.Tensor], names_of_all_stages: Sequence[str]
+) -> None:
     """
-    Marks `parameter` as one of a parallel module. `is_pipeline` says whether other
-    ranks have other parameters.
+    Marks `parameters` as those of a parallel module. `names_of_all_stages` has the
+    names of all its parameters if it is a pipeline, whose other ranks have other
+    parameters; else it is empty.
     """
-    parameter._distir_pipeline = is_pipeline  # pyright: ignore[reportAttributeAccessIssue]
+    for each in parameters:
+        each._distir_pipeline = names_of_all_stages  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _check(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
