@@ -39,6 +39,14 @@ from measured import (
 )
 from measured.rows import Row
 
+from distir.interpreters.simulator import Simulation
+from distir.interpreters.simulator.reports.compared_runs import (
+    RECORD,
+    ComparedRuns,
+    parallelism_of,
+    record,
+    uses_float8,
+)
 from distir.planning.plans.rank_correlation import rank_correlation
 
 LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
@@ -67,6 +75,8 @@ class Scored:
     row: Row
     predicted: float = float("nan")
     failure: str = ""
+    kind: tuple[str, tuple[str, ...], bool] | None = None
+    """Of a training step: its devices, kinds of parallelism, and whether it is in float8."""
 
     @property
     def error(self) -> float:
@@ -77,7 +87,12 @@ class Scored:
 def predict(row: Row) -> Scored:
     """Predicts a row, in a worker process."""
     try:
-        return Scored(row, row.predict())
+        found = row.predict()
+        if not isinstance(found, Simulation):
+            return Scored(row, found)
+        entry, kinds = found.run.entry, found.run.device_map.hardware.kinds
+        kind = kinds[0].name, parallelism_of(entry), uses_float8(entry)
+        return Scored(row, found.step_time_s, kind=kind)
     except Exception as error:
         return Scored(row, failure=f"{type(error).__name__}: {error}"[:200])
 
@@ -178,15 +193,45 @@ def unseen(scored: Sequence[Scored]) -> dict[str, float]:
     return figures
 
 
+def compared(scored: Sequence[Scored]) -> list[ComparedRuns]:
+    """
+    Returns the errors of training steps that nothing may be fitted to, by devices and kinds
+    of parallelism.
+    """
+    groups: dict[tuple[str, tuple[str, ...], bool], list[Scored]] = {}
+    for s in scored:
+        if s.kind is not None and s.row.is_held_out and not s.failure:
+            groups.setdefault(s.kind, []).append(s)
+    return [
+        ComparedRuns(
+            *kind,
+            runs=len(group),
+            mean=round(statistics.fmean(abs(s.error) for s in group), 4),
+            largest=round(max(abs(s.error) for s in group), 4),
+            sources=tuple(dict.fromkeys(s.row.source for s in group)),
+        )
+        for kind, group in sorted(groups.items())
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the files")
-    parser.add_argument("--only", default="", help="files whose name holds this")
+    parser.add_argument(
+        "--data", type=Path, required=True, nargs="+", help="folders of the files"
+    )
+    parser.add_argument(
+        "--only", default=[""], nargs="+", help="files whose name holds one of these"
+    )
     parser.add_argument("--having", default="", help="rows whose name holds this")
     parser.add_argument("--sample", type=int, help="so many rows of each file")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--json", type=Path, help="write all figures to a file")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help=f"write {RECORD.name} for `distir simulate`",
+    )
     arguments = parser.parse_args()
     print(
         f"{'file':32} {'part':9} {'rows':>5} {'error':>8} {'bias':>8} {'spearman':>9} "
@@ -194,9 +239,9 @@ def main() -> None:
     )
     figures: dict[str, Any] = {}
     every: list[Scored] = []
-    for path in sorted(arguments.data.glob("*.json")):
+    for path in sorted(p for folder in arguments.data for p in folder.glob("*.json")):
         loader = next((f for p, f in LOADERS.items() if fnmatch(path.stem, p)), None)
-        if loader is None or arguments.only not in path.stem:
+        if loader is None or not any(only in path.stem for only in arguments.only):
             continue
         rows = loader(json.loads(path.read_text(encoding="utf-8")))
         rows = [row for row in rows if arguments.having in row.name]
@@ -215,6 +260,8 @@ def main() -> None:
                 )
     if found := unseen(every):
         figures["nothing fitted"] = found
+    if arguments.record:
+        RECORD.write_text(record(compared(every)))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 

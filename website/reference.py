@@ -25,7 +25,6 @@ from xdsl.irdl import (
 from xdsl.passes import ModulePass
 
 import distir
-from distir import scheduling
 from distir.dialects import dist, dist_attributes, get_all_dialects
 from distir.dialects.dist_attributes import DistAttribute, declared
 from distir.frontends.options import ModuleOptions
@@ -89,14 +88,17 @@ def pages() -> dict[str, str]:
         "reference/scheduling.md": module_page(
             "Schedules",
             "What scripts of [schedules](../schedules.md) are written with.",
-            scheduling.__name__,
-            scheduling.__all__,
+            "distir.scheduling",
         ),
         "reference/pipelining.md": module_page(
             "Pipelines",
             "Schedules of pipelines as plain data, without a program.",
             "distir.pipelining",
-            import_module("distir.pipelining").__all__,
+        ),
+        "reference/extension.md": module_page(
+            "Ops of other packages",
+            "The public names for packages with [ops of their own](../extending.md).",
+            *("distir.extension", "distir.rules", "distir.testing"),
         ),
     }
     for name in get_all_dialects():
@@ -249,12 +251,16 @@ def python_page() -> str:
     return start + "\n".join(sections)
 
 
-def module_page(title: str, about: str, module: str, names: list[str]) -> str:
+def module_page(title: str, about: str, *modules: str) -> str:
     """
-    Returns the documentation of names of a module: functions, classes, and modules with all
-    that is public in them.
+    Returns the documentation of the public names of modules: functions, classes, and modules
+    with all that is public in them.
     """
-    sections = [_documented(f"{module}.{name}", name) for name in names]
+    sections = [
+        _documented(f"{module}.{name}", name)
+        for module in modules
+        for name in import_module(module).__all__
+    ]
     return f"# {title}\n\n{about}\n\n" + "\n".join(sections)
 
 

@@ -42,4 +42,5 @@ def _row(r: dict[str, Any], vocab: int, gpu: str) -> Row:
         r["iteration_ms"] / 1e3,
         flops / (parallelism.devices * GPUS[gpu].peak),
         Step(model, r["global_batch"], parallelism, gpu, PROFILE),
+        source="vTrain",
     )

@@ -46,4 +46,5 @@ def _row(r: dict[str, Any], fixed: dict[str, Any], gpu: str) -> Row:
         flops / (r["n_gpus"] * rate),
         flops / (r["n_gpus"] * GPUS[gpu].peak),
         Step(model, r["global_batch"], parallelism, gpu, PROFILE),
+        source="Megatron-LM",
     )

@@ -55,4 +55,5 @@ def _row(r: dict[str, Any], fixed: dict[str, Any]) -> Row:
         tokens / r["measured"]["tokens_per_s"],
         flops / (r["n_gpus"] * GPUS[r["gpu"]].peak),
         Step(model, r["global_batch"], parallelism, r["gpu"], profile),
+        source="llm-foundry",
     )

@@ -30,6 +30,9 @@ from distir.passes.outline_repeats import OutlineRepeatsPass
 from measured.rows import Row
 
 BUILDERS: dict[str, Callable[..., ModuleOp]] = {"gpt": build_gpt, "llama": build_llama}
+SOURCES = {"fms": "IBM's fms-fsdp", "nanotron": "nanotron", "nemo": "NVIDIA's NeMo"}
+"""The publishers of files, by the first word of a file's name."""
+
 IBM = {"ibm-a100.mlir": ("dgx-a100", 50e9), "ibm-h100.mlir": ("dgx-h100", 100e9)}
 """IBM's clusters: the built-in node, and the bytes/s that it sends and receives in all."""
 
@@ -37,21 +40,22 @@ IBM = {"ibm-a100.mlir": ("dgx-a100", 50e9), "ibm-h100.mlir": ("dgx-h100", 100e9)
 def load(data: dict[str, Any]) -> list[Row]:
     """Returns the rows of a file of `published`."""
     rows: list[Row] = []
+    source = SOURCES[data["file"].split("_")[0]]
     for record in data["records"]:
         row = Published(record)
         name, seconds = record["name"], record["measured_s"]
-        rows.append(Row(name, seconds, row.ideal, row, row.hardware))
+        rows.append(Row(name, seconds, row.ideal, row, row.hardware, source))
     return rows
 
 
 @dataclass(frozen=True)
 class Published:
-    """A record of a file; called, it predicts the seconds of its step."""
+    """A record of a file; called, it simulates its step."""
 
     record: dict[str, Any]
 
-    def __call__(self) -> float:
-        return self.simulation().step_time_s
+    def __call__(self) -> Simulation:
+        return self.simulation()
 
     @property
     def hardware(self) -> str:

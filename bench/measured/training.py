@@ -126,7 +126,7 @@ def simulated(
 
 @dataclass(frozen=True)
 class Step:
-    """Predicts the seconds of a step, on as many devices of a kind as it needs."""
+    """Simulates a step, on as many devices of a kind as it needs."""
 
     model: Model
     batch: int
@@ -134,8 +134,6 @@ class Step:
     gpu: str
     profile: str
 
-    def __call__(self) -> float:
+    def __call__(self) -> Simulation:
         on = cluster(self.gpu, self.parallelism.devices)
-        return simulated(
-            self.model, self.batch, self.parallelism, on, self.profile
-        ).step_time_s
+        return simulated(self.model, self.batch, self.parallelism, on, self.profile)

@@ -4,13 +4,18 @@ Registries that map op names to facts or functions, and import their entries the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from xdsl.dialects.builtin import UnregisteredOp
+from xdsl.ir import Operation
+from xdsl.traits import OpTrait
 
 Entry = TypeVar("Entry")
 
@@ -38,6 +43,9 @@ _OTHERS = {
 }
 """Modules that register what DistIR wants to know of dialects of xDSL."""
 
+READ_BY_IMPORT = ("chlo", "stablehlo")
+"""Dialects without support: `distir import` turns their programs into DistIR's."""
+
 ENTRY_POINTS = "distir.dialects"
 """
 The entry point under which a package names such modules: the name of an entry is that
@@ -62,6 +70,24 @@ def _load_dialect(dialect: str) -> None:
         import_module(_OTHERS[dialect])
     for found in entry_points(group=ENTRY_POINTS, name=dialect):
         found.load()
+
+
+@dataclass(frozen=True)
+class StatedEntries(OpTrait):
+    """
+    A trait of op classes that states entries of registries for the ops of the class: in
+    place of registrations under the op's name.
+    """
+
+    entries: tuple[tuple[Registry[Any], Any], ...]
+
+
+def name_of(op: Operation) -> str:
+    """Returns the name of an op, also if no dialect with the op is loaded."""
+    # A comparison of names is faster than `isinstance`, which is rarely true here.
+    if op.name == UnregisteredOp.name and isinstance(op, UnregisteredOp):
+        return op.op_name.data
+    return op.name
 
 
 class Registry(Generic[Entry]):
@@ -102,6 +128,24 @@ class Registry(Generic[Entry]):
             load_support(name)
             found = self._entries.get(name)
         return found
+
+    def of(self, op: Operation) -> Entry | None:
+        """
+        Returns the entry of an op: the one registered under its name, or else the one
+        that a trait of its class states (`StatedEntries`). Returns None if there is
+        neither.
+        """
+        found = self.get(name_of(op))
+        if found is None:
+            return _stated(type(op)).get(self)
+        return found
+
+
+@cache
+def _stated(kind: type[Operation]) -> Mapping[Registry[Any], Any]:
+    """Returns the entries that the traits of an op class state, by their registry."""
+    traits = kind.get_traits_of_type(StatedEntries)
+    return {registry: entry for t in traits for registry, entry in t.entries}
 
 
 def import_families(package: str, path: Iterable[str]) -> list[ModuleType]:

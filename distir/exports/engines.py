@@ -66,6 +66,21 @@ def read_settings(path: Path) -> list[EngineSettings]:
         raise DistIRError(
             f"{path} is no plan of a service; `distir serve-plan --json` writes one"
         )
+    try:
+        return _settings(data, path)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise DistIRError(
+            f"{path} is damaged ({type(error).__name__}: {error}); write it again with "
+            f"`distir serve-plan --json`"
+        ) from error
+
+
+def _settings(data: Mapping[str, Any], path: Path) -> list[EngineSettings]:
+    """
+    Returns the settings in the data of a plan. Raises KeyError, TypeError, ValueError
+    or ZeroDivisionError if a field is missing or has another type, and DistIRError if
+    there is no plan.
+    """
     if data["best"] is None:
         raise DistIRError(
             f"{path} has no plan that keeps its limits; search again with other limits "
@@ -74,17 +89,19 @@ def read_settings(path: Path) -> list[EngineSettings]:
     plan = data["best"]["plan"]
     roles = ("replica", "prefill", "decode")
     pools = [(name, plan[name]) for name in roles if name in plan]
-    share = data["memory_share"]
+    if not pools:
+        raise ValueError(f"no pool of replicas among {', '.join(sorted(plan))}")
+    share = float(data["memory_share"])
     return [
         EngineSettings(
-            tensor=pool["t"],
-            pipeline=pool["p"],
-            data=pool["e"],
-            experts=pool["t"] * pool["e"] if data["model"]["experts"] else 1,
-            replicas=pool["replicas"],
-            max_sequences=pool["max_sequences"] // pool["e"],
-            batched_tokens=pool["batched_tokens"] // pool["e"],
-            longest=data["workload"]["longest_request"],
+            tensor=int(pool["t"]),
+            pipeline=int(pool["p"]),
+            data=int(pool["e"]),
+            experts=int(pool["t"] * pool["e"]) if data["model"]["experts"] else 1,
+            replicas=int(pool["replicas"]),
+            max_sequences=int(pool["max_sequences"] // pool["e"]),
+            batched_tokens=int(pool["batched_tokens"] // pool["e"]),
+            longest=int(data["workload"]["longest_request"]),
             static_share=round(pool["static_share"], 3),
             used_share=round(pool["static_share"] + pool["step_share"], 3),
             free_share=share,

@@ -6,12 +6,14 @@ evaluation on arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
+    BytesAttr,
     DenseIntOrFPElementsAttr,
     FloatAttr,
     IntegerAttr,
@@ -28,7 +30,6 @@ from xdsl.ir import Operation
 
 from distir.errors import DistIRError
 from distir.foreign.elementwise import (
-    Linearity,
     dtype_of,
     register_meaning,
     register_rules,
@@ -37,13 +38,15 @@ from distir.interpreters.reference import register_reference_implementations
 from distir.program import describe
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Factor, Rule, sharding_rule
+from distir.sharding.rules.elementwise import Linearity
 
 Array = npt.NDArray[Any]
 
-_TOGETHER = ("addf", "subf", "addi", "subi")
-_EACH = ("mulf", "muli")
-_FIRST = ("divf", "negf")
+# Operands of `arith` have one type, layouts included. So a partial sum passes through a
+# product or a quotient of none, as the other operand would have to be partial too.
+_TOGETHER = ("addf", "subf", "addi", "subi", "negf")
 _OTHERS = (
+    *("mulf", "muli", "divf"),
     *("divui", "divsi", "floordivsi", "ceildivsi", "ceildivui", "remui", "remsi"),
     *("minsi", "maxsi", "minui", "maxui", "cmpi", "cmpf", "select"),
     *("andi", "ori", "xori", "shli", "shrui", "shrsi"),
@@ -54,8 +57,6 @@ _OTHERS = (
 
 _LINEARITY: dict[str, Linearity] = {
     **dict.fromkeys(_TOGETHER, "all"),
-    **dict.fromkeys(_EACH, "each"),
-    **dict.fromkeys(_FIRST, "first"),
     **dict.fromkeys(_OTHERS, ""),
 }
 
@@ -68,7 +69,11 @@ def splat(op: Operation) -> DenseIntOrFPElementsAttr | None:
     Returns None for any other op or value.
     """
     value = op.properties.get("value")
-    is_splat = isinstance(value, DenseIntOrFPElementsAttr) and value.is_splat()
+    is_splat = (
+        isinstance(value, DenseIntOrFPElementsAttr)
+        and len(value) > 0
+        and value.is_splat()
+    )
     return value if is_splat and op.name == "arith.constant" else None  # type: ignore[return-value]
 
 
@@ -100,7 +105,9 @@ def local_constant(context: LocalContext) -> Sequence[Operation]:
     if value is None or not isinstance(type_, TensorType):
         return [context.same_op()]
     new = context.same_op()
-    new.properties["value"] = DenseIntOrFPElementsAttr(type_, value.data)
+    first = value.data.data[: len(value.data.data) // len(value)]
+    data = BytesAttr(first * prod(type_.get_shape()))
+    new.properties["value"] = DenseIntOrFPElementsAttr(type_, data)
     return [new]
 
 
@@ -124,6 +131,11 @@ def _divided(x: Array, y: Array) -> Array:
 def _divided_up(x: Array, y: Array) -> Array:
     """Returns the quotient of integers, rounded up."""
     return -np.floor_divide(-x, y)
+
+
+def _divided_up_unsigned(x: Array, y: Array) -> Array:
+    """Returns the quotient of unsigned integers, rounded up."""
+    return np.floor_divide(x, y) + (np.remainder(x, y) != 0)
 
 
 def _same(x: Array) -> Array:
@@ -198,6 +210,11 @@ def _low_bits(op: Operation, x: Array) -> Array:
     return x & 1 if dtype_of(op.results[0].type) == np.bool_ else x
 
 
+def _same_bits(op: Operation, x: Array) -> Array:
+    """Returns the bits of the operand as elements of another type."""
+    return x.view(dtype_of(op.results[0].type))
+
+
 register_meaning(
     {
         arith.AddiOp: np.add,
@@ -207,6 +224,7 @@ register_meaning(
         arith.DivUIOp: _unsigned(np.floor_divide),
         arith.FloorDivSIOp: np.floor_divide,
         arith.CeilDivSIOp: _divided_up,
+        arith.CeilDivUIOp: _unsigned(_divided_up_unsigned),
         arith.RemSIOp: np.fmod,
         arith.RemUIOp: _unsigned(np.remainder),
         arith.MinSIOp: np.minimum,
@@ -241,6 +259,7 @@ register_meaning(
         arith.CmpiOp: _compare_integers,
         arith.CmpfOp: _compare_floats,
         arith.TruncIOp: _low_bits,
+        arith.BitcastOp: _same_bits,
     },
 )
 

@@ -6,7 +6,7 @@ elements of the operands at the same position.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import IndexType, TensorType
@@ -21,41 +21,8 @@ from xdsl.ir import Attribute, Operation
 
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.interpreters.reference import register_reference_implementations
-from distir.sharding.rule import Factor, Linear, Rule, sharding_rule
-
-Linearity = Literal["", "all", "each", "first"]
-"""
-The operands in which an op is linear, so that partial sums pass through it: none (""),
-all together, each by itself, or the first.
-"""
-
-_SETS: Mapping[Linearity, Callable[[int], tuple[tuple[int, ...], ...]]] = {
-    "": lambda count: (),
-    "all": lambda count: (tuple(range(count)),),
-    "each": lambda count: tuple((i,) for i in range(count)),
-    "first": lambda count: ((0,),),
-}
-
-
-def elementwise_rule(op: Operation, linearity: Linearity = "") -> Rule:
-    """
-    Returns the sharding rule of an elementwise op: each dimension of the result is a
-    factor that all tensor operands share. `linearity` names the operands in which it is
-    linear.
-    """
-    (result,) = op.results
-    if not isinstance(result.type, TensorType):
-        return Rule.replicated(op)
-    shape = result.type.get_shape()
-    dims = tuple((i,) for i in range(len(shape)))
-    return Rule(
-        factors=tuple(map(Factor, shape)),
-        operands=tuple(
-            dims if isinstance(v.type, TensorType) else () for v in op.operands
-        ),
-        results=(dims,),
-        linear=tuple(Linear(frozenset(s)) for s in _SETS[linearity](len(op.operands))),
-    )
+from distir.sharding.rule import sharding_rule
+from distir.sharding.rules.elementwise import Linearity, elementwise_rule
 
 
 def register_rules(dialect: str, names: Mapping[str, Linearity]) -> None:
@@ -64,11 +31,7 @@ def register_rules(dialect: str, names: Mapping[str, Linearity]) -> None:
     of each op, without the dialect, to its linearity.
     """
     for name, linearity in names.items():
-
-        def rule(op: Operation, linearity: Linearity = linearity) -> Rule:
-            return elementwise_rule(op, linearity)
-
-        sharding_rule(f"{dialect}.{name}")(rule)
+        sharding_rule(f"{dialect}.{name}")(elementwise_rule(linearity))
 
 
 def dtype_of(type_: Attribute) -> np.dtype[Any]:

@@ -23,7 +23,6 @@ from xdsl.dialects.builtin import (
     AnyFloat,
     FloatAttr,
     IntegerAttr,
-    TensorType,
 )
 from xdsl.interpreter import Interpreter
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
@@ -40,6 +39,11 @@ from distir.dialects.constants import keeps_value
 from distir.errors import DistIRError
 from distir.foreign.arith import splat
 from distir.interpreters.functions import ProgramFunctions
+from distir.sharding.map_rule import (
+    dims_of_maps,
+    loop_sizes,
+    loops_in_expressions,
+)
 from distir.sharding.rule import Factor, Linear, Rule
 
 Array = npt.NDArray[Any]
@@ -118,15 +122,7 @@ class Loops:
         The number of iterations of each loop, from the dimensions that it alone
         indexes.
         """
-        found = [1] * self.count
-        for value, indices in zip(self.op.operands, self.maps, strict=True):
-            if isinstance(value.type, TensorType):
-                for size, index in zip(
-                    value.type.get_shape(), indices.results, strict=True
-                ):
-                    if isinstance(index, AffineDimExpr):
-                        found[index.position] = size
-        return tuple(found)
+        return loop_sizes([v.type for v in self.op.operands], self.maps)
 
     @cached_property
     def whole(self) -> frozenset[int]:
@@ -134,13 +130,7 @@ class Loops:
         The loops that cannot be split, because an index expression or the body depends
         on their position.
         """
-        found = {
-            used
-            for indices in self.maps
-            for index in indices.results
-            if not isinstance(index, AffineDimExpr)
-            for used in index.used_dims()
-        }
+        found = set(loops_in_expressions(self.maps))
         for op in self.body.walk():
             if op.name == "linalg.index":
                 dim = op.properties["dim"]
@@ -209,15 +199,7 @@ class Loops:
             Factor(n, self._kind(i), self.monoid or "sum")
             for i, n in enumerate(self.sizes)
         )
-        dims = tuple(
-            tuple(
-                (i.position,)
-                if isinstance(i, AffineDimExpr) and self.sizes[i.position] > 1
-                else ()
-                for i in indices.results
-            )
-            for indices in self.maps
-        )
+        dims = dims_of_maps(self.maps, self.sizes)
         late = (
             self.reductions - self.whole if self.adds_to_outputs else frozenset[int]()
         )

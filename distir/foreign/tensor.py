@@ -19,24 +19,14 @@ from xdsl.interpreter import (
 )
 from xdsl.ir import Operation
 
-from distir.foreign.elementwise import dtype_of, elementwise_rule
+from distir.foreign.elementwise import dtype_of
 from distir.interpreters.reference import register_reference_implementations
 from distir.sharding.rule import Dim, Factor, Linear, Rule, sharding_rule
+from distir.sharding.rules.elementwise import elementwise_rule
 
-
-@sharding_rule("tensor.empty", "tensor.splat")
-def made_anywhere(op: Operation) -> Rule:
-    """
-    Returns the sharding rule of ops that make a tensor of equal elements, in any
-    layout.
-    """
-    return elementwise_rule(op)
-
-
-@sharding_rule("tensor.cast")
-def cast_rule(op: Operation) -> Rule:
-    """Returns the sharding rule of a cast. Partial sums pass through it."""
-    return elementwise_rule(op, "first")
+# A tensor of equal elements is made in any layout.
+sharding_rule("tensor.empty", "tensor.splat")(elementwise_rule())
+sharding_rule("tensor.cast")(elementwise_rule("first"))
 
 
 @sharding_rule("tensor.expand_shape", "tensor.collapse_shape")

@@ -45,7 +45,7 @@ from distir.dialects.onnx_ops.values import (
     numpy_dtype,
     onnx_element_type,
 )
-from distir.dialects.registries import Registry
+from distir.dialects.registries import Registry, name_of
 from distir.dialects.tensors import known_shape
 from distir.errors import DistIRError
 from distir.interpreters.types import result_types
@@ -279,14 +279,20 @@ def gradients_of(
     Returns the gradients of an op's operands. Raises DistIRError if the op has no rule,
     or if the rule returns a gradient of a wrong type.
     """
-    rule = gradient_rule.get(op.name)
+    rule = gradient_rule.of(op)
     if rule is None:
         raise DistIRError(
             f"{describe(op)} has no gradient rule; let PyTorch differentiate the model "
             f"instead (distir.frontends.torch.training.import_training_step), or "
-            f"register a rule with distir.gradients.rule.gradient_rule({op.name!r})"
+            f"register a rule: distir.extension.register_op({name_of(op)!r}, "
+            f"OpSupport(gradient=...))"
         )
     found = rule(op, gradients, build)
+    if len(found) != len(op.operands):
+        raise DistIRError(
+            f"{describe(op)}: its gradient rule gives {len(found)} gradients for "
+            f"{len(op.operands)} operands; return one for each, None where there is none"
+        )
     for i, (value, gradient) in enumerate(zip(op.operands, found, strict=True)):
         if gradient is not None and gradient.type != value.type:
             raise DistIRError(

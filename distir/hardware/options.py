@@ -13,8 +13,8 @@ class TargetOptions:
 
     cluster: str = option(
         "",
-        "dgx2, dgx-a100, dgx-h100, dgx-h200, v100-roce, cpu, or an .mlir file with a "
-        "device.cluster",
+        "dgx2, dgx-a100, dgx-h100, dgx-h200, dgx-b200, gb200-nvl72, h800, mi300x, v100-roce, "
+        "cpu, or an .mlir file with a device.cluster",
         metavar="NAME|FILE",
     )
     devices: int | None = option(

@@ -22,6 +22,7 @@ from xdsl.interpreter import (
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import InterpretationError
 
+from distir.dialects.registries import name_of
 from distir.errors import DistIRError
 from distir.program import functions
 from distir.program.functions import check_executed
@@ -126,8 +127,9 @@ class ProgramFunctions(InterpreterFunctions):
             return interpreter.run_op(op, values)
         except InterpretationError as error:
             raise DistIRError(
-                f"no interpretation of {op.name} is registered; import the package that "
-                "defines the op, or register one (distir.interpreters.reference)"
+                f"no interpretation of {name_of(op)} is registered; install the package that "
+                f"computes the op, or register one: "
+                f"distir.extension.register_op({name_of(op)!r}, OpSupport(reference=...))"
             ) from error
 
     def _set(

@@ -7,17 +7,17 @@ device, in the local form that `distir.sharding.local` gives, as in that device'
 projection. Collectives exchange the shards. To check a pass, run the program before and
 after it, and compare the results.
 
-Ops of other dialects can run once their implementation on arrays is registered. In a
-distributed program, the implementation gets the shards of one device at a time:
+Ops of other dialects can run once a function on arrays is registered. In a distributed
+program, the function gets the shards of one device at a time:
 
 ```python
-@register_reference_implementations
-@register_impls
-class ToyFunctions(InterpreterFunctions):
-    @impl(ScaleOp)
-    def run_scale(self, interpreter, op, args):
-        return (args[0] * 2,)
+@reference_function("toy.scale")
+def scale(op, x):
+    return x * 2
 ```
+
+`@register_reference_implementations` registers a class of xDSL's `InterpreterFunctions`,
+which does the same for many ops.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from distir.dialects.kernel import KernelCallOp, KernelDefOp, kernel_of
 from distir.dialects.onnx import OPERATORS
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype
-from distir.dialects.registries import load_support
+from distir.dialects.registries import Registry, load_support, name_of
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions, call_by_name
@@ -108,6 +108,56 @@ def _part(kernel: KernelDefOp, shapes: _Shapes) -> tuple[Block, tuple[SSAValue, 
     if isinstance(found, str):
         raise DistIRError(f"kernel @{kernel.symbol}: {found}")
     return found.block, found.results
+
+
+ReferenceFunction = Callable[..., Any]
+
+reference_function = Registry[ReferenceFunction](__name__)
+"""
+Registers the function that computes ops with the given names on NumPy arrays. It is
+called with the op and one array per operand, and returns the array of the result, or a
+tuple of arrays if the op has another number of results. Their elements are cast to the
+types of the results.
+"""
+
+
+def _computed(
+    op: Operation, function: ReferenceFunction, args: PythonValues
+) -> PythonValues:
+    """
+    Returns the results of a reference function. Raises DistIRError if there are too many
+    or too few, or if one has another shape than its type says.
+    """
+    with np.errstate(all="ignore"):
+        found = function(op, *args)
+    results = found if isinstance(found, tuple) else (found,)
+    if len(results) != len(op.results):
+        raise DistIRError(
+            f"{describe(op)}: its reference gives {len(results)} results, but the op has "
+            f"{len(op.results)}"
+        )
+    return tuple(
+        _typed(op, i, value, result.type)
+        for i, (value, result) in enumerate(zip(results, op.results, strict=True))
+    )
+
+
+def _typed(op: Operation, index: int, value: Any, type_: Attribute) -> Any:
+    """
+    Returns `value` as an array of the type of the result `index`, if that is a tensor.
+    """
+    if not isinstance(type_, TensorType):
+        return value
+    array = np.asarray(value)
+    shape = type_.get_shape()
+    if array.ndim != len(shape) or any(
+        n not in (-1, size) for n, size in zip(shape, array.shape, strict=True)
+    ):
+        raise DistIRError(
+            f"{describe(op)}: its reference gives an array of shape {list(array.shape)} "
+            f"for result {index}, whose type has shape {list(shape)}"
+        )
+    return array.astype(numpy_dtype(type_.element_type), copy=False)
 
 
 _external: list[type[InterpreterFunctions]] = []
@@ -233,7 +283,7 @@ class ReferenceInterpreter(Interpreter):
         import distir.interpreters.train  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
         self.meshes = meshes(self.module)
-        for name in {op.name for op in self.module.walk()}:
+        for name in {name_of(op) for op in self.module.walk()}:
             load_support(name)
         for implementations in (
             ProgramFunctions(functions(self.module)),
@@ -282,6 +332,9 @@ class ReferenceInterpreter(Interpreter):
         if op in self._constants:
             return self._constants[op]
         if not isinstance(op, Operation) or not self._is_distributed(op, inputs):
+            function = reference_function.of(op)
+            if function is not None:
+                return _computed(op, function, inputs)
             results = super().run_op(op, inputs)
         else:
             results = self._run_distributed(op, inputs)
@@ -388,7 +441,7 @@ class ReferenceInterpreter(Interpreter):
     def _local_program(
         self, op: Operation, key: tuple[int, ...], coordinates: Mapping[str, int]
     ) -> _LocalProgram:
-        if local_form.get(op.name) is None:  # the op itself, wherever the device is
+        if local_form.of(op) is None:  # the op itself, wherever the device is
             key = ()
         found = self._local.get((op, key))
         if found is None:

@@ -43,7 +43,7 @@ from distir.dialects.onnx_ops.torch_calls import CALLS
 from distir.dialects.onnx_ops.traits import SIGNLESS
 from distir.dialects.onnx_ops.values import constant_value, onnx_element_type
 from distir.dialects.op_facts import OpFacts
-from distir.dialects.registries import Registry
+from distir.dialects.registries import Registry, name_of
 from distir.errors import DistIRError
 from distir.program import describe
 
@@ -560,13 +560,13 @@ def emitter_for(op: Operation) -> EmitFunction:
     Returns the emitter of an op: its registered emitter, or else the template of its
     class. Raises NoLowering if the op has neither.
     """
-    function = torch_emitter.get(op.name)
+    function = torch_emitter.of(op)
     if function is None and isinstance(op, OpFacts) and op.TORCH:
         return _template_on_class
     if function is None:
         raise NoLowering(
-            f"{describe(op)} has no torch lowering; register one with "
-            f"distir.lowering.emitter.torch_emitter({op.name!r})"
+            f"{describe(op)} has no torch lowering; register one: "
+            f"distir.extension.register_op({name_of(op)!r}, OpSupport(torch=...))"
         )
     if op.name in SIGNLESS and _holds_wide_unsigned(op):
         return lambda call: _signed_again(function(_SignedCall(op, call.names)), call)

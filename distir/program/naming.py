@@ -11,6 +11,7 @@ from itertools import count
 from xdsl.ir import Operation
 
 from distir.dialects.dist_attributes import SCOPE
+from distir.dialects.registries import name_of
 
 _HINT = re.compile(r"(?!(?:_\d+)+$)[A-Za-z_$.-][\w$.-]*", re.ASCII)
 """
@@ -52,7 +53,7 @@ def describe(op: Operation) -> str:
     """
     Returns a text for messages about an op: its name, its first result and its scope.
     """
-    text = op.name
+    text = name_of(op)
     if op.results and op.results[0].name_hint:
         text += f" %{op.results[0].name_hint}"
     scope = scope_of(op)

@@ -55,7 +55,7 @@ def decompose(op: Operation) -> list[Operation] | None:
     """
     if not rule_for(op).decomposed:
         return None
-    function = decomposition.get(op.name)
+    function = decomposition.of(op)
     return None if function is None else function(op)
 
 
@@ -64,7 +64,7 @@ def decompose_by_name(op: Operation) -> list[Operation] | None:
     Returns the parts of an op that a user asked to decompose, as new, detached ops.
     Returns None for an op that stays as it is.
     """
-    function = named_parts.get(op.name)
+    function = named_parts.of(op)
     return decompose(op) if function is None else function(op)
 
 

@@ -5,8 +5,9 @@ Sharding rules as text, for ops whose rule depends on shapes only. The text is a
     [n, c, *s], [n, *p, ?] -> [n, c, *p] keep s linear 0
 
 The notation is that of users' kernels (`kernel_rule`): it names the factors of each
-dimension of each operand and result, several from major to minor (`[b, g h]`). A factor
-that no result has is summed over. A factor that only some results have leaves partial
+dimension of each operand and result, several from major to minor (`[b, g h]`). Without
+brackets, spaces separate dimensions, as in `m k, k n -> m n`, and a dimension of several
+factors is in parentheses: `b (g h) -> b g h`. A factor that no result has is summed over. A factor that only some results have leaves partial
 sums in the others. In addition:
 
 - `*s` is a run of any number of dimensions; equal names are equal runs. `*a@axis` is a
@@ -24,7 +25,8 @@ sums in the others. In addition:
 - `flops 2*n*c/3`: the number of operations, a product of sizes of factors and runs with
   an optional divisor.
 
-Optional operands and results that an op lacks are left out; variadic ones are repeated.
+Optional operands and results that an op lacks are left out. The text of a variadic one
+is repeated, unless the text has a tensor for each value that the op has.
 """
 
 from __future__ import annotations
@@ -38,14 +40,13 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import IRDLOperation
 
+from distir.dialects.dist import MONOIDS
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
-from distir.errors import DistIRError
+from distir.errors import DistIRError, listed
+from distir.program import describe
 from distir.sharding.kernel_rule import KernelRule, NamedDim, NamedDims, evaluated
 from distir.sharding.rule import Dim, Factor, Kind, Linear, Rule, RuleFunction
-
-MONOIDS = ("sum", "max", "min")
-"""The reductions that can combine partial values."""
 
 Shape = tuple[int, ...]
 Group = tuple[Shape, ...]
@@ -56,6 +57,8 @@ optional one has no shape; a variadic one has several.
 
 _CLAUSE = re.compile(r"\s(keep|max|min|decompose|linear|flops)\s")
 _TENSOR = re.compile(r"\[([^\[\]]*)\]")
+_WORD = re.compile(r"\*?\??[A-Za-z_]\w*(@\w+)?|\*?\?", re.ASCII)
+_PLAIN_DIM = re.compile(r"\(([^()]*)\)|([^\s()]+)")
 
 
 class UnfitShapesError(ValueError):
@@ -112,10 +115,23 @@ def parsed(text: str) -> FactorText:
     """
     dims, *clauses = _CLAUSE.split(" ".join(text.split()))
     sides = dims.split("->")
-    if len(sides) != 2 or _TENSOR.sub("", dims).strip(", ->"):
-        raise ValueError(f"cannot read the factors {text!r}")
+    is_plain = "[" not in dims
+    rest = _PLAIN_DIM.sub("", dims) if is_plain else _TENSOR.sub("", dims)
+    if len(sides) != 2 or rest.strip(", ->"):
+        raise ValueError(
+            f"cannot read the factors {text!r}; write the dimensions of each operand and "
+            f"result, as in 'm k, k n -> m n'"
+        )
+
+    def plain(tensor: str) -> tuple[tuple[str, ...], ...]:
+        found = _PLAIN_DIM.finditer(tensor)
+        return tuple(tuple((d[1] or d[2] or "").split()) for d in found)
 
     def tensors(side: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        if is_plain:
+            # No text before the arrow is no operand, none after it a scalar result.
+            is_empty = side is sides[0] and not side.strip()
+            return () if is_empty else tuple(map(plain, side.split(",")))
         found = (match.group(1) for match in _TENSOR.finditer(side))
         return tuple(
             tuple(tuple(dim.split()) for dim in inner.split(",") if dim.strip())
@@ -128,6 +144,71 @@ def parsed(text: str) -> FactorText:
     )
 
 
+def checked_rule(text: str) -> RuleFunction:
+    """
+    Returns the sharding rule that `text` describes, as a function from an op to its rule.
+
+    The text has the dimensions of each operand and each result, such as
+    `"m k, k n -> m n"`: spaces separate dimensions, commas tensors. Equal names are one
+    factor; a factor that no result has is summed over. `b (g h)` has a dimension of two
+    factors, `*s` is any number of dimensions, `?` a dimension that stays whole, and
+    `g@groups` a factor of the size in the op's attribute `groups`. The text of a list of
+    operands stands for all of them, unless there is one for each. Clauses may follow:
+
+    - `keep k m`: factors that stay whole;
+    - `max k`, `min k`: factors that are reduced by maximum or minimum instead of a sum;
+    - `decompose k`: factors that only the op's decomposition can split;
+    - `linear 0, 1+2`: operands through which partial sums pass, alone (0) or together;
+    - `flops 2*m*n*k`: the number of floating-point operations.
+
+    Raises DistIRError if the text cannot be read, or if a clause names a factor or an
+    operand that the dimensions lack. An op whose shapes do not fit is replicated.
+    """
+    _check(text)
+    return rule_from(text)
+
+
+def _check(text: str) -> None:
+    """
+    Raises DistIRError if `text` is no rule: if it cannot be read, or if a clause names a
+    factor or an operand that the dimensions lack.
+    """
+    try:
+        found = parsed(text)
+        linear = found.linear()
+    except ValueError as error:
+        raise DistIRError(f"rule {text!r}: {error}") from error
+    words = [w for t in (*found.operands, *found.results) for dim in t for w in dim]
+    wrong = [word for word in words if not _WORD.fullmatch(word)]
+    if wrong:
+        raise DistIRError(
+            f"rule {text!r}: {wrong[0]!r} names no factor; write a letter or a word, `?` "
+            f"for a dimension that stays whole, or `*s` for any number of dimensions"
+        )
+    for tensor in (*found.operands, *found.results):
+        names = [_parts(w)[1] for dim in tensor for w in dim if not w.endswith("?")]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise DistIRError(
+                f"rule {text!r}: {twice[0]!r} stands twice in one tensor, and no axis can "
+                f"split two of its dimensions; write `?` for both"
+            )
+    known = {name.removeprefix("?") for _, name, _ in map(_parts, words)}
+    named = {n for c in ("keep", "decompose", *MONOIDS) for n in found.names(c)}
+    named |= set(re.findall(r"[A-Za-z_]\w*", found.clauses.get("flops", "")))
+    strangers = sorted(named - known)
+    if strangers:
+        raise DistIRError(
+            f"rule {text!r} names {listed(strangers)}, which no dimension has; the factors "
+            f"are {listed(sorted(known))}"
+        )
+    count = len(found.operands)
+    if any(i >= count for operands, _ in linear for i in operands):
+        raise DistIRError(
+            f"rule {text!r}: `linear` counts operands from 0, and there are {count}"
+        )
+
+
 def rule_from(text: str) -> RuleFunction:
     """
     Returns a function from an op to its sharding rule, derived from `text`. The rule is
@@ -137,12 +218,17 @@ def rule_from(text: str) -> RuleFunction:
     sharding_rule("toy.outer")(rule_from("[i], [j] -> [i, j] flops i*j"))
     ```
     """
-    numbers = tuple(dict.fromkeys(parsed(text).attributes))
+    pattern = parsed(text)
+    numbers = tuple(dict.fromkeys(pattern.attributes))
 
     def function(op: Operation) -> Rule:
         groups = _shapes(op)
         if groups is None:
             return Rule.replicated(op)
+        groups = (
+            _one_for_each(groups[0], len(pattern.operands)),
+            _one_for_each(groups[1], len(pattern.results)),
+        )
         known = tuple((name, _attribute(op, name)) for name in numbers)
         try:
             return rule_for_shapes(text, *groups, known)
@@ -150,6 +236,17 @@ def rule_from(text: str) -> RuleFunction:
             return Rule.replicated(op)
 
     return function
+
+
+def _one_for_each(groups: tuple[Group, ...], count: int) -> tuple[Group, ...]:
+    """
+    Returns each shape as a group of its own, if a text has `count` tensors and there are
+    as many shapes in another number of groups.
+    """
+    shapes = [shape for group in groups for shape in group]
+    if len(groups) != count and len(shapes) == count:
+        return tuple((shape,) for shape in shapes)
+    return groups
 
 
 def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None:
@@ -164,7 +261,9 @@ def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None
     if isinstance(op, OnnxOp):
         inputs = [() if v is None else (shape_of(v),) for v in op.input_values]
         return tuple(inputs), tuple((shape_of(v),) for v in op.results)
-    assert isinstance(op, IRDLOperation)
+    if not isinstance(op, IRDLOperation):  # of a dialect that is not installed
+        operands = tuple((shape_of(v),) for v in op.operands)
+        return operands, tuple((shape_of(v),) for v in op.results)
     definition = op.get_irdl_definition()
 
     def of(names: Sequence[str], values: Sequence[SSAValue]) -> tuple[Group, ...]:
@@ -180,8 +279,22 @@ def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None
 
 
 def _attribute(op: Operation, name: str) -> int:
-    found = op.attribute(name) if isinstance(op, OnnxOp) else getattr(op, name)
-    return found.value.data if isinstance(found, IntegerAttr) else found
+    """
+    Returns the integer attribute `name` of an op. Raises DistIRError if it has none.
+    """
+    if isinstance(op, OnnxOp):
+        found = op.attribute(name)
+    elif isinstance(op, IRDLOperation):
+        found = getattr(op, name, None)
+    else:
+        found = op.properties.get(name)
+    number = found.value.data if isinstance(found, IntegerAttr) else found
+    if not isinstance(number, int):
+        raise DistIRError(
+            f"the sharding rule of {describe(op)} needs the integer attribute {name!r}, "
+            f"which the op lacks"
+        )
+    return number
 
 
 def _parts(word: str) -> tuple[bool, str, str]:

@@ -21,7 +21,9 @@ from math import prod
 
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from distir.dialects.collective_ops.per_rank import CoordinateOp
 from distir.dialects.dist import Layout, layout_of
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.registries import Registry
 from distir.errors import DistIRError
 from distir.program import made_with
@@ -56,6 +58,21 @@ class LocalContext:
     def parts_of(self, factor: int) -> int:
         """Returns the number of parts that `factor` is split into."""
         return prod(self.mesh.size(axis) for axis in self.axes_of(factor))
+
+    def coordinate(self, axes: Sequence[str]) -> Operation:
+        """
+        Returns a new op with this device's position along `axes`, with the first axis
+        major, as a number of type i64. `axes` is `axes_of(factor)` for the position of
+        the device's part of a factor.
+        """
+        index = 0
+        for axis in axes:
+            index = index * self.mesh.size(axis) + self.coordinates[axis]
+        op = CoordinateOp(axes, index)
+        scope = self.op.attributes.get(SCOPE)
+        if scope is not None:
+            op.attributes[SCOPE] = scope
+        return op
 
     def same_op(self, operands: Sequence[SSAValue] | None = None) -> Operation:
         """
@@ -102,7 +119,7 @@ def local_ops(
     """
     mesh = mesh_of_op(op, meshes)
     types = [local_type(r.type, meshes) for r in op.results]
-    form = local_form.get(op.name)
+    form = local_form.of(op)
     if mesh is None or form is None:
         return [made_with(op, operands, types)]
     rule = rule_for(op)
@@ -127,7 +144,7 @@ def local_ops_along(
     `operands` are local along the axis, and the results have the types `result_types`.
     A `collective.coordinate` among the ops gives the position along the axis.
     """
-    form = local_form.get(op.name)
+    form = local_form.of(op)
     if form is None:
         return [made_with(op, operands, result_types)]
     rule = rule_for(op)

@@ -186,7 +186,7 @@ def rule_for(op: Operation) -> Rule:
     """
     Returns the sharding rule of `op`. An op without a registered rule is replicated.
     """
-    function = sharding_rule.get(op.name)
+    function = sharding_rule.of(op)
     return Rule.replicated(op) if function is None else function(op)
 
 

@@ -13,6 +13,7 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
+from distir.dialects.registries import READ_BY_IMPORT
 from distir.errors import did_you_mean
 from distir.program import is_name_hint
 from distir.program.checks import check_dist_attributes, check_dominance
@@ -137,6 +138,8 @@ class ProgramParser(NumberParser):
         if self.ctx.get_optional_dialect(dialect) is not None:
             ops = [op.name for op in self.ctx.loaded_ops if op.name.startswith(dialect)]
             return f"{did_you_mean(name, ops)}`{dialect}` has no such operation"
+        if dialect in READ_BY_IMPORT:
+            return "`distir import` reads programs of this dialect, and writes them for DistIR"
         return (
             f"no installed package has the dialect `{dialect}` (packages publish dialects "
             f"under the entry point xdsl.universe); install one that has it, or write the "

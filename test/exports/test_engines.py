@@ -115,3 +115,32 @@ def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
 def test_a_plan_that_keeps_no_limit_has_no_flags(tmp_path: Path) -> None:
     with pytest.raises(DistIRError, match="no plan that keeps its limits"):
         read_settings(written(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        ("best", None),
+        ("memory_share", None),
+        ("workload longest_request", None),
+        ("best plan", {}),
+        ("best plan", []),
+        ("best plan replica t", None),
+        ("best plan replica t", "four"),
+        ("best plan replica e", 0),
+    ],
+)
+def test_a_damaged_plan_is_named(tmp_path: Path, at: str, value: Any) -> None:
+    path = written(tmp_path, replica=pool())
+    data: dict[str, Any] = json.loads(path.read_text())
+    *folders, key = at.split()
+    place = data
+    for folder in folders:
+        place = place[folder]
+    if value is None:
+        del place[key]
+    else:
+        place[key] = value
+    path.write_text(json.dumps(data))
+    with pytest.raises(DistIRError, match=r"plan\.json is damaged"):
+        read_settings(path)

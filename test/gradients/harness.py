@@ -28,17 +28,15 @@ from typing import Any
 import numpy as np
 import torch
 from support.sharding_harness import Array, Case, build, evaluate, typed
-from xdsl.dialects.builtin import FunctionType, ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
 
 from distir.gradients.rule import (
-    GradientBuilder,
-    gradients_of,
     is_differentiable,
     take_training_forms,
 )
 from distir.interpreters.reference import run_program
+from distir.testing.derivatives import as_program, backward_of, central_differences
 
 Make = Callable[[Sequence[SSAValue]], Operation]
 
@@ -117,17 +115,6 @@ def training_op(
     return block.last_op, block
 
 
-def as_program(block: Block, results: Sequence[SSAValue]) -> ModuleOp:
-    """A module whose entry function has that body."""
-    block.add_op(ReturnOp(*results))
-    types = FunctionType.from_lists(
-        [a.type for a in block.args], [v.type for v in results]
-    )
-    module = ModuleOp([FuncOp("main", types, Region(block))])
-    module.verify()
-    return module
-
-
 def forward_program(case: GradientCase) -> ModuleOp:
     """`@main(operands) -> results`."""
     op, block = build_op(case)
@@ -141,20 +128,7 @@ def backward_program(
     `@main(operands, gradients of the used results) -> gradients of operands`, and the
     arguments that these gradients belong to: the others have none.
     """
-    op, block = training_op(case, used)
-    gradients = [
-        block.insert_arg(r.type, len(block.args)) if i in used else None
-        for i, r in enumerate(op.results)
-    ]
-    build = GradientBuilder(block.add_op, None)
-    found = gradients_of(op, gradients, build)
-    positions: list[int] = []
-    results: list[SSAValue] = []
-    for operand, gradient in zip(op.operands, found, strict=True):
-        if gradient is not None and operand in block.args:
-            positions.append(block.args.index(operand))
-            results.append(gradient)
-    return as_program(block, results), positions
+    return backward_of(*training_op(case, used), used)
 
 
 def check(case: GradientCase) -> None:
@@ -205,22 +179,6 @@ def compare(case: GradientCase, used: frozenset[int]) -> None:
             )
     if case.torch is not None:
         compare_with_torch(case, results, weights, got)
-
-
-def central_differences(
-    value: Callable[[Sequence[Array]], float], at: Sequence[Array], operand: int
-) -> Array:
-    """The gradient of a scalar function, one element at a time."""
-    step = 1e-5
-    gradient = np.zeros_like(at[operand])
-    for index in np.ndindex(*gradient.shape):
-        sides: list[float] = []
-        for sign in (1, -1):
-            moved = at[operand].copy()
-            moved[index] += sign * step
-            sides.append(value([*at[:operand], moved, *at[operand + 1 :]]))
-        gradient[index] = (sides[0] - sides[1]) / (2 * step)
-    return gradient
 
 
 def compare_with_torch(

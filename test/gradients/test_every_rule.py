@@ -19,7 +19,7 @@ from gradients.harness import (
     training_op,
 )
 from support.lowering_cases import run_here
-from support.sharding_harness import Array, sample
+from support.sharding_harness import Array
 from support.thoroughness import IS_THOROUGH, tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -29,6 +29,7 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.distribute import DistributePass
 from distir.program import argument_names, entry_function
+from distir.testing.splits import sample
 
 
 @cache

@@ -35,6 +35,10 @@ def test_the_built_in_clusters():
         ("dgx-a100", 8, 80e9, 312e12, 300e9, 25e9),
         ("dgx-h100", 8, 80e9, 989e12, 450e9, 50e9),
         ("dgx-h200", 8, 141e9, 989e12, 450e9, 50e9),
+        ("dgx-b200", 8, 180e9, 2250e12, 900e9, 50e9),
+        ("gb200-nvl72", 72, 186e9, 2500e12, 900e9, 50e9),
+        ("h800", 8, 80e9, 989e12, 200e9, 50e9),
+        ("mi300x", 8, 192e9, 1307.4e12, 448e9, 50e9),
     ],
 )
 def test_figures(name, devices, memory, f16, node_bandwidth, network_bandwidth):

@@ -59,7 +59,7 @@ def test_a_node_without_a_network_and_with_other_memory():
 @pytest.mark.parametrize(
     ("description", "message"),
     [
-        (ClusterDescription("c", "B7", 1, 8), "choose from A100, H100"),
+        (ClusterDescription("c", "B7", 1, 8), "choose from A100, B200"),
         (ClusterDescription("c", "A100", 2, 8), "such as --nic 200Gb/s"),
         (ClusterDescription("c", "A100", 2, 8, 1e9, 12), "cannot be dealt out"),
         (ClusterDescription("c", "A100", 1 << 17, 8, 1e9), "cannot have 1048576"),

@@ -1,16 +1,19 @@
 """
-A package with its own dialect, `toy`, is distributed, checked, simulated, lowered and
-run without a line about it in DistIR.
+Ops of other packages are distributed, checked, simulated, lowered and run without a line
+about them in DistIR: those of a dialect of its own (`toy`), and those of a dialect that
+belongs to neither (`tosa_support`).
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -38,17 +41,21 @@ SPLITS = ("--shard", "w:0=t", "--shard", "v:0=t")
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The package as pip would install it: its metadata in a folder of the path."""
-    project = tomllib.loads((PLUGINS / "toy" / "pyproject.toml").read_text())["project"]
-    metadata = tmp_path / f"{project['name']}-{project['version']}.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    lines: list[str] = []
-    for group, entries in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {at}" for name, at in entries.items())]
-    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    """The packages as pip would install them: their metadata in a folder of the path."""
+    for package in ("toy", "tosa_support"):
+        project = tomllib.loads((PLUGINS / package / "pyproject.toml").read_text())[
+            "project"
+        ]
+        name, version = project["name"], project["version"]
+        metadata = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        lines: list[str] = []
+        for group, entries in project["entry-points"].items():
+            lines += [f"[{group}]", *(f"{name} = {at}" for name, at in entries.items())]
+        (metadata / "entry_points.txt").write_text("\n".join(lines))
     for folder in (tmp_path, PLUGINS):
         monkeypatch.syspath_prepend(folder)
     return tmp_path
@@ -148,37 +155,113 @@ def test_operators_that_the_package_does_not_read(
     assert reason in message
 
 
-def test_the_documentation_quotes_the_package():
+def blocks_of_the_page(*languages: str) -> list[str]:
     text = (PLUGINS.parents[1] / "docs" / "extending.md").read_text()
-    package = "".join(path.read_text() for path in (PLUGINS / "toy").glob("*.*"))
-    blocks = re.findall(r"```(?:python|toml)\n(.*?)```", text, re.S)
-    assert len(blocks) == 9
-    for block in blocks:
-        assert block in package
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M)
+    return [block for language, block in blocks if language in languages]
 
 
-JOINED = """
-func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}) -> (tensor<8x32xf32> {dist.name = "y"}) {
-  %y = "tensor.concat"(%x, %x) <{dim = 1 : i64}> : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x32xf32>
-  func.return %y : tensor<8x32xf32>
+def test_the_documentation_quotes_the_packages():
+    packages = [path for path in PLUGINS.glob("*/*.*") if path.suffix != ".pyc"]
+    text = "".join(path.read_text() for path in packages)
+    quoted = blocks_of_the_page("python", "toml")
+    assert len(quoted) == 15
+    checks = [block for block in quoted if "check_op" in block]
+    assert len(checks) == 1
+    for block in quoted:
+        assert block in checks or block in text, block
+
+
+def test_the_packages_use_public_names_only():
+    """Those that test_public_names.py holds against the documentation."""
+    files = [path for path in PLUGINS.glob("*/*.py")] + [PLUGINS / "check_ops.py"]
+    assert len(files) == 4
+    used: dict[str, set[str]] = {}
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not any(n.name.startswith("distir") for n in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                module = node.module or ""
+                if module.partition(".")[0] == "distir":
+                    names = {alias.name for alias in node.names}
+                    used.setdefault(module, set()).update(names)
+    assert used.keys() == {"distir.extension", "distir.rules", "distir.testing"}
+    for module, names in used.items():
+        assert names <= set(import_module(module).__all__)
+
+
+def in_a_process(installed: Path, *command: str | Path) -> str:
+    """The output of a Python module or script that has the packages installed."""
+    path = os.pathsep.join([str(installed), str(PLUGINS), *sys.path])
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_op_is_checked(installed: Path):
+    """In a process of its own, in which the ops are known for good."""
+    *checked, wrong = in_a_process(installed, PLUGINS / "check_ops.py").splitlines()
+    names = [line.partition(":")[0] for line in checked]
+    assert len(set(names)) == 10 and {"toy.split_heads", "tosa.concat"} <= set(names)
+    assert all(" agree with the reference" in line for line in checked)
+    report, message = blocks_of_the_page("")
+    assert report == f"{checked[0]}\n"
+    assert message == f"{wrong}\n"
+
+
+PRODUCTS = """
+func.func @main(
+    %x: tensor<1x8x16xf32> {dist.role = "input", dist.name = "x"},
+    %w: tensor<1x16x32xf32> {dist.role = "parameter", dist.name = "w"},
+    %v: tensor<1x32x16xf32> {dist.role = "parameter", dist.name = "v"}
+) -> (tensor<1x8x16xf32> {dist.name = "y"}) {
+  %z = "tosa.const"() <{values = dense<0.0> : tensor<1xf32>}> : () -> tensor<1xf32>
+  %h = tosa.matmul %x, %w, %z, %z : (tensor<1x8x16xf32>, tensor<1x16x32xf32>, tensor<1xf32>, tensor<1xf32>) -> tensor<1x8x32xf32>
+  %s = tosa.sin %h : (tensor<1x8x32xf32>) -> tensor<1x8x32xf32>
+  %y = tosa.matmul %s, %v, %z, %z : (tensor<1x8x32xf32>, tensor<1x32x16xf32>, tensor<1xf32>, tensor<1xf32>) -> tensor<1x8x16xf32>
+  func.return %y : tensor<1x8x16xf32>
 }
 """
 
 
-def test_a_rule_for_an_op_of_another_dialect(installed: Path):
-    """In a process of its own, as a dialect's modules are imported once."""
-    model = write_program(installed / "model.mlir", JOINED)
-    path = os.pathsep.join([str(installed), str(PLUGINS), *sys.path])
-    passes = ["-p", "distribute{d=2 cluster=cpu}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "distir.tools.distir_opt", model, *passes],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
+def test_a_dialect_of_others_is_distributed(installed: Path):
+    model = write_program(installed / "model.mlir", PRODUCTS)
+    passes = ("-p", "distribute{t=4 cluster=cpu}")
+    text = in_a_process(installed, "-m", "distir.tools.distir_opt", model, *passes)
+    assert "no sharding rule" not in text
+    assert text.count("collective.all_reduce") == 1 and "all_gather" not in text
+    assert (
+        "tosa.sin" in text
+        and "tensor<1x8x32xf32, #dist.layout<@mesh, [{}, {}, {t}]>>" in text
     )
-    assert "tensor.concat" in done.stdout and "all_gather" not in done.stdout
-    assert "no sharding rule" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_dialect_of_others_runs(installed: Path):
+    model = write_program(installed / "model.mlir", PRODUCTS)
+    dist, report = installed / "dist.mlir", installed / "report.json"
+    command = ("-m", "distir.tools.cli")
+    degrees = ("--cluster", "cpu", "-t", "2")
+    in_a_process(installed, *command, "distribute", model, *degrees, "-o", dist)
+    in_a_process(installed, *command, "check", model, dist)
+    in_a_process(installed, *command, "simulate", dist, "--json", report)
+    assert json.loads(report.read_text())["step_time_s"] > 0
+    inputs, outputs = installed / "in.npz", installed / "out.npz"
+    generator = np.random.default_rng(0)
+    shapes = {"x": (1, 8, 16), "w": (1, 16, 32), "v": (1, 32, 16)}
+    given = {n: generator.standard_normal(s, np.float32) for n, s in shapes.items()}
+    np.savez(inputs, **given)
+    files = ("--inputs", inputs, "--outputs", outputs, "--backend", "gloo")
+    in_a_process(installed, *command, "run", dist, *files)
+    with np.load(outputs) as results:
+        expected = np.sin(given["x"] @ given["w"]) @ given["v"]
+        np.testing.assert_allclose(results["y"], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_plain_xdsl_opt_distributes_it(installed: Path):

@@ -8,6 +8,7 @@ from support.cases import named
 from support.sharding_harness import sequential
 from xdsl.dialects.builtin import TensorType, f32
 from xdsl.dialects.test import TestOp
+from xdsl.utils.test_value import create_ssa_value
 
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.traits import FACTORS
@@ -15,6 +16,7 @@ from distir.dialects.op_facts import OpFacts
 from distir.dialects.tensors import shape_of
 from distir.dialects.train import Train
 from distir.dialects.train_ops.normalization import LayerNormOp
+from distir.errors import DistIRError
 from distir.sharding.factor_text import (
     UnfitShapesError,
     parsed,
@@ -159,3 +161,36 @@ def test_names_in_clauses_are_factors():
             assert found.names(clause) <= words, text
         operands = frozenset(range(len(found.operands)))
         assert all(group <= operands for group, _ in found.linear())
+
+
+@pytest.mark.parametrize(
+    ("plain", "bracketed"),
+    [
+        ("m k, k n -> m n linear 0, 1", "[m, k], [k, n] -> [m, n] linear 0, 1"),
+        ("b (g h) -> b g h", "[b, g h] -> [b, g, h]"),
+        ("*a@axis k *b, ? -> *a ? *b", "[*a@axis, k, *b], [?] -> [*a, ?, *b]"),
+        (" -> i j", "-> [i, j]"),
+        ("i j, -> i", "[i, j], [] -> [i]"),
+        ("i -> ", "[i] -> []"),
+    ],
+)
+def test_dimensions_may_be_written_without_brackets(plain: str, bracketed: str):
+    assert parsed(plain) == parsed(bracketed)
+
+
+def test_a_list_of_operands_has_one_text_or_one_for_each():
+    op = TestOp(
+        [create_ssa_value(t) for t in tensors((4, 8), (8, 2))],
+        result_types=tensors((4, 2)),
+    )
+    assert rule_from("m k, k n -> m n")(op) == rule_of(
+        "m k, k n -> m n", [(4, 8), (8, 2)], [(4, 2)]
+    )
+    same = TestOp([create_ssa_value(t) for t in tensors((4, 8), (4, 8))])
+    assert rule_from("m n -> ")(same).operands == (((0,), (1,)),) * 2
+
+
+def test_attributes_that_an_op_lacks_are_named():
+    op = TestOp([create_ssa_value(t) for t in tensors((4, 8))])
+    with pytest.raises(DistIRError, match="needs the integer attribute 'axis'"):
+        rule_from("*a@axis n -> ")(op)

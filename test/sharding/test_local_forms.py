@@ -5,20 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.sharding_cases import CASES
-from support.sharding_harness import (
-    Case,
-    assignments,
-    build,
-    mesh,
-    run_distributed,
-    sequential,
-    typed,
-)
+from support.sharding_harness import Case, build, sequential, typed
 from xdsl.dialects.builtin import StringAttr
 
 from distir.dialects.dist import Layout, Shard, with_layout
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.sharding.local import local_form, local_ops
+from distir.testing.runs import run_split
+from distir.testing.splits import assignments, mesh
 
 
 def _forms() -> list[str]:
@@ -38,7 +32,7 @@ def test_without_its_local_form_an_op_goes_wrong(
         plain = sequential(case)
         for assignment in assignments(plain.rule, on):
             try:
-                run_distributed(plain, on, assignment)
+                run_split(plain, on, assignment)
             except Exception:
                 return
     pytest.fail(f"every case of {name} passes without its local form")

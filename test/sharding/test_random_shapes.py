@@ -7,16 +7,11 @@ from math import prod
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.sharding_harness import (
-    Case,
-    assignments,
-    mesh,
-    partial_assignments,
-    run_distributed,
-    sample,
-    sequential,
-)
+from support.sharding_harness import Case, sequential
 from support.thoroughness import tries
+
+from distir.testing.runs import run_split
+from distir.testing.splits import assignments, mesh, partial_assignments, sample
 
 few = settings(max_examples=tries(25), deadline=None)
 sizes = st.sampled_from([1, 2, 3, 4, 6, 12])
@@ -30,12 +25,15 @@ def check(case: Case) -> None:
     plain = sequential(case)
     for on in (mesh(a=2, b=3), mesh(a=2, b=2)):
         for assignment in sample(list(assignments(plain.rule, on)), 6, str(case)):
-            run_distributed(plain, on, assignment)
+            run_split(plain, on, assignment)
     on = mesh(a=2, b=2)
     for assignment, operands, monoid in sample(
-        list(partial_assignments(plain, on)) or [({}, frozenset(), "sum")], 3, str(case)
+        list(partial_assignments(plain.rule, plain.operands, on))
+        or [({}, frozenset(), "sum")],
+        3,
+        str(case),
     ):
-        run_distributed(plain, on, assignment, operands, monoid)
+        run_split(plain, on, assignment, operands, monoid)
 
 
 @st.composite

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.sharding_harness import Case, mesh, sequential
+from support.sharding_harness import Case, sequential
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import ShardingError
@@ -22,6 +22,7 @@ from distir.sharding.rule import (
     infer,
     layout_for,
 )
+from distir.testing.splits import mesh
 
 MESH = mesh(a=2, b=3, c=2)
 SIZES = dict(MESH.axes)

@@ -8,17 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from support import sharding_harness
+from numpy.testing import assert_array_equal
 from support.lowering_cases import run_here
 from support.programs import parse
-from support.sharding_harness import (
-    Array,
-    Case,
-    assignments,
-    mesh,
-    run_distributed,
-    sequential,
-)
+from support.sharding_harness import Array, Case, sequential
 from support.thoroughness import sampled
 from support.training_programs import distributed, training_gpt
 from xdsl.context import Context
@@ -33,6 +26,9 @@ from distir.interpreters.train.dropout import threefry
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.program import argument_names, entry_function, functions, result_names
 from distir.runtime import random_numbers
+from distir.testing import runs
+from distir.testing.runs import run_split
+from distir.testing.splits import assignments, mesh
 from distir.transforms.slicing import evaluation_program
 
 PROGRAM = """
@@ -101,11 +97,13 @@ def test_every_split_gives_the_same_bits(
             make=lambda operands: DropoutOp(*operands, **options),
         )
     )
-    monkeypatch.setattr(sharding_harness, "compare", np.testing.assert_array_equal)
+    monkeypatch.setattr(
+        runs, "compare", lambda got, expected, _: assert_array_equal(got, expected)
+    )
     count = 0
     for on in (mesh(a=2, b=3), mesh(a=2, b=2)):
         for assignment in assignments(plain.rule, on):
-            run_distributed(plain, on, assignment)
+            run_split(plain, on, assignment)
             count += 1
     assert count > 60
 

@@ -5,7 +5,9 @@ the same place.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -13,13 +15,14 @@ from xdsl.dialects.builtin import (
     Float16Type,
     Float32Type,
     Float64Type,
+    TensorType,
 )
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Operation
 
 from distir.dialects.onnx_ops.elementwise import OPERATORS
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import element_type, shape_of
-from distir.sharding.rule import Linear, Rule
+from distir.sharding.rule import Linear, Rule, RuleFunction
 from distir.sharding.rules.builder import (
     ANY,
     SUM,
@@ -28,9 +31,22 @@ from distir.sharding.rules.builder import (
     onnx_rule,
 )
 
+Linearity = Literal["", "all", "each", "first"]
+"""
+The operands in which an op is linear, so that partial sums pass through it: none (""),
+all together, each by itself, or the first.
+"""
+
+_SETS: Mapping[Linearity, Callable[[int], tuple[tuple[int, ...], ...]]] = {
+    "": lambda count: (),
+    "all": lambda count: (tuple(range(count)),),
+    "each": lambda count: tuple((i,) for i in range(count)),
+    "first": lambda count: ((0,),),
+}
+
 
 def broadcast(
-    op: OnnxOp,
+    op: Operation,
     linear: tuple[tuple[int, ...], ...] = (),
     monoids: frozenset[str] = SUM,
 ) -> Rule:
@@ -41,7 +57,9 @@ def broadcast(
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.results[0]))
     inputs = {
-        op.operand_position(index): builder.aligned(operand, dims)
+        op.operand_position(index) if isinstance(op, OnnxOp) else index: (
+            builder.aligned(operand, dims)
+        )
         for index, operand in enumerate(op.operands)
     }
     return builder.rule(
@@ -49,22 +67,29 @@ def broadcast(
     )
 
 
-def _together(op: OnnxOp) -> Rule:
+def elementwise_rule(linear: Linearity = "") -> RuleFunction:
     """
-    Returns the rule of operators that are linear in all operands together. If only some
-    operands were partial, each device would add the others once.
+    Returns the sharding rule of elementwise ops of any dialect: each dimension of the
+    results is a factor, and operands of fewer dimensions, or of size 1, are broadcast as
+    in NumPy.
+
+    `linear` names the operands in which the op is linear, so that partial sums pass
+    through it: `"all"` together, as in a sum (of partial sums of some operands alone,
+    every device would add the others), `"each"` by itself, as in a product, the
+    `"first"`, as in a quotient, or none (`""`). Ops on scalars are replicated.
     """
-    return broadcast(op, (tuple(range(len(op.operands))),))
 
+    def rule(op: Operation) -> Rule:
+        if not all(isinstance(r.type, TensorType) for r in op.results):
+            return Rule.replicated(op)
+        return broadcast(op, _SETS[linear](len(op.operands)))
 
-def _each(op: OnnxOp) -> Rule:
-    """Returns the rule of operators that are linear in each operand by itself."""
-    return broadcast(op, tuple((i,) for i in range(len(op.operands))))
+    return rule
 
 
 for _name, _row in OPERATORS.items():
     if _row.of_several and _row.linear != "own":
-        onnx_rule(_name)({"": broadcast, "all": _together, "each": _each}[_row.linear])
+        onnx_rule(_name)(elementwise_rule(_row.linear))
 
 
 @onnx_rule("Div")

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.collective_ops.per_rank import CoordinateOp
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OnnxOp
@@ -80,12 +79,7 @@ class LocalBuilder:
         Adds an op that computes this device's position along `axes`, with the first
         axis major. Returns it as an i64.
         """
-        index = 0
-        for axis in axes:
-            index = index * self.context.mesh.size(axis)
-            index += self.context.coordinates[axis]
-        op = CoordinateOp(axes, index)
-        op.attributes.update(self._scope())
+        op = self.context.coordinate(axes)
         self.ops.append(op)
         return op.results[0]
 

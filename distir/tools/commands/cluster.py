@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kind",
         required=True,
         metavar="KIND",
-        help="the kind of device: A100, H100, H200, V100, V100S or core",
+        help="the kind of device of a built-in cluster: A100, B200, H100, MI300X, ...",
     )
     parser.add_argument(
         "--nodes",

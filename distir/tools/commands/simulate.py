@@ -78,8 +78,9 @@ def _one(arguments: argparse.Namespace) -> int:
         simulate,
         write_html,
     )
+    from distir.interpreters.simulator.reports.compared_runs import accuracy_note
     from distir.interpreters.simulator.simulation import write_json
-    from distir.tools.reports.reporting import progress
+    from distir.tools.reports.reporting import note, progress
     from distir.tools.reports.simulation_tables import print_memory, print_simulation
 
     module = read_as_asked(arguments)
@@ -95,6 +96,8 @@ def _one(arguments: argparse.Namespace) -> int:
         if arguments.html is not None:
             write_html(result, arguments.html, arguments.program.name)
     print_simulation(result)
+    if sentence := accuracy_note(result):
+        note(sentence)
     if memory is not None:
         print_memory(memory)
     return 0

@@ -202,7 +202,7 @@ class Fold:
 
     def has_local_form(self, op: Operation) -> bool:
         """Whether `op` is replaced by other ops on one micro-batch, its local form."""
-        return local_form.get(op.name) is not None
+        return local_form.of(op) is not None
 
     def _is_whole(self, op: Operation) -> bool:
         """

@@ -16,7 +16,7 @@ from distir.dialects.train import Train
 from distir.dialects.train_ops.losses import LOGITS_AT_ONCE
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
-from distir.hardware import cluster_names, load_cluster
+from distir.hardware import FOLDER, cluster_names, load_cluster
 from distir.hardware.description import ClusterDescription
 from distir.interpreters.simulator import report, simulate
 from distir.interpreters.simulator.costs.communication import (
@@ -554,12 +554,49 @@ def test_links_are_known_by_their_kind():
     assert found.unknown_links == ["@cable (kind wire)"]
 
 
-@pytest.mark.parametrize("kind", ["A100", "H100", "H200", "V100"])
+@pytest.mark.parametrize(
+    "kind", ["A100", "B200", "GB200", "H100", "H200", "H800", "MI300X", "V100"]
+)
 def test_described_clusters_have_links_that_profiles_know(kind: str):
     on = ClusterDescription("mine", kind, 2, 8, nic=25e9).build()
     choice = ProfileChoice.of((), on)
     hardware = Hardware.of(on, load_profiles(choice.names, on))
     assert hardware.has_profiles and not hardware.unknown_links
+
+
+ALL_REDUCE = """
+  device.mesh @m on @{name} <"d" = {n}> [0 to {n}]
+  func.func @main(%x: tensor<{size}xi8, #dist.layout<@m, [{{}}], partial sum {{d}}>>)
+      -> tensor<{size}xi8, #dist.layout<@m, [{{}}]>> {{
+    %y = collective.all_reduce %x over ["d"] : tensor<{size}xi8, #dist.layout<@m, [{{}}], partial sum {{d}}>>
+      -> tensor<{size}xi8, #dist.layout<@m, [{{}}]>>
+    func.return %y : tensor<{size}xi8, #dist.layout<@m, [{{}}]>>
+  }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "mebibytes", "bus_bandwidth", "tolerance"),
+    [  # stas00/ml-engineering, network/README.md, August 2026
+        ("dgx-b200", 8, 1, 36.06e9, 0.17),
+        ("dgx-b200", 8, 16, 254.96e9, 0.15),
+        ("dgx-b200", 8, 64, 400.60e9, 0.32),  # the farthest of the sizes
+        ("dgx-b200", 8, 256, 646.11e9, 0.05),
+        ("dgx-b200", 8, 4096, 740.64e9, 0.02),
+        ("mi300x", 2, 4096, 47.671e9, 0.01),
+        ("mi300x", 8, 4096, 312.912e9, 0.01),
+    ],
+)
+def test_published_all_reduces(
+    name: str, n: int, mebibytes: int, bus_bandwidth: float, tolerance: float
+):
+    on = load_cluster(name)
+    size = mebibytes << 20
+    text = ALL_REDUCE.format(name=on.sym_name.data, n=n, size=size)
+    profiles = load_profiles(ProfileChoice.of((), on).names, on)
+    seconds = simulate(parse(text), on, profiles=profiles).step_time_s
+    measured = 2 * (n - 1) / n * size / bus_bandwidth
+    assert seconds == pytest.approx(measured, rel=tolerance)
 
 
 def copies_in_a_package(element: str, gradient: bool, rows: int) -> int:
@@ -603,3 +640,11 @@ def test_packages_copy_a_part_of_the_logits_at_a_time(
     assert losses.CHUNK == LOGITS_AT_ONCE
     part = min(rows << 22, LOGITS_AT_ONCE)
     assert copies_in_a_package(element, gradient, rows) == each * part
+
+
+def test_built_in_profiles_say_what_they_were_fitted_to():
+    for name in profile_names():
+        path = FOLDER / "profiles" / f"{name}.json"
+        own = json.loads(path.read_text("utf-8"))
+        # not those of the base: it was fitted to other measurements
+        assert own["fitted_to"] and own["compared_with"], name

@@ -1,6 +1,6 @@
 """
-A compiler's own dialect, as DistIR sees it: one op, and what DistIR wants to know of it.
-All of it is registered from here; nothing in DistIR names this op.
+A compiler's own dialect, as DistIR sees it: two ops, and what DistIR wants to know of
+them. All of it is said here; nothing in DistIR names these ops.
 """
 
 from __future__ import annotations
@@ -8,29 +8,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xdsl.dialects.builtin import TensorType
-from xdsl.interpreter import (
-    Interpreter,
-    InterpreterFunctions,
-    impl,
-    register_impls,
-)
+from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
 from xdsl.ir import Dialect, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
     operand_def,
+    prop_def,
     result_def,
     traits_def,
 )
 from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.tensors import shape_of
-from distir.frontends.custom_operators import custom_operator
-from distir.interpreters.reference import register_reference_implementations
-from distir.interpreters.simulator import Cost, CostContext, cost_function
-from distir.lowering.emitter import Call, torch_emitter
-from distir.sharding.rule import Factor, Linear, Rule, sharding_rule
+from distir.extension import (
+    Cost,
+    CostContext,
+    GradientBuilder,
+    LocalContext,
+    OpSupport,
+    custom_operator,
+)
+from distir.rules import shape_of
+
+
+def similarity(op: SimilarityOp, x: Any, y: Any) -> Any:
+    """What the op computes, on NumPy arrays."""
+    return x @ y.T
+
+
+def similarity_gradient(
+    op: SimilarityOp, gradients: Sequence[SSAValue | None], build: GradientBuilder
+) -> list[SSAValue | None]:
+    """The gradients of both matrices, of that of the result."""
+    (dy,) = gradients
+    turned = build.onnx("Transpose", dy, perm=[1, 0])
+    return [build.onnx("MatMul", dy, op.y), build.onnx("MatMul", turned, op.x)]
+
+
+def similarity_cost(context: CostContext) -> Cost:
+    """One second per operation: easy to find again in a simulation."""
+    return Cost(context.flops)
 
 
 @irdl_op_definition
@@ -43,8 +61,56 @@ class SimilarityOp(IRDLOperation):
     y = operand_def(TensorType)
     result = result_def(TensorType)
 
-    traits = traits_def(Pure())
+    traits = traits_def(
+        Pure(),
+        OpSupport(
+            rule="i k, j k -> i j linear 0, 1 flops 2*i*j*k",
+            reference=similarity,
+            gradient=similarity_gradient,
+            cost=similarity_cost,
+            torch="{0} @ {1}.mT",
+        ),
+    )
     assembly_format = "$x `,` $y attr-dict `:` functional-type(operands, results)"
+
+
+def split_heads(op: SplitHeadsOp, x: Any) -> Any:
+    """What the op computes, on NumPy arrays."""
+    return x.reshape(len(x), op.heads.value.data, -1)
+
+
+def heads_of_a_device(context: LocalContext) -> list[Operation]:
+    """The op on one device, whose attribute says how many heads that device has."""
+    op = context.same_op()
+    _, heads, _ = shape_of(context.result_types[0])
+    op.properties["heads"] = IntegerAttr(heads, i64)
+    return [op]
+
+
+@irdl_op_definition
+class SplitHeadsOp(IRDLOperation):
+    """Columns as heads of equal width: `out[i, h, k] = x[i, h * width + k]`."""
+
+    name = "toy.split_heads"
+
+    x = operand_def(TensorType)
+    heads = prop_def(IntegerAttr.constr(i64))
+    result = result_def(TensorType)
+
+    traits = traits_def(
+        Pure(),
+        OpSupport(
+            rule="n (h k) -> n h k linear 0",
+            local_form=heads_of_a_device,
+            reference=split_heads,
+            torch="{0}.unflatten(1, ({heads}, -1))",
+        ),
+    )
+    assembly_format = "$x `,` $heads attr-dict `:` functional-type(operands, results)"
+
+    def verify_(self) -> None:
+        if shape_of(self.result)[1] != self.heads.value.data:
+            raise VerifyException("`heads` is not the number of heads of the result")
 
 
 @custom_operator("org.toy::Similarity")
@@ -61,42 +127,4 @@ def read_similarity(
     return SimilarityOp.create(operands=[x, y], result_types=[result])
 
 
-@sharding_rule("toy.similarity")
-def similarity_rule(op: Operation) -> Rule:
-    """`([i, k], [j, k]) -> [i, j]`"""
-    (i, k), (j, _) = (shape_of(value.type) for value in op.operands)
-    return Rule(
-        factors=(Factor(i), Factor(j), Factor(k, "reduction")),
-        operands=(((0,), (2,)), ((1,), (2,))),
-        results=(((0,), (1,)),),
-        linear=(Linear(frozenset({0})), Linear(frozenset({1}))),
-        flops=2 * i * j * k,
-    )
-
-
-@cost_function("toy.similarity")
-def similarity_cost(context: CostContext) -> Cost:
-    """One second per operation: easy to find again in a simulation."""
-    return Cost(context.flops)
-
-
-@register_reference_implementations
-@register_impls
-class ToyFunctions(InterpreterFunctions):
-    """What the ops compute, on NumPy arrays."""
-
-    @impl(SimilarityOp)
-    def similarity(
-        self, interpreter: Interpreter, op: SimilarityOp, args: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
-        x, y = args
-        return (x @ y.T,)
-
-
-@torch_emitter("toy.similarity")
-def similarity_in_torch(call: Call) -> str:
-    """The expression in the generated PyTorch program."""
-    return f"{call.operand(0)} @ {call.operand(1)}.mT"
-
-
-Toy = Dialect("toy", [SimilarityOp], [])
+Toy = Dialect("toy", [SimilarityOp, SplitHeadsOp], [])

@@ -331,7 +331,7 @@ def class_of(op: Operation) -> str | None:
     """
     if isinstance(op, OpFacts) and op.COST_CLASS:
         return op.COST_CLASS
-    return _CLASSES.get(op.name)
+    return _CLASSES.of(op)
 
 
 def cost_of(context: CostContext) -> Cost:
@@ -339,7 +339,7 @@ def cost_of(context: CostContext) -> Cost:
     Returns the cost of an op on one device. An op without a registered cost function
     follows the roofline.
     """
-    function = cost_function.get(context.op.name)
+    function = cost_function.of(context.op)
     if function is not None:
         cost = function(context)
     else:

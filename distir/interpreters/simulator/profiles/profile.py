@@ -377,6 +377,9 @@ class Profile:
         """
         table = Table(f"profile {name}", data)
         table.text("description")
+        for words in ("fitted_to", "compared_with"):
+            if table.has(words):
+                table.text(words)
         device = table.text("device")
         compute: dict[str, dict[str, Curve]] = {}
         for element_type, classes in table.tables("compute").items():
