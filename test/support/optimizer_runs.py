@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from distir.parallel.parallelize import parallelize
+from distir.parallel.scripts.optimizers import ALLOWED
 from support.parallel_scripts import Options, own_part, whole
 from support.parallel_shapes import message_of
 
@@ -120,10 +122,10 @@ def _of_strangers(parallel: nn.Module, own: Any) -> dict[str, tuple[str, float]]
     parameters = list(parallel.parameters())
     message = message_of(lambda: Stranger(parameters, lr=0.0))
     Renamed(parameters, lr=0.0)
-    Stranger.works_on_parts = True
+    setattr(Stranger, ALLOWED, True)
     parallel(*own).backward()
     Stranger(parameters, lr=0.0).step()
-    del Stranger.works_on_parts
+    delattr(Stranger, ALLOWED)
     return {f"{Stranger.__module__}.Stranger": (message, 0.0)}
 
 
@@ -139,11 +141,9 @@ def refusals(options: Options) -> dict[str, tuple[str, float]]:
     found: dict[str, tuple[str, float]] = {}
     for name, settings in cases.items():
         for given in settings:
-            message = message_of(
-                lambda name=name, given=given: getattr(torch.optim, name)(
-                    parallel.parameters(), lr=LR, **given
-                )
-            )
+            kind = getattr(torch.optim, name)
+            make = partial(kind, parallel.parameters(), lr=LR, **given)
+            message = message_of(make)
             changed = max(
                 float((whole(p) - before[n]).abs().max())
                 for n, p in parallel.named_parameters()

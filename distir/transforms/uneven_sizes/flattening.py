@@ -45,8 +45,8 @@ def update_of(function: FuncOp, result: int) -> UpdateOp | None:
     value = return_op(function).operands[result]
     while isinstance(value.owner, Operation) and value.owner.name == "onnx.Cast":
         value = value.owner.operands[0]
-    is_whole = isinstance(value.owner, UpdateOp) and value.owner.IS_WHOLE
-    return value.owner if is_whole else None
+    owner = value.owner
+    return owner if isinstance(owner, UpdateOp) and owner.IS_WHOLE else None
 
 
 def flat_form(shape: Sequence[int], splits: Sequence[Split], parts: int) -> Flattened:
