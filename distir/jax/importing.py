@@ -22,6 +22,7 @@ class TracedFunction:
 
     - `in_tree`, `out_tree`: the pytrees of the tuple of arguments and of the result;
     - `arguments`, `results`: their leaves;
+    - `function`, `args`: the function that was traced, and its arguments;
     - `updated`: for each result that replaces an argument in the next step, the index
       of its leaf and the index of the argument's leaf.
     """
@@ -32,6 +33,8 @@ class TracedFunction:
     arguments: Leaves
     results: Leaves
     updated: dict[int, int]
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
 
 
 def trace(
@@ -74,6 +77,8 @@ def trace(
         arguments,
         results,
         updated,
+        function,
+        tuple(args),
     )
 
 

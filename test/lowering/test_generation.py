@@ -5,6 +5,8 @@ transformers, and the cache stays where it is.
 
 from __future__ import annotations
 
+import functools
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ from support.generation import (
     imported,
     tiny_model,
 )
+from support.thoroughness import IS_THOROUGH, chosen
 
+from distir.frontends.imported_model import ImportedModel
 from distir.lowering.torch_package import write_package
 from distir.tools.entry_checks import compared
 
@@ -26,23 +30,42 @@ PLANS: dict[str, list[dict[str, int]]] = {
     "deepseek_v3": [{"e": 2}, {"p": 2}],
     "mamba": [{"t": 2}, {"p": 2}],
 }
+CASES = [(kind, plan) for kind, plans in PLANS.items() for plan in plans]
+QUICK: list[tuple[str, dict[str, int]]] = [
+    ("llama", {"d": 2, "t": 2}),
+    ("llama", {"p": 2, "k": 2}),
+    ("mixtral", {"e": 2}),
+    ("mistral", {"t": 2}),
+    ("deepseek_v3", {"p": 2}),
+    ("mamba", {"t": 2}),
+]
+NEW_TOKENS = 32 if IS_THOROUGH else 12
+"""After 12, every sequence is longer than the window of `mistral`, which is 6."""
 
 
-@pytest.mark.parametrize("kind", PLANS)
-def test_tokens_equal_those_of_transformers(kind: str, tmp_path: Path) -> None:
+@functools.cache
+def known(kind: str) -> tuple[list[list[int]], ImportedModel]:
+    """The tokens that transformers generates, and the program."""
     model = tiny_model(kind)
-    wanted = generated_by_transformers(model)
-    program = imported(model, check=False)
-    for plan in PLANS[kind]:
-        module = distributed(program.module, **plan)
-        modules, names = (program.module, module), ("model", "distributed")
-        found = compared(modules, names, program.weights, {}, 0, None)
-        assert [each.name for each in found][-1] == "decode after prefill"
-        assert all(each.within for each in found), plan
-        folder = write_package(module, tmp_path / "_".join(plan))
-        processes = plan.get("d", 1) * plan.get("t", 1) * plan.get("p", 1)
-        processes *= plan.get("e", 1)
-        # Micro-batches are put together again; states are new tensors.
-        in_place = "k" not in plan and kind != "mamba"
-        made = generated(folder, program.weights, processes, in_place=in_place)
-        assert made == wanted, plan
+    wanted = generated_by_transformers(model, new=NEW_TOKENS)
+    return wanted, imported(model, check=False)
+
+
+@pytest.mark.parametrize(("kind", "plan"), chosen(CASES, QUICK), ids=str)
+def test_tokens_equal_those_of_transformers(
+    kind: str, plan: dict[str, int], tmp_path: Path
+) -> None:
+    wanted, program = known(kind)
+    module = distributed(program.module, **plan)
+    modules, names = (program.module, module), ("model", "distributed")
+    found = compared(modules, names, program.weights, {}, 0, None)
+    assert [each.name for each in found][-1] == "decode after prefill"
+    assert all(each.within for each in found)
+    folder = write_package(module, tmp_path)
+    # Micro-batches are put together again; states are new tensors.
+    in_place = "k" not in plan and kind != "mamba"
+    processes = prod(count for axis, count in plan.items() if axis != "k")
+    made = generated(
+        folder, program.weights, processes, new=NEW_TOKENS, in_place=in_place
+    )
+    assert made == wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -79,17 +80,17 @@ def _trained(name: str, given: dict[str, Any], module: nn.Module, batch: Any) ->
         optimizer.step(closure)
 
 
-def differences(options: Options) -> dict[str, float]:
+def differences(options: Options, names: Collection[str]) -> dict[str, float]:
     """
-    The largest difference of a parameter from PyTorch's after some steps, for each optimizer
-    and its settings.
+    The largest difference of a parameter from PyTorch's after some steps, for each of these
+    optimizers and its settings.
     """
     batch = _batch()
     made = parallelize(Layers(), batch, **options).train()
     own = [own_part(made, each) for each in batch]
     found: dict[str, float] = {}
-    for name, settings in WORKING.items():
-        for given in settings:
+    for name in names:
+        for given in WORKING[name]:
             parallel, plain = copy.deepcopy(made), Layers()
             _trained(name, given, parallel, own)
             _trained(name, given, plain, batch)

@@ -165,6 +165,20 @@ def choose_layouts(
     it. Raises DistIRError for options that contradict each other or do not suit the
     program.
     """
+    request_layouts(module, options, stored)
+    solve_layouts(module, options, gather_first=gather_first)
+
+
+def request_layouts(
+    module: ModuleOp,
+    options: DistributionOptions,
+    stored: StoredLayouts | None = None,
+) -> None:
+    """
+    Does the part of `choose_layouts` that is the same for all ZeRO stages: adds a mesh
+    and writes what the axes of `options` request. Raises DistIRError as
+    `choose_layouts` does.
+    """
     check_sequential(module, NAME)
     check_options(options, module)
     _add_mesh(module, options)
@@ -196,6 +210,17 @@ def choose_layouts(
         split_sequences(module, mesh, "t", "parts")
     if options.t > 1:
         split_parameters(module, "t")
+
+
+def solve_layouts(
+    module: ModuleOp, options: DistributionOptions, *, gather_first: bool = True
+) -> None:
+    """
+    Does the rest of `choose_layouts`, in a program with the requests of
+    `request_layouts`: splits what the ZeRO stage splits, and solves for the layouts of
+    all values.
+    """
+    mesh = only_mesh(module)
     if options.zero:
         store_split(
             module,

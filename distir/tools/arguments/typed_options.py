@@ -71,6 +71,7 @@ class ImportOptions(TypedDict, total=False):
     meta: bool
     dim: Mapping[str, int] | str | Sequence[str]
     value: Mapping[str, float] | str | Sequence[str]
+    ignore_shardings: bool
     no_outline: bool
     outline: bool
     no_fused_attention: bool
@@ -432,6 +433,7 @@ class ExportOptions(TypedDict, total=False):
     to: Literal[
         "safetensors",
         "dtensor",
+        "sdy",
         "megatron",
         "megatron-bridge",
         "nemo",
