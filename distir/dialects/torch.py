@@ -62,6 +62,7 @@ from distir.dialects.collective_ops.over_axes import (
 from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train import Train
 from distir.dialects.train_ops.base import I64, INTEGERS, Types, like
 from distir.dialects.train_ops.checks import (
     check_element_type,
@@ -71,14 +72,7 @@ from distir.dialects.train_ops.checks import (
 )
 from distir.dialects.train_ops.convolution import ConvGradOp
 from distir.dialects.train_ops.indexing import GatherGradOp
-from distir.dialects.train_ops.optimizers import (
-    STEP_SETTINGS,
-    AdamFamilyOp,
-    AdamOp,
-    AdamWOp,
-    SgdOp,
-    UpdateOp,
-)
+from distir.dialects.train_ops.optimizers import STEP_SETTINGS, UpdateOp
 
 IN_PLACE = "torch.in_place"
 """The attribute of an op whose result reuses the memory of its first operand."""
@@ -420,9 +414,11 @@ three words.
 """
 
 _UPDATES: dict[str, type[UpdateOp]] = {
-    op.name.removeprefix("train."): op for op in (SgdOp, AdamOp, AdamWOp)
+    op.name.removeprefix("train."): op
+    for op in Train.operations
+    if issubclass(op, UpdateOp)
 }
-"""The updates that can be grouped in one call, by the name of their function."""
+"""The updates, by the name of their function."""
 
 
 @irdl_op_definition
@@ -435,11 +431,13 @@ class UpdatesOp(TorchOp):
     it replaces: `overwritten` operands are arguments of the program, `reused` ones are
     memory that no other op needs, and `kept` ones must stay unchanged.
 
-    The operands begin with `lists` lists of equal length, one after the other:
-    parameters, gradients, then the optimizer's states. The number of steps follows if
-    the updates need it, then the settings that are operands, whose names are in
-    `given`. The results are the lists of new parameters and new states. Results whose
-    list is `overwritten` or `reused` take the memory of the operands that they replace.
+    The operands begin with `lists` lists of equal length, one for each operand that
+    differs between parameters: parameters, gradients, then the optimizer's states. The
+    number of steps follows if the updates need it, then the settings that are operands,
+    whose names are in `given`. There is a list of results for each result of the
+    updates, such as new parameters and new states. Results whose list is `overwritten`
+    or `reused` take the memory of the operands that they replace; results that replace
+    no operands are `kept`.
     """
 
     name = "torch.updates"
@@ -454,18 +452,18 @@ class UpdatesOp(TorchOp):
 
     def __init__(self, group: Sequence[UpdateOp], in_place: Sequence[str]):
         first = group[0]
-        each = [op.tensors for op in group]
+        each = [op.own_operands for op in group]
         operands = [v for own in zip(*each, strict=True) for v in own]
         results = [
             r for own in zip(*(u.results for u in group), strict=True) for r in own
         ]
         super().__init__(
-            operands=[[*operands, *shared_operands(first)]],
+            operands=[[*operands, *first.shared_operands]],
             result_types=[[result.type for result in results]],
             properties={
                 "function": StringAttr(first.name.removeprefix("train.")),
                 "settings": settings_of(first),
-                "lists": IntegerAttr(len(first.tensors), i64),
+                "lists": IntegerAttr(len(each[0]), i64),
                 "given": ArrayAttr([StringAttr(n) for n in first.given_settings]),
                 "in_place": ArrayAttr([StringAttr(each) for each in in_place]),
             },
@@ -474,16 +472,28 @@ class UpdatesOp(TorchOp):
     @property
     def count(self) -> int:
         """The number of parameters that the op updates."""
-        return len(self.outputs) // (self.lists.value.data - 1)
+        return len(self.outputs) // max(len(self.in_place.data), 1)
 
     @property
-    def replaced(self) -> list[SSAValue]:
+    def module(self) -> str:
+        """The name of the module that defines the function."""
+        return _UPDATES[self.function.data].TORCH_MODULE
+
+    @property
+    def replaced(self) -> list[SSAValue | None]:
         """
         The parameters and states that the results replace, in the order of the results.
+        Results that replace nothing have None.
         """
-        operands, count = list(self.inputs), self.count
-        lists = self.lists.value.data
-        return [*operands[:count], *operands[2 * count : lists * count]]
+        count = self.count
+        found: list[SSAValue | None] = []
+        places = _UPDATES[self.function.data].REPLACED[: len(self.in_place.data)]
+        for place in places:
+            if place is None:
+                found += [None] * count
+            else:
+                found += self.inputs[place * count : (place + 1) * count]
+        return found
 
     @property
     def overwritten(self) -> dict[SSAValue, SSAValue]:
@@ -495,7 +505,7 @@ class UpdatesOp(TorchOp):
         return {
             result: operand
             for i, (result, operand) in enumerate(pairs)
-            if kinds[i // self.count] == OVERWRITTEN
+            if operand is not None and kinds[i // self.count] == OVERWRITTEN
         }
 
     def verify_(self) -> None:
@@ -521,38 +531,35 @@ class UpdatesOp(TorchOp):
             raise VerifyException(
                 f"{self.name}: in_place says {OVERWRITTEN}, {REUSED} or {KEPT} of each list"
             )
-        self._verify_lists(len(given) + issubclass(update, AdamFamilyOp))
+        has_step = any(
+            name == "step" for name, _ in update.get_irdl_definition().operands
+        )
+        self._verify_lists(len(given) + has_step, len(update.REPLACED))
 
-    def _verify_lists(self, others: int) -> None:
+    def _verify_lists(self, others: int, results: int) -> None:
         """
         Raises VerifyException unless the numbers and types of operands and results
-        agree. `others` is the number of operands after the lists.
+        agree. `others` is the number of operands after the lists, and `results` is the
+        largest number of results of one update.
         """
-        lists = self.lists.value.data
-        whole = lists >= 2 and len(self.outputs) == self.count * (lists - 1)
+        lists, kinds = self.lists.value.data, len(self.in_place.data)
         if (
-            not whole
+            lists < 2
+            or not 1 <= kinds <= results
             or not self.outputs
+            or len(self.outputs) != self.count * kinds
             or len(self.inputs) != self.count * lists + others
-            or len(self.in_place.data) != lists - 1
+            or len(self.replaced) != len(self.outputs)
         ):
             raise VerifyException(
                 f"{self.name}: {len(self.inputs)} operands, {len(self.outputs)} results and "
-                f"{len(self.in_place.data)} kinds in in_place do not make {lists} lists, of "
-                f"which all but the gradients are replaced"
+                f"{kinds} kinds in in_place do not make {lists} lists, of which some are "
+                f"replaced"
             )
         for result, operand in zip(self.outputs, self.replaced, strict=True):
-            assert isinstance(operand.type, TensorType)
-            check_type(self, "a result", result, operand.type)
-
-
-def shared_operands(op: UpdateOp) -> list[SSAValue]:
-    """
-    Returns the operands that updates of several parameters have in common: the number
-    of steps, if the optimizer needs it, and the settings that are operands.
-    """
-    step = [op.step] if isinstance(op, AdamFamilyOp) else []
-    return [*step, *op.step_settings]
+            if operand is not None:
+                assert isinstance(operand.type, TensorType)
+                check_type(self, "a result", result, operand.type)
 
 
 def settings_of(op: UpdateOp) -> DictionaryAttr:
@@ -562,9 +569,8 @@ def settings_of(op: UpdateOp) -> DictionaryAttr:
         for name in sorted(op.settings)
         if name not in op.given_settings
     }
-    if isinstance(op, SgdOp) and op.nesterov is not None:
-        found["nesterov"] = op.nesterov
-    return DictionaryAttr(found)
+    flags = {n: v for n, v in op.properties.items() if isinstance(v, UnitAttr)}
+    return DictionaryAttr(found | flags)
 
 
 # Values of Python
