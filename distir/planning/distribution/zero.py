@@ -94,6 +94,38 @@ def _gather_once(parameter: SSAValue, axes: Sequence[str], mesh: Mesh) -> None:
         Rewriter.insert_op(gathered, InsertPoint.at_start(value.owner))
 
 
+def _rows(stack: SSAValue) -> list[SSAValue]:
+    """
+    Returns the rows that a program slices out of a stack, such as the parameters of
+    single layers that a loop over layers takes from a stack of them.
+    """
+    shape = shape_of(stack)
+    slices = [
+        use.operation
+        for use in stack.uses
+        if use.operation.name == "onnx.Slice" and not use.index
+    ]
+    rows = [op.results[0] for op in slices]
+    is_stack = shape[:1] > (1,)
+    return [row for row in rows if is_stack and shape_of(row) == (1, *shape[1:])]
+
+
+def _gather_rows(stack: SSAValue, axes: Sequence[str], layout: Layout) -> None:
+    """
+    Makes the uses of each row of a stack of parameters share one copy that is whole
+    over `axes`. So each row is gathered, and not the whole stack for each row. `layout`
+    is that of the stack, whose rows stay whole.
+    """
+    for row in _rows(stack):
+        uses = list(row.uses)
+        stored = ConstrainOp(row, layout, axes)
+        gathered = ConstrainOp(stored.result, Layout(layout.mesh), axes)
+        for use in uses:
+            use.operation.operands[use.index] = gathered.result
+        assert isinstance(row.owner, Operation)
+        Rewriter.insert_op([stored, gathered], InsertPoint.after(row.owner))
+
+
 def _uses_but_update(value: SSAValue) -> list[Use]:
     """
     Returns the uses of `value`, except those by updates of parameters and by their
@@ -167,6 +199,7 @@ class _Storage:
         everything = stage == 3 or self.gathers_once
         self.stored = ("parameter", "state") if everything else ("state",)
         self.attributes = argument_attributes(self.function)
+        self.parameter = parameters_of_states(self.function)
         self.chosen = self._chosen(only)
         self.whole: list[int] = []
         """
@@ -197,11 +230,10 @@ class _Storage:
         _check_only(
             [names[i] for i in self.updates.values() if roles[i] == "parameter"], only
         )
-        parameter = parameters_of_states(self.function)
         return [
             i
             for i in self.updates.values()
-            if any(fnmatchcase(names[parameter.get(i, i)], p) for p in only)
+            if any(fnmatchcase(names[self.parameter.get(i, i)], p) for p in only)
         ]
 
     def split(self) -> None:
@@ -247,10 +279,20 @@ class _Storage:
         shape = shape_of(self.types[i])
         repacked = repacked_of(self.attributes[i])
         merged = None if repacked is None else repacked.dim
+        arguments = self.function.body.block.args
+        stack = arguments[self.parameter.get(i, i)]
+        rows = _rows(stack) if self.stage == 3 else []
         layout, done = before, list[str]()
         for axis in axes:
             further = split_further(
-                shape, layout, self.mesh, axis, self.outside, cut_runs, merged
+                shape,
+                layout,
+                self.mesh,
+                axis,
+                self.outside,
+                cut_runs,
+                merged,
+                last=0 if rows else None,
             )
             if further != layout:
                 done.append(axis)
@@ -260,7 +302,9 @@ class _Storage:
             return
         self.attributes[i][LAYOUT] = LayoutAttr(layout)
         if self.gathers_once and (self.outside or self.roles[i] == "parameter"):
-            _gather_once(self.function.body.block.args[i], done, self.mesh)
+            _gather_once(arguments[i], done, self.mesh)
+        elif rows and stack is arguments[i] and not layout.dim(0):
+            _gather_rows(stack, done, layout)
         self.is_split = True
 
     def _free_axes(self, i: int, before: Layout) -> list[str]:
