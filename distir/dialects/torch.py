@@ -53,11 +53,12 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.collective_ops.base import CollectiveOp, MayBeInFlight
-from distir.dialects.collective_ops.over_axes import (
-    AllGatherOp,
-    AllReduceOp,
-    ReduceScatterOp,
+from distir.dialects.collective_ops.base import MayBeInFlight
+from distir.dialects.collective_ops.rank_form import (
+    InRankForm,
+    RankAllGatherOp,
+    RankAllReduceOp,
+    RankReduceScatterOp,
 )
 from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
 from distir.dialects.op_facts import OpFacts
@@ -238,10 +239,10 @@ class ConvGradsOp(ConvGradOp):
 
 # Calls on lists of tensors
 
-_MESSAGES: dict[str, type[CollectiveOp]] = {
-    "all_reduce": AllReduceOp,
-    "reduce_scatter": ReduceScatterOp,
-    "all_gather": AllGatherOp,
+_MESSAGES: dict[str, type[InRankForm]] = {
+    "all_reduce": RankAllReduceOp,
+    "reduce_scatter": RankReduceScatterOp,
+    "all_gather": RankAllGatherOp,
 }
 """
 The collectives of which several can be sent in one message, by the name of their kind.
@@ -273,19 +274,17 @@ class MessageOp(TorchOp):
     overwrites = opt_prop_def(UnitAttr)
     traits = traits_def(MayBeInFlight())
 
-    def __init__(
-        self, bucket: Sequence[CollectiveOp], targets: Sequence[SSAValue] = ()
-    ):
+    def __init__(self, bucket: Sequence[InRankForm], targets: Sequence[SSAValue] = ()):
         first = bucket[0]
         properties: dict[str, Attribute | None] = {
             "axes": first.axes,
-            "kind": StringAttr(first.name.removeprefix("collective.")),
-            "reduction": first.reduction,
+            "kind": StringAttr(first.kind),
+            "reduction": first.properties.get("reduction"),
             "overwrites": UnitAttr() if targets else None,
         }
-        if not isinstance(first, AllReduceOp):
-            properties["dims"] = _numbers([op.dim for op in bucket])
-            properties["runs"] = _numbers([op.run for op in bucket])
+        if not isinstance(first, RankAllReduceOp):
+            properties["dims"] = _numbers([op.number("dim") for op in bucket])
+            properties["runs"] = _numbers([op.number("run") for op in bucket])
         super().__init__(
             operands=[[*(op.source for op in bucket), *targets]],
             result_types=[[op.result.type for op in bucket]],
@@ -319,7 +318,7 @@ class MessageOp(TorchOp):
                 f"{self.name}: there are no messages of kind {self.kind.data!r}, only of "
                 f"{', '.join(_MESSAGES)}"
             )
-        needs = "reduction" in kind.NEEDED, "dim" in kind.NEEDED
+        needs = kind.REDUCES, kind is not RankAllReduceOp
         if needs != (self.reduction is not None, self.dims is not None):
             raise VerifyException(
                 f"{self.name}: messages of kind {self.kind.data} need "
@@ -397,10 +396,8 @@ def _verify_halves(op: MessageOp | StateCopiesOp, overwrites: UnitAttr | None) -
             )
 
 
-def _numbers(found: Sequence[IntegerAttr | None]) -> DenseArrayBase:
-    return DenseArrayBase.from_list(
-        i64, [-1 if each is None else each.value.data for each in found]
-    )
+def _numbers(found: Sequence[int | None]) -> DenseArrayBase:
+    return DenseArrayBase.from_list(i64, [-1 if n is None else n for n in found])
 
 
 def _number(value: int | float) -> int | None:

@@ -29,7 +29,7 @@ from distir.frontends.stablehlo.file import import_stablehlo_file
 from distir.jax import distribute
 
 _SPEC = importlib.util.spec_from_file_location(
-    "jax_models", Path(__file__).with_name("models.py")
+    "jax_models", Path(__file__).parents[1] / "support" / "jax_models.py"
 )
 assert _SPEC is not None and _SPEC.loader is not None
 models = importlib.util.module_from_spec(_SPEC)
