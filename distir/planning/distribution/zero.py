@@ -14,8 +14,10 @@ from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr, Shard
 from distir.dialects.dist_attributes import REDUCE_LATE, RESHARD_EARLY
 from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import rank_of, shape_of
+from distir.dialects.train_ops.adafactor import FactoredDirectionOp, FactorSumsOp
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
+from distir.dialects.train_ops.quantized_states import QuantizeStateOp
 from distir.errors import DistIRError, did_you_mean
 from distir.planning.annotations import (
     add_notes,
@@ -125,8 +127,15 @@ def _gather_rows(stack: SSAValue, axes: Sequence[str], layout: Layout) -> None:
 
 
 def _uses_but_update(value: SSAValue) -> list[Use]:
-    """Returns the uses of `value`, except those by updates of parameters."""
-    return [use for use in value.uses if not isinstance(use.operation, UpdateOp)]
+    """
+    Returns the uses of `value`, except those by updates of parameters and by their
+    norms.
+    """
+    return [
+        use
+        for use in value.uses
+        if not isinstance(use.operation, UpdateOp | SquareSumOp)
+    ]
 
 
 def store_split(
@@ -378,12 +387,15 @@ class _Storage:
         """
         for result, argument in self.updates.items():
             owner = return_op(self.function).operands[result].owner
-            if (
+            while (
                 argument in self.chosen
                 and isinstance(owner, Operation)
                 and not isinstance(owner, UnflattenOp)
             ):
                 owner.attributes[RESHARD_EARLY] = UnitAttr()
+                if not isinstance(owner, QuantizeStateOp) and owner.name != "onnx.Cast":
+                    break
+                owner = owner.operands[0].owner
         for op in self.flattener.done:
             op.attributes[RESHARD_EARLY] = UnitAttr()
 
@@ -404,7 +416,7 @@ class _Storage:
                 and (request := requested_layout(self.attributes[value.index]))
                 and not set(self.axes).isdisjoint(request.split_axes)
             ]
-            if layouts and (gradient := _clipped_gradient(op)) is not None:
+            for gradient in _measured_gradients(op) if layouts else ():
                 self._scatter(gradient, layouts[0], op)
 
     def _scatter(self, gradient: SSAValue, stored: Layout, update: UpdateOp) -> None:
@@ -441,15 +453,26 @@ class _Storage:
         )
 
 
-def _clipped_gradient(op: UpdateOp) -> SSAValue | None:
+def _measured_gradients(op: UpdateOp) -> list[SSAValue]:
     """
     Returns the gradient that the backward computes for an update, before casts and
-    scaling, or None if it is not clipped by its norm. Clipping is recognised by sums of
-    squares that are computed from the gradient.
+    scaling, if a norm or sums of its squares are computed from it: for clipping, or for
+    the direction of the update. A direction that has a norm is in the list as well.
     """
-    value, is_clipped = op.operands[1], False
-    while True:
-        is_clipped |= any(isinstance(u.operation, SquareSumOp) for u in value.uses)
-        if not isinstance(value.owner, Operation) or not scales(value.owner):
-            return value if is_clipped else None
-        value = max(value.owner.operands, key=lambda v: rank_of(v.type))
+    found: list[SSAValue] = []
+    value: SSAValue | None = op.gradient_operand
+    while value is not None:
+        is_measured, origin = False, value
+        while True:
+            is_measured |= any(
+                isinstance(use.operation, SquareSumOp | FactorSumsOp)
+                for use in origin.uses
+            )
+            if not isinstance(origin.owner, Operation) or not scales(origin.owner):
+                break
+            origin = max(origin.owner.operands, key=lambda v: rank_of(v.type))
+        if is_measured:
+            found.append(origin)
+        owner = origin.owner
+        value = owner.gradient if isinstance(owner, FactoredDirectionOp) else None
+    return found
