@@ -6,7 +6,8 @@ width 256 on 2 gloo ranks of this machine, one thread each.
 
 For each plan it prints the median seconds of a step of both, in turns in the same processes, and
 the largest number of bytes of live tensors in a step of each, parameters and gradients included
-(the slowest and the largest of the ranks).
+(the slowest and the largest of the ranks). With t it also does so for outputs that stay split
+(`sharded_outputs=True`).
 """
 
 from __future__ import annotations
@@ -82,6 +83,16 @@ def rank(words: int, layers: int, steps: int) -> None:
             "inside": (inside, step_inside),
             "outside": (outside, step_outside),
         }
+        if "t" in plan:
+            split = distir.parallelize(
+                model(), (ids,), check="off", sharded_outputs=True, **plan
+            ).train()
+
+            def step_split(split: Any = split, own: Any = own, y: Any = target) -> None:
+                split.zero_grad()
+                split.cross_entropy(split(own).logits, y).backward()
+
+            kinds["split"] = split, step_split
         seconds: dict[str, list[float]] = {name: [] for name in kinds}
         for _ in range(steps + 2):
             for name, (_, step) in kinds.items():
@@ -95,7 +106,7 @@ def rank(words: int, layers: int, steps: int) -> None:
             module.zero_grad()
             storages = LiveStorages("")
             for tensor in (*module.parameters(), *module.buffers()):
-                storages.note(getattr(tensor, "_local_tensor", tensor))
+                storages.note(tensor)
             with storages:
                 step()
             found[name] = statistics.median(seconds[name][2:]), storages.peak
@@ -127,16 +138,21 @@ def main() -> None:
         )
     rows = [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "["]
     for plan, own in zip(PLANS, rows, strict=True):
-        (inside, mine), (outside, theirs) = (
-            [max(column) for column in zip(*(row[name] for row in own), strict=True)]
-            for name in ("inside", "outside")
-        )
         text = " ".join(f"{name}={value}" for name, value in plan.items())
-        print(
-            f"{text:12} step {inside:.3f} s inside, {outside:.3f} s outside "
-            f"({outside / inside:.2f}); peak {mine / 1e6:.0f} MB inside, "
-            f"{theirs / 1e6:.0f} MB outside ({theirs / mine:.2f})"
-        )
+        worst = {
+            kind: [
+                max(column) for column in zip(*(row[kind] for row in own), strict=True)
+            ]
+            for kind in own[0]
+            if kind != "plan"
+        }
+        seconds, peak = worst["inside"]
+        for kind, (own_seconds, own_peak) in worst.items():
+            print(
+                f"{text:12} {kind:7} step {own_seconds:.3f} s "
+                f"({own_seconds / seconds:.2f}), peak {own_peak / 1e6:.0f} MB "
+                f"({own_peak / peak:.2f})"
+            )
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Commands print as into a pipe, whatever terminal the tests, or xdist's workers, say they have.
 os.environ.pop("COLUMNS", None)
 sys.path.insert(0, str(Path(__file__).parent))
+from support.cpu_seconds import CpuSeconds
 from support.thoroughness import tries
 
 settings.register_profile("distir", deadline=None, max_examples=tries(100))
@@ -48,10 +49,11 @@ LOADED_FOR_RANKS = (
 def pytest_configure(config: pytest.Config) -> None:
     """
     Makes the folder of exported models, which pytest's workers find in their environment,
-    and hides GPUs from all tests but those that need one (`-m gpu`): ranks are forked from
+    has the CPU seconds of test files counted, and hides GPUs from all tests but those that need one (`-m gpu`): ranks are forked from
     processes that have used PyTorch, which CUDA does not allow, and there may be more of
     them than GPUs.
     """
+    config.pluginmanager.register(CpuSeconds(), "cpu seconds")
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if MODELS not in os.environ:

@@ -20,10 +20,16 @@ def direct_constant(value: SSAValue) -> npt.NDArray[Any] | None:
     """
     Returns the array of an `onnx.Constant`, or None if another op computes the value.
     """
+    if not is_direct_constant(value):
+        return None
     owner = value.owner
-    if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
-        return owner.attribute("value")
-    return None
+    assert isinstance(owner, OnnxOp)
+    return owner.attribute("value")
+
+
+def is_direct_constant(value: SSAValue) -> bool:
+    """Whether an `onnx.Constant` computes `value`, whose array is not read for that."""
+    return isinstance(value, OpResult) and value.op.name == "onnx.Constant"
 
 
 def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:

@@ -342,7 +342,8 @@ STAGE_START = OptionalText(
 
 STAGE = Integer(
     "dist.stage",
-    "Of an op of the entry function: the number of its stage, as it was found",
+    "Of an op of the entry function: the number of its stage, as it was found. Of an "
+    "argument in front of `pipeline`: the stage that it is to be on",
 )
 
 PLACE = Integer(

@@ -15,6 +15,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist_attributes import NAME, ROLE, SCOPE, UPDATES
+from distir.dialects.onnx_ops.attributes import decimal
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
@@ -129,7 +130,7 @@ def _of_batch(op: OnnxOp, count: int, build: GradientBuilder) -> list[Update]:
     x, scale, bias, *running = op.operands
     own = any(result.uses for result in op.results[1:])
     statistics = moments(x, running[0], build)
-    epsilon, momentum = op.attribute("epsilon"), op.attribute("momentum")
+    epsilon, momentum = op.attribute("epsilon"), decimal(op.attribute("momentum"))
     normal = build.onnx(
         "BatchNormalization", x, scale, bias, *statistics, epsilon=epsilon
     )
@@ -160,7 +161,7 @@ def _of_parts(
     them by the momentum.
     """
     x, scale, bias, *running = op.operands
-    epsilon, momentum = op.attribute("epsilon"), op.attribute("momentum")
+    epsilon, momentum = op.attribute("epsilon"), decimal(op.attribute("momentum"))
     norm = GhostBatchNormOp(x, scale, bias, groups=parts.count, epsilon=epsilon)
     build.add(norm)
     norm.y.name_hint = op.results[0].name_hint

@@ -8,6 +8,14 @@ and shardings for `jax.jit`. JAX and XLA then partition the function.
 """
 
 from distir.jax.functions import distribute, import_function, search
-from distir.jax.plan import JaxPlan
+from distir.jax.plan import JaxPlan, Remat
+from distir.jax.remat import search_remat
 
-__all__ = ["JaxPlan", "distribute", "import_function", "search"]
+__all__ = [
+    "JaxPlan",
+    "Remat",
+    "distribute",
+    "import_function",
+    "search",
+    "search_remat",
+]

@@ -119,6 +119,7 @@ def search(
     whole: Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
     batch_argnums: int | Sequence[int] | None = None,
+    ways: list[dict[str, int]] | None = None,
 ) -> JaxPlan:
     """
     Finds the fastest way to split a function of JAX over exactly `devices` devices of a
@@ -126,7 +127,9 @@ def search(
 
     The search tries all data-parallel and tensor-parallel degrees. For a training step
     it also tries the ZeRO stages `zero`, of which shardings can express 0, 1 and 3.
-    `jobs` is the number of processes. The other options are those of `distribute`.
+    `jobs` is the number of processes. The degrees and ZeRO stages of all plans that fit
+    are appended to `ways`, the fastest first, as options of `distribute`. The other
+    options are those of `distribute`.
     Raises DistIRError if nothing fits, or for another ZeRO stage.
     """
     if unknown := sorted({*zero} - {0, 1, 3}):
@@ -151,6 +154,10 @@ def search(
         shard=list(shard),
         whole=list(whole),
     )
+    if ways is not None:
+        plans = [result.plan for result in found.results.ranked]
+        grid = [plan for plan in plans if isinstance(plan, GridPlan)]
+        ways += [{"d": plan.d, "t": plan.t, "zero": plan.zero} for plan in grid]
     return _fastest(traced, found, target, shard, whole)
 
 

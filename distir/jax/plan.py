@@ -4,10 +4,10 @@ The plan for a function of JAX: how its arguments and results are split over dev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,13 +15,26 @@ from jax.sharding import Mesh as DeviceMesh
 from jax.sharding import NamedSharding, PartitionSpec
 
 from distir.dialects.dist import Layout, layout_of
-from distir.errors import DistIRError
+from distir.errors import DistIRError, did_you_mean, listed
 from distir.facade.model_program import ModelProgram
 from distir.facade.show import ShownProgram, show
 from distir.facade.simulate import SimulatedProgram, simulate
+from distir.jax.collectives import Collectives, compared
+from distir.jax.constraints import constrained, layouts_inside
 from distir.jax.importing import TracedFunction
 from distir.program import argument_names, entry_function, return_op
 from distir.sharding.mesh import Mesh, meshes
+
+
+class Remat(NamedTuple):
+    """
+    A policy for `jax.checkpoint`, what it saves in words, and the names of values that
+    it saves, if it does by name.
+    """
+
+    name: str
+    policy: Callable[..., Any]
+    saved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +44,14 @@ class JaxPlan:
     from the `traced` function.
 
     `in_shardings` and `out_shardings` are for `jax.jit`. `print` shows the simulated
-    time and memory, and the layouts of the arguments.
+    time and memory, and the layouts of the arguments. `remat` is the policy of
+    `jax.checkpoint` that `search_remat` found.
     """
 
     traced: TracedFunction
     program: ModelProgram
     own_notes: tuple[str, ...] = ()
+    remat: Remat | None = None
 
     @cached_property
     def layout_mesh(self) -> Mesh:
@@ -84,10 +99,11 @@ class JaxPlan:
         return self._placed(self.out_specs)
 
     def _placed(self, specs: Any) -> Any:
+        def placed(spec: PartitionSpec) -> NamedSharding:
+            return NamedSharding(self.mesh, spec)
+
         return jax.tree_util.tree_map(
-            lambda spec: NamedSharding(self.mesh, spec),
-            specs,
-            is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
+            placed, specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
         )
 
     @cached_property
@@ -104,9 +120,59 @@ class JaxPlan:
         return [layout_of(value.type) for value in values]
 
     @cached_property
+    def constraints(self) -> Mapping[str, PartitionSpec]:
+        """
+        The `PartitionSpec`s of values inside of the function: those that it names with
+        `checkpoint_name`, by name, and the last value that ops of a scope (`jax.named_scope`,
+        modules of Flax) compute for others, by the scope. Values without a single layout that a `PartitionSpec` can
+        express are left out.
+        """
+        found = layouts_inside(self.traced, self.program.module)
+        return {name: _spec(layout) for name, layout in found.items()}
+
+    def constrain(self, value: Any, name: str) -> Any:
+        """
+        Returns `value` with the sharding that `constraints` has for `name`, by
+        `jax.lax.with_sharding_constraint`. Raises DistIRError if it has none.
+        """
+        if name not in self.constraints:
+            raise DistIRError(
+                f"distir.jax: the plan has no layout for {name!r}; "
+                f"{did_you_mean(name, self.constraints)}it has "
+                f"{listed(list(self.constraints)) or 'none'}"
+            )
+        sharding = NamedSharding(self.mesh, self.constraints[name])
+        return jax.lax.with_sharding_constraint(value, sharding)
+
+    def constrained(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """
+        Returns `function` with the shardings of `constraints` for all values that it
+        names with `checkpoint_name`. It is for `jax.jit`.
+        """
+        shardings = {
+            name: NamedSharding(self.mesh, spec)
+            for name, spec in self.constraints.items()
+        }
+        return constrained(function, shardings)
+
+    @cached_property
     def simulated(self) -> SimulatedProgram:
         """The simulation of a step."""
         return simulate(self.program)
+
+    def collectives(self, compiled: jax.stages.Compiled) -> Collectives:
+        """
+        Compares the collectives of the simulated step with those of the function that
+        XLA compiled: `jax.jit(...).lower(*args).compile()`, with the shardings of this
+        plan. Raises DistIRError if the compiled function cannot be read.
+        """
+        text = compiled.as_text()
+        if text is None:
+            raise DistIRError(
+                "distir.jax: the compiled function has no text; this backend of XLA "
+                "does not give one"
+            )
+        return compared(self.simulated.simulation, self.layout_mesh, text)
 
     @property
     def time_s(self) -> float:
@@ -131,6 +197,8 @@ class JaxPlan:
     def __str__(self) -> str:
         axes = " x ".join(f"{name}={size}" for name, size in self.layout_mesh.axes)
         lines = [f"mesh {axes}: {self.simulated}", "", str(self.shown).rstrip()]
+        if self.remat is not None:
+            lines += [f"jax.checkpoint saves {self.remat.name}"]
         return "\n".join([*lines, *[f"note: {note}" for note in self.notes]])
 
     def __repr__(self) -> str:

@@ -61,7 +61,8 @@ class LiveStorages(TorchDispatchMode):
         for leaf in tree_leaves(value):
             if not isinstance(leaf, torch.Tensor):
                 continue
-            storage = leaf.untyped_storage()
+            # A DTensor's own storage, of the global shape, has no memory.
+            storage = getattr(leaf, "_local_tensor", leaf).untyped_storage()
             if storage not in self._known:
                 self._known.add(storage)
                 size = storage.nbytes() if counts else 0

@@ -38,6 +38,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from distir.dialects.onnx_ops.attributes import decimal
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.torch_calls import CALLS
 from distir.dialects.onnx_ops.traits import SIGNLESS
@@ -277,7 +278,7 @@ class Call:
         """
         value = self.attribute(name)
         exact = "DOUBLE" in (self.element(0) if self.has(0) else "")
-        return repr(float(value)) if exact else str(float(str(np.float32(value))))
+        return repr(float(value)) if exact else str(decimal(value))
 
     def flag(self, name: str) -> str:
         """Returns an integer attribute as True or False."""

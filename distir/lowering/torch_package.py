@@ -32,8 +32,8 @@ from distir.transforms.slicing import evaluation_program
 from distir.transforms.step_settings import add_step_settings, has_step_settings
 
 ALWAYS = (
-    *("__init__", "main", "runtime", "carriers", "collectives", "tensors"),
-    *("modules", "stored_tensors"),
+    *("__init__", "main", "runtime", "carriers", "collectives", "meeting"),
+    *("tensors", "modules", "stored_tensors"),
 )
 """The helper modules that every package contains."""
 

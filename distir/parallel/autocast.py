@@ -68,6 +68,10 @@ class AskedTypes:
             )
         return None
 
+    def is_f16(self, autocast: str | None) -> bool:
+        """Whether a program that is autocast to `autocast` computes in float16."""
+        return "f16" in (self._dtype, autocast)
+
 
 def _check_alike(asked: str | None) -> None:
     """Raises DistIRError, on every rank, if ranks have different types `asked`."""

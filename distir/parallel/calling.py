@@ -15,6 +15,7 @@ from distir.errors import DistIRError
 from distir.frontends.torch.export.opaque import opaque_as_ops, parts_of
 from distir.frontends.torch.modules.inputs import leaf_names
 from distir.frontends.torch.modules.meta import fake_on_cpu, has_no_value
+from distir.parallel.padding.lengths import cut
 
 
 def fake_output(
@@ -60,6 +61,7 @@ class Inputs:
         self.source = module
         self._args, self._kwargs = args, kwargs
         self._structure: Any = None
+        self._output_shapes: dict[Any, list[torch.Size]] = {}
 
     def __deepcopy__(self, memo: object) -> Inputs:
         """Returns the object itself: copies of a parallel module share it."""
@@ -130,6 +132,36 @@ class Inputs:
         if self._structure.num_leaves == len(leaves):
             return _pytree.tree_unflatten(list(leaves), self._structure)
         return leaves[0] if len(leaves) == 1 else tuple(leaves)
+
+    def here(self, call: Any) -> Any:
+        """Returns a structure with its tensors where the source module is."""
+        first = next(self.source.parameters(), None)
+        if first is None or has_no_value(first):
+            return call
+        return _pytree.tree_map_only(torch.Tensor, lambda t: t.to(first.device), call)
+
+    def without_padding(
+        self,
+        outputs: Sequence[torch.Tensor],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> list[torch.Tensor]:
+        """
+        Returns `outputs` of a call that was padded without what the module does not give
+        for the arguments `args` and `kwargs`, which are not padded.
+        """
+        leaves = _pytree.tree_leaves((tuple(args), dict(kwargs)))
+        key = tuple(x.shape if isinstance(x, torch.Tensor) else None for x in leaves)
+        if key not in self._output_shapes:
+            call = self.here((tuple(args), dict(kwargs)))
+            found = _pytree.tree_leaves(fake_output(self.source, *call))
+            self._output_shapes[key] = [
+                x.shape for x in found if isinstance(x, torch.Tensor)
+            ]
+        shapes = self._output_shapes[key]
+        if len(shapes) != len(outputs):
+            return list(outputs)
+        return [cut(x, shape) for x, shape in zip(outputs, shapes, strict=True)]
 
     def _check(self, given: Mapping[str, Any]) -> None:
         for name in dict.fromkeys((*self._example, *given)):

@@ -33,6 +33,7 @@ from distir.parallel.training.imported_loss import (
     loss_result,
 )
 from distir.planning.distribution.distribute import distribute
+from distir.planning.distribution.entries import Chosen
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.programs import cluster_of_text, replace_cluster
 from distir.planning.plans.saved_plan import SavedPlan
@@ -47,7 +48,10 @@ CONSTANTS = "constants.safetensors"
 """The file of a package with the constants that the exporter made."""
 
 INTERFACE = "interface.json"
-"""The file of a package with the names of its inputs and labels, and its notes."""
+"""
+The file of a package with the names of its inputs and labels, the pipeline stages of its
+arguments, and its notes.
+"""
 
 
 PROGRAM = "program.mlir"
@@ -102,7 +106,9 @@ class Request:
     - `labels`: an example of the labels, for a loss that is a function; None if DistIR
       is to find out their shape from the loss;
     - `compiled`: whether `torch.compile` makes the kernels of each function of the
-      program.
+      program;
+    - `chosen`: the layouts and pipeline stages of parameters in the first program of the
+      module; None for that program itself.
     """
 
     loss: Loss
@@ -114,6 +120,7 @@ class Request:
     trust: Trust = field(default_factory=Trust)
     labels: Any = None
     compiled: bool = False
+    chosen: Chosen | None = None
 
     @property
     def devices(self) -> int:
@@ -148,28 +155,45 @@ class Request:
         """
         return replace(self, forward=replace(self.forward, autocast=dtype))
 
-    def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> None:
+    def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> Chosen:
         """
-        Distributes a step that computes gradients, in place. Options that have no
-        effect, because of the tensors whose gradients the step computes, are left out.
-        For the first step of a module (`is_first`), only ZeRO is left out: the user
-        should learn that no layer is recomputed. Raises DistIRError.
+        Distributes a step that computes gradients, in place, and returns the choices for
+        other programs. Options that have no effect, because of the tensors whose gradients
+        the step computes, are left out. For the first step of a module (`is_first`), only
+        ZeRO is left out: the user should learn that no layer is recomputed. Raises
+        DistIRError.
         """
         own = self.distribution
         without = _inapplicable(program)
         if is_first:  # that no layer is recomputed is for the user to know
             without.pop("checkpoint", None)
         if isinstance(own, SavedPlan):
-            own.without(without).distribute_step(program)
-        else:
-            self._distribute(program, replace(own, **without))
+            return own.without(without).distribute_step(program, self._but_for_zero())
+        return self._distribute(program, replace(own, **without), self._but_for_zero())
 
-    def distribute_forward(self, program: ModuleOp) -> None:
-        """Distributes the program of evaluation mode, in place. Raises DistIRError."""
+    def _but_for_zero(self) -> Chosen | None:
+        """
+        The choices of the first program for a step, in which ZeRO splits parameters over
+        its axes by itself.
+        """
         own = self.distribution
+        plan = own.result.plan if isinstance(own, SavedPlan) else own
+        if self.chosen is None or not getattr(plan, "zero", 0):
+            return self.chosen
+        return replace(self.chosen, free=("d", "e"))
+
+    def distribute_forward(self, program: ModuleOp) -> Chosen:
+        """
+        Distributes the program of evaluation mode, in place, with parameters in the
+        layouts and on the stages of the first step. Raises DistIRError.
+        """
+        own, chosen = self.distribution, self.chosen or Chosen({}, {})
         if isinstance(own, SavedPlan):
-            own.distribute_forward(program)
-            return
+            own.distribute_forward(program, chosen)
+            return chosen
+        chunks = own.forward_chunks(own.k) if own.is_pipelined else own.chunks
+        if chunks is None:
+            chosen = replace(chosen, stages={})
         forward = replace(
             own,
             zero=0,
@@ -178,14 +202,18 @@ class Request:
             checkpoint="none",
             schedule="",
             schedule_file="",
-            stages=() if own.stages == ("search",) else own.stages,
+            chunks=chunks,
+            stages=(),
         )
-        self._distribute(program, forward)
+        return self._distribute(program, forward, chosen)
 
-    def _distribute(self, program: ModuleOp, options: DistributionOptions) -> None:
+    def _distribute(
+        self, program: ModuleOp, options: DistributionOptions, chosen: Chosen | None
+    ) -> Chosen:
         cluster = cluster_of_text(self.cluster)
         replace_cluster(program, cluster)
-        distribute(program, replace(options, cluster=cluster.sym_name.data))
+        options = replace(options, cluster=cluster.sym_name.data)
+        return distribute(program, options, chosen)
 
 
 def training_package(
@@ -263,24 +291,20 @@ def training_program(
     )
     given = arguments_with(imported.module, "input")
     name = kind_of_loss(loss, imported.module)
-    if name == OUTSIDE and forward.needs_loss_scaling:
-        raise DistIRError(
-            "parallelize: in f16 a program scales the loss, lest small gradients are lost, "
-            "and this module gives outputs, of which the script computes the loss; choose "
-            "bf16, or give the loss to parallelize (loss=...)"
-        )
     if inputs is None:
         known = Inputs(module, args, kwargs)
         tensors = known.by_name(args, kwargs, [n for n in given if n not in last])
         inputs = [n for n, tensor in tensors.items() if tensor.requires_grad]
     forward.apply(imported.module, apart=last)
+    # A script that computes the loss scales it itself.
+    is_scaled = forward.needs_loss_scaling and name != OUTSIDE
     differentiate = DifferentiatePass(
         loss=name,
         output=loss_result(imported.module) if name == "none" else 0,
         ignore_index=ignored_label(name),
         inputs=tuple(inputs),
         optimizer=optimizer,
-        loss_scaling="dynamic" if forward.needs_loss_scaling else "none",
+        loss_scaling="dynamic" if is_scaled else "none",
         batch_norm_devices=statistics.devices,
         batch_norm_micro_batches=statistics.micro_batches,
         fused_attention=forward.attention,
@@ -519,22 +543,23 @@ def _inapplicable(program: ModuleOp) -> dict[str, Any]:
 def _package(
     imported: ImportedModel,
     labels: Sequence[str],
-    apply: Callable[[ModuleOp], None],
+    apply: Callable[[ModuleOp], Chosen],
     request: Request,
 ) -> dict[str, bytes]:
     """
     Returns the files of a program's package, by their paths in it. `apply` distributes
-    the program in place. `labels` are the names of the inputs that are labels.
+    the program in place, and returns its choices. `labels` are the names of the inputs that are labels.
     """
     from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes
 
     program = imported.module
     inputs = [name for name in arguments_with(program, "input") if name not in labels]
-    apply(program)
+    chosen = apply(program)
     interface = {
         "inputs": inputs,
         "labels": list(labels),
+        "stages": dict(chosen.stages),
         "notes": read_notes(program),
     }
     with tempfile.TemporaryDirectory() as made:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os.path import isfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch.utils import _pytree
 
 from distir.frontends.torch.modules.pickled import ContentPickler, has_file
+from distir.parallel.packages import LOADED
 from distir.version import __version__
 
 _LIBRARIES = tuple(
@@ -23,6 +25,9 @@ _LIBRARIES = tuple(
     for kind in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 """The folders of installed packages. Versions identify the code in them."""
+
+_DISTIR = str(Path(__file__).parents[1]) + os.sep
+"""The folder of DistIR's own code."""
 
 
 def content_key(
@@ -54,24 +59,45 @@ def content_key(
     except Exception:
         return None
     digest = hashlib.sha256(file.getvalue())
-    digest.update(f"{kind} {__version__} {torch.__version__}".encode())
-    for path in sorted(_code(module)):
-        status = path.stat()
-        digest.update(f"{path} {status.st_size} {status.st_mtime_ns}".encode())
+    digest.update(f"{kind} {__version__} {torch.__version__} {_own_code()}".encode())
+    digest.update(_states(_code(module)).encode())
     return digest.hexdigest()[:32]
 
 
-def _code(module: torch.nn.Module) -> set[Path]:
+@functools.cache
+def _own_code() -> str:
     """
-    Returns the files of code that decide the computation of a module: the files of its
-    classes, files that hold the versions of their libraries, all loaded files of the
-    user, and DistIR's own.
+    Returns a digest of the files of DistIR's own code. A process looks at them once: it
+    goes on with the code that it has loaded.
     """
-    found = set(map(str, Path(__file__).parents[1].rglob("*.py")))
+    found = map(str, Path(_DISTIR).rglob("*.py"))
+    return hashlib.sha256(_states(found).encode()).hexdigest()
+
+
+def _states(paths: Iterable[str]) -> str:
+    """Returns the paths, sizes and times of change of files, in the order of paths."""
+    found = [(path, os.stat(path)) for path in sorted(paths)]
+    return " ".join(f"{path} {s.st_size} {s.st_mtime_ns}" for path, s in found)
+
+
+def _code(module: torch.nn.Module) -> set[str]:
+    """
+    Returns the files of code, besides DistIR's own, that decide the computation of a
+    module: the files of its classes, files that hold the versions of their libraries,
+    and all loaded files of the user. Packages that were loaded for other programs or
+    plans do not count.
+    """
+    found: set[str] = set()
     names = {c.__module__ for part in module.modules() for c in type(part).__mro__}
     names |= {name.partition(".")[0] for name in names}
     for name, loaded in list(sys.modules.items()):
+        if name.startswith(LOADED):
+            continue
         path = getattr(loaded, "__file__", None)
         if path and (name in names or not path.startswith(_LIBRARIES)):
             found.add(path)
-    return {Path(path) for path in found if path.endswith(".py") and isfile(path)}
+    return {
+        path
+        for path in found
+        if path.endswith(".py") and not path.startswith(_DISTIR) and isfile(path)
+    }

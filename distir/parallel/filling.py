@@ -108,7 +108,8 @@ def _add_containers(module: nn.Module, source: nn.Module) -> None:
     """
     Adds copies of the `ModuleList`s, `ModuleDict`s and `Sequential`s of `source` to
     `module`, because scripts index them and iterate over them. A copy has all their
-    elements, even those of other stages.
+    elements, even those of other stages. Other parts with parameters are there on all
+    ranks, too: `requires_grad_` of a part has no effect where its stage is not.
     """
     for name, part in source.named_modules():
         if name and type(part) in (nn.ModuleList, nn.ModuleDict, nn.Sequential):
@@ -117,6 +118,8 @@ def _add_containers(module: nn.Module, source: nn.Module) -> None:
                 made.add_module(child, nn.Module())
             folder, last = _place(module, name)
             folder.add_module(last, made)
+        elif name and next(part.parameters(), None) is not None:
+            _place(module, f"{name}.")  # the module of that name
 
 
 def _check_buffers(source: nn.Module, program: RankProgram, used: set[str]) -> None:

@@ -22,6 +22,9 @@ from distir.system.output_files import replaced_files
 CACHE = "DISTIR_CACHE"
 """The environment variable that names the folder of cached packages."""
 
+LOADED = "distir_package_"
+"""How the names of the Python modules of packages begin."""
+
 
 def cache_folder() -> Path:
     """
@@ -109,7 +112,7 @@ class Package:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._name = f"distir_package_{folder.name}".replace("-", "_")
+        self._name = f"{LOADED}{folder.name}".replace("-", "_")
         if self._name not in sys.modules:
             spec = importlib.util.spec_from_file_location(
                 self._name,

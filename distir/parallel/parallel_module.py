@@ -12,35 +12,38 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils._pytree import tree_map_only
-from torch.utils.data import Dataset, DistributedSampler
 
 from distir.errors import DistIRError
+from distir.frontends.torch.modules.inputs import distinct
 from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import fill
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
+from distir.parallel.padding.check import PaddingCheck
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.guards import refuse_hooks
-from distir.parallel.scripts.like_its_source import LikeItsSource
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
 from distir.parallel.scripts.source_class import copy_attributes
-from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
+from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
+from distir.parallel.training.batch_methods import BatchMethods
+from distir.parallel.training.loss_scale import has_smaller_scale
 from distir.parallel.training.micro_batch_losses import (
     MicroBatchLosses,
     of_each_part,
 )
 from distir.parallel.training.outside_step import OutsideStep, StepOutputs
+from distir.parallel.training.overflow import spread_overflow
 from distir.parallel.training.stored_values import StoredValues
-from distir.parallel.training.whole_batch import mean_of_parts, whole_batch
+from distir.parallel.training.whole_batch import mean_of_parts
 from distir.parallel.weights import batch_counters, whole_state
 
 
-class ParallelModule(LikeItsSource):
+class ParallelModule(BatchMethods):
     """
     A module that runs on several processes. `distir.parallelize` makes it on each of
     them.
@@ -54,7 +57,8 @@ class ParallelModule(LikeItsSource):
     A rank must be given part `data_rank` of `data_ranks` equal parts of the batch;
     `sampler` returns the samples of this part. `normalisations` is the number of times
     that a step updates the statistics of batch normalisation. `check`, if given,
-    compares the first step with one of the source module.
+    compares the first step with one of the source module, and `check_padding` the first call
+    that is padded.
     """
 
     def __init__(
@@ -70,9 +74,11 @@ class ParallelModule(LikeItsSource):
         detect_nan: bool,
         normalisations: int = 1,
         check: StepCheck | None = None,
+        check_padding: PaddingCheck | None = None,
     ):
         super().__init__()
         self._check = check
+        self._check_padding = check_padding
         store_runs_apart()
         self._normalisations = normalisations
         self._inputs = inputs
@@ -96,16 +102,20 @@ class ParallelModule(LikeItsSource):
             tuple[str | None, bool, Shapes | None], RankProgram
         ] = {}
         self._shapes = shapes
+        if shapes.padding is not None:
+            shapes.padding.check_names(program.inputs, program.labels)
         self._detect_nan = detect_nan
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
         copy_attributes(source, self)
-        self._stored = StoredValues(program, fill(self, source, program, seed))
+        buffers = dict(source.named_buffers(remove_duplicate=False))
+        others = fill(self, source, program, seed)
+        self._stored = StoredValues(program, others, buffers)
         refuse_hooks(self)
         refuse_optimizers()
-        for parameter in self.parameters():
-            owned(parameter, is_pipeline=program.is_pipeline)
+        names = dict(source.named_parameters()) if program.is_pipeline else ()
+        owned(self.parameters(), tuple(names))
         self.train(source.training)
 
     # What training scripts use
@@ -198,33 +208,6 @@ class ParallelModule(LikeItsSource):
         if dist.get_world_size() > 1:
             dist.barrier()
 
-    def sampler(
-        self, dataset: Dataset[Any], *, shuffle: bool = True, seed: int = 0
-    ) -> DistributedSampler[Any]:
-        """
-        Returns a sampler for a `DataLoader`. It selects the samples of `dataset` that
-        this rank must be given.
-        """
-        return DistributedSampler(
-            dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
-        )
-
-    def whole_batch(self, own: torch.Tensor) -> torch.Tensor:
-        """
-        Returns the rows of the whole batch, of which `own` are those of this rank's part,
-        such as an output. It takes part in autograd: a loss of the whole batch, which every
-        rank computes, trains as it does on one process. Every rank must call this. Raises
-        DistIRError for a scalar.
-        """
-        return whole_batch(self._program, own)
-
-    def mean_of_parts(self, value: torch.Tensor) -> torch.Tensor:
-        """
-        Returns the mean over the parts of the batch of a value that each rank has of its
-        part, such as its loss, without gradients. Every rank must call this.
-        """
-        return mean_of_parts(self._program, value)
-
     def clip_grad_norm_(
         self,
         max_norm: float,
@@ -241,7 +224,9 @@ class ParallelModule(LikeItsSource):
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
         given = self.parameters() if parameters is None else parameters
-        return clip(given, max_norm, norm_type, kind, self._program.device)
+        norm = clip(given, max_norm, norm_type, kind, self._program.device)
+        self._measured()["grad_norm"] = norm
+        return norm
 
     # Running
 
@@ -261,6 +246,7 @@ class ParallelModule(LikeItsSource):
         sources, gradients = [s for s, _ in found], [g for _, g in found]
         self._update(program, results, named)
         loss = program.everywhere(program.all_results[0], results.get(0))
+        self._measured()["loss"] = loss
         if not needed:
             return loss
         if self._check is not None:
@@ -309,8 +295,12 @@ class ParallelModule(LikeItsSource):
         outputs, step.outputs = step.outputs, []
         if needed:
             sources = self._stored.sources(program, given, named)
-            finish = partial(self._finish, program, step, sources, given, named)
+            is_f16 = self._asked.is_f16(autocast)
+            finish = partial(self._finish, program, step, sources, given, named, is_f16)
             outputs = StepOutputs.apply(finish, outputs, step.have_gradients, *sources)
+        outputs = step.given(outputs)
+        if batch.is_padded:
+            outputs = self._inputs.without_padding(outputs, args, kwargs)
         return self._inputs.output(outputs)
 
     def _finish(
@@ -320,6 +310,7 @@ class ParallelModule(LikeItsSource):
         sources: Sequence[torch.Tensor],
         given: Mapping[str, torch.Tensor],
         named: Mapping[str, torch.Tensor],
+        is_f16: bool,
         gradients: list[torch.Tensor | None],
     ) -> list[torch.Tensor]:
         """Runs the backward of a step and returns the gradients of `sources`."""
@@ -331,6 +322,8 @@ class ParallelModule(LikeItsSource):
             )
         )
         of_each_part(program, found, given, self.data_ranks)
+        if is_f16:
+            spread_overflow(list(found.values()), program.device)
         return [found.pop(id(source)) for source in sources]
 
     def _step_outside(
@@ -353,22 +346,25 @@ class ParallelModule(LikeItsSource):
         program, batch, _ = self._prepared(named, args, kwargs, autocast)
         given = batch.given
         if batch.own is not None:
-            raise DistIRError(
-                "the samples of this batch cannot be divided evenly among the ranks and "
-                "micro-batches, of each of which the script computes the loss; leave a last "
-                "batch out (drop_last=True of a DataLoader)"
-            )
+            check_rows(program)
         own = self._own_part(program, given)
         arguments = {**self._stored.held(program, given, named), **own}
         rows = program.rows_of_part
-        losses = MicroBatchLosses(
-            loss, target, rows, program.parts, self._inputs.output
-        )
+
+        def structured(leaves: Sequence[torch.Tensor]) -> Any:
+            if batch.is_padded:
+                leaves = self._inputs.without_padding(leaves, args, kwargs)
+            return self._inputs.output(leaves)
+
+        count = rows if batch.own is None else batch.own
+        losses = MicroBatchLosses(loss, target, rows, count, program.parts, structured)
         results = losses.run(program, arguments)
         pairs = list(self._stored.gradients(program, results, given, named))
         self._update(program, results, named)
         found = {id(source): gradient for source, gradient in pairs}
         of_each_part(program, found, given, self.data_ranks)
+        if self._asked.is_f16(autocast):
+            spread_overflow(list(found.values()), program.device)
         value = losses.total
         if value is not None:
             value = mean_of_parts(program, value).double()
@@ -426,40 +422,11 @@ class ParallelModule(LikeItsSource):
         while True:
             arguments = {**self._stored.held(program, given, named), **batch}
             results = program.run(arguments)
-            if self._has_smaller_scale(program, results, named):
+            if has_smaller_scale(self._stored, program, results, named):
                 continue
             if self._detect_nan:
                 check_nan(program, arguments, results)
             return results
-
-    def _has_smaller_scale(
-        self,
-        program: RankProgram,
-        results: Mapping[int, torch.Tensor],
-        named: Mapping[str, torch.Tensor],
-    ) -> bool:
-        """
-        Whether gradients overflowed and the scale of the loss can still be reduced. If
-        so, the smaller scale is stored for all further steps.
-        """
-        scales = {s.name: s.loss_scale for s in program.all_arguments if s.loss_scale}
-        if not scales:
-            return False
-        new = {
-            program.results[i].updates: value
-            for i, value in results.items()
-            if program.results[i].updates in scales
-        }
-        change = torch.zeros((), dtype=torch.int64, device=program.device)
-        for name, value in new.items():
-            if scales[name] == "exponent":
-                change = value - self._stored.tensor(name, named)
-        dist.all_reduce(change, dist.ReduceOp.MIN)
-        if change >= 0:
-            return False
-        for name, value in new.items():
-            self._stored.tensor(name, named).copy_(value)
-        return True
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         autocast = self._asked.now("evaluation")
@@ -480,6 +447,8 @@ class ParallelModule(LikeItsSource):
             batch.rows_of_own(program, i, program.output(i, results.get(i)))
             for i in range(count)
         ]
+        if batch.is_padded:
+            outputs = self._inputs.without_padding(outputs, args, kwargs)
         sources = [value for value in given.values() if value.requires_grad]
         if sources and torch.is_grad_enabled():
             outputs = [
@@ -517,7 +486,9 @@ class ParallelModule(LikeItsSource):
         program = self._evaluation(autocast, True, batch.shapes, example)
         held = self._stored.held(program, batch.given, self._named())
         results = program.run({**held, **self._own_part(program, batch.given)})
-        return program.everywhere(program.all_results[0], results.get(0))
+        loss = program.everywhere(program.all_results[0], results.get(0))
+        self._measured()["validation_loss"] = loss
+        return loss
 
     def _shared(
         self,
@@ -542,6 +513,19 @@ class ParallelModule(LikeItsSource):
                 "the batch normalisation of the module needs each of them once; leave a "
                 "last batch out (drop_last=True of a DataLoader)"
             )
+        if batch.is_padded and self._counters and self.training:
+            raise DistIRError(
+                "the sequences of this batch are padded (pad_to), and the batch "
+                "normalisation of the module would count what is appended; leave pad_to out"
+            )
+        if batch.is_padded and self._check_padding is not None:
+            args, kwargs = distinct(self._inputs.source, args, kwargs)
+            given = self._given(program, args, kwargs)
+            padded = self._shapes.padded(program, given, batch.lengths)
+            is_loss = self.training and not self._program.gradients
+            has_labels = bool(program.labels)
+            flags = dict(has_labels=has_labels, has_loss=has_labels or is_loss)
+            self._check_padding(args, kwargs, given, padded, **flags)
         return batch
 
     def _example(
@@ -555,6 +539,8 @@ class ParallelModule(LikeItsSource):
         Returns a global batch of the shapes of a call, of which this rank has a part. `program`
         takes the inputs of the call by their names.
         """
+        call = distinct(self._inputs.source, args, kwargs)
+        args, kwargs = self._inputs.here(call)
         names = {id(t): name for name, t in self._given(program, args, kwargs).items()}
         return batch.example(names, args, kwargs, has_labels=bool(program.labels))
 

@@ -17,6 +17,7 @@ from torch import nn
 from distir.errors import DistIRError, one_of
 from distir.frontends.torch.checks.communicating import live_modules
 from distir.frontends.torch.trust import Trust
+from distir.gradients.options import OUTSIDE
 from distir.hardware import load_cluster
 from distir.parallel.autocast import AskedTypes
 from distir.parallel.calling import Inputs, Labels
@@ -32,13 +33,18 @@ from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions, Script
 from distir.parallel.losses import Loss, example_labels
 from distir.parallel.packages import Package, shared_package
+from distir.parallel.padding.check import PaddingCheck
+from distir.parallel.padding.lengths import Lengths, Padding
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Example, SharedShapes
 from distir.parallel.step_check import StepCheck, check_copies
-from distir.parallel.steps import Steps, training
+from distir.parallel.steps import Steps, chosen_by, training
+from distir.parallel.training.shared_tensors import SharedTensors
+from distir.planning.distribution.entries import Chosen
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
+from distir.runtime.communication.meeting import join_ranks
 from distir.runtime.runtime import ProgramError, check_compiler
 from distir.scheduling.opaque import mark_scheduled
 from distir.tools.arguments.distribution import distribution_options
@@ -118,7 +124,10 @@ def parallelize(
     compiled: bool = False,
     shapes: Sequence[Sequence[Any]] = (),
     max_programs: int = 8,
+    pad_to: Lengths | Mapping[str, Lengths] | None = None,
+    pad_with: Mapping[str, float] | None = None,
     detect_nan: bool = False,
+    shared_with: Sequence[ParallelModule] = (),
     **distribution: Unpack[ParallelizeOptions],
 ) -> ParallelModule:
     """
@@ -178,14 +187,26 @@ def parallelize(
       values do not matter.
     - `max_programs`: the largest number of shapes of batches. A call with another shape is an
       error.
+    - `pad_to`: a call pads sequences to a multiple of this number (64), or to the least of
+      these lengths ([32, 48, 64]) that has room for the longest of all ranks. Sequences are
+      dimension 1 of all inputs and labels of integers and flags; a dictionary names others,
+      with lengths of their own. Outputs are without what was appended. The first call that is
+      padded is compared with the module on rank 0: a loss or an output that padding changes is
+      an error. `pad_with`: the numbers that are appended, by the name of an input, or
+      `labels`; by default 0, and -100 for integers among the labels.
     - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op. The error
       then names the module in which NaN appears first. Each step waits for its results.
+    - `shared_with`: parallel modules whose sources have parameters or buffers in common with
+      this module, which are theirs then: made of the same submodules, several modules train
+      one set of parameters. They need the same options.
     - `distribution`: options of `distir distribute`. `r`, `d`, `e`, `c`, `t`, `p` are
       degrees of parallelism; their product is the number of processes. `k` is the
       number of micro-batches. Further options: `zero`, `no_sync`, `checkpoint`,
       `sequence_parallel`, `overlap`, ... With `r` groups of processes, such as nodes
       (hybrid sharding), each group holds all parameters, gradients and states; ZeRO
-      splits them over the `d` processes of a group.
+      splits them over the `d` processes of a group. With `sharded_outputs`, outputs of
+      which the script computes the loss are DTensors where t splits them, such as logits
+      over words (see `ParallelModule.cross_entropy`).
 
     Raises DistIRError, on every rank.
     """
@@ -232,7 +253,13 @@ def parallelize(
             f"processes, but there are {dist.get_world_size()}; start torchrun with "
             f"--nproc-per-node {request.devices}, or choose other degrees"
         )
+    if options.sharded_outputs and loss not in (None, OUTSIDE):
+        raise DistIRError(
+            "parallelize: sharded_outputs=True leaves outputs split for a loss that the "
+            "script computes, and the program computes this one; leave out one or the other"
+        )
     inputs = Inputs(module, args, kwargs)
+    padding = Padding.of(pad_to, pad_with)
     device = _device()
     if compiled:
         try:
@@ -256,12 +283,23 @@ def parallelize(
                 lambda: content_key(kind, module, *call, (wanted, what, given.samples)),
                 make,
             )
-        return RankProgram(Package(folder), device, live)
+        return RankProgram(Package(folder), device, live, options.sharded_outputs)
 
     base = Example(tuple(args), kwargs, request.labels)
+    if shared_with and plan is not None:
+        raise DistIRError(
+            "parallelize: a plan says where all parameters are, and shared_with too; give "
+            "the options of distribution instead of plan="
+        )
+    shared = SharedTensors(module, shared_with)
+    if shared_with:
+        request = replace(request, chosen=shared.chosen)
+    chosen: list[Chosen] = []  # by the first program, for all others
 
     def asked_for(autocast: str | None, example: Example | None) -> Request:
         wanted = request.autocast_to(autocast)
+        if chosen:
+            wanted = replace(wanted, chosen=chosen[0])
         if example is None or not callable(loss):
             return wanted
         return replace(wanted, labels=example_labels(loss, example.labels))
@@ -279,10 +317,13 @@ def parallelize(
             check_copies(module, loss, given)
             return training_package(module, given.args, given.kwargs, wanted, own)
 
+        names = needed if own is None else own
         with training(module, trained):
-            return program(
-                "training", needed if own is None else own, wanted, given, make
-            )
+            made = program("training", names, wanted, given, make)
+        if not chosen:
+            shared.check(made)
+            chosen.append(chosen_by(made))
+        return made
 
     def evaluation(
         autocast: str | None, has_loss: bool, example: Example | None
@@ -313,11 +354,13 @@ def parallelize(
         evaluation,
         asked,
         seed,
-        SharedShapes(request.micro_batches, max_programs),
+        SharedShapes(request.micro_batches, max_programs, padding),
         detect_nan,
         request.statistics.micro_batches,
         StepCheck(module, loss) if check == "step" else None,
+        PaddingCheck(module, loss, inputs) if trust.check else None,
     )
+    shared.put_into(parallel)
     for other in shapes:
         parallel.prepare(*other)
     return parallel
@@ -371,7 +414,7 @@ def _join() -> None:
         return
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if dist.is_torchelastic_launched():
-        dist.init_process_group(backend)
+        join_ranks(backend, None)
     else:
         address = "tcp://127.0.0.1:0"
         dist.init_process_group(backend, init_method=address, rank=0, world_size=1)

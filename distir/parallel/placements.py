@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,26 @@ def placements(
                     else _StridedShard(dim, split_factor=stride)
                 )
     return list(found.values())
+
+
+def innermost_shard(
+    split: Sequence[Split], batch: Collection[str]
+) -> tuple[int, tuple[str, int | None]] | None:
+    """
+    Returns the dimension that an axis besides those in `batch` splits, and the axis with its
+    run length. Returns None if no such axis, or several, split the tensor, or if an axis of
+    the batch splits the parts of it once more.
+    """
+    found = [
+        (dim, shards)
+        for dim, shards in enumerate(split)
+        if any(name not in batch for name, _ in shards)
+    ]
+    if len(found) != 1:
+        return None
+    ((dim, (*outer, last)),) = found
+    is_innermost = last[0] not in batch and all(name in batch for name, _ in outer)
+    return (dim, last) if is_innermost else None
 
 
 @cache

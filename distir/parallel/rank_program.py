@@ -20,7 +20,7 @@ from distir.frontends.torch.modules.opaque_calls import OpaqueCalls
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.compilation import CONSTANTS, INTERFACE
 from distir.parallel.packages import Package
-from distir.parallel.placements import placements
+from distir.parallel.placements import innermost_shard, placements
 
 _REPLICAS = "replicas"
 """
@@ -36,6 +36,7 @@ class RankProgram:
     - `arguments`, `results`: this rank's arguments and results: rows of the package's
       tables, by their index there;
     - `inputs`, `labels`: the names of the arguments that a call passes, in order;
+    - `stages`: the pipeline stages of all arguments, by name;
     - `constants`: the tensors that the exporter made, by name;
     - `gradients`: the arguments that are gradients of results, by the results' names. If
       there are any, the caller computes the loss: it calls `start` and `resume` instead of
@@ -49,11 +50,14 @@ class RankProgram:
         package: Package,
         device: torch.device,
         opaque: Mapping[str, OpaqueCalls] | None = None,
+        sharded_outputs: bool = False,
     ):
         """
         Reads a package. `opaque` has the opaque modules that it calls, by the names
-        that the program has for them.
+        that the program has for them. `sharded_outputs` tells whether outputs that the
+        caller computes a loss of stay split over axes that do not split the batch.
         """
+        self._sharded_outputs = sharded_outputs
         self.device = device
         self._opaque = opaque or {}
         self._opaque_module: Any = package.module("opaque") if self._opaque else None
@@ -92,6 +96,7 @@ class RankProgram:
         interface = json.loads((package.folder / INTERFACE).read_text())
         self.inputs: list[str] = interface["inputs"]
         self.labels: list[str] = interface["labels"]
+        self.stages: dict[str, int] = interface["stages"]
         tensors = package.module("tensors")
         self.constants: dict[str, torch.Tensor] = tensors.load(
             package.folder / CONSTANTS
@@ -423,7 +428,41 @@ class RankProgram:
         of the batch. Every rank that has it must call this.
         """
         spec = self.of_micro_batch(self.all_results[index])
-        return value if spec.mesh is None else self._of_batch_only(spec, value)
+        if spec.mesh is None or self._shard_of(index) is not None:
+            return value
+        return self._of_batch_only(spec, value)
+
+    def _shard_of(self, index: int) -> tuple[int, tuple[str, int | None]] | None:
+        """
+        The dimension in which a call gives result `index` split, and the axis with its run
+        length; None if it gives this rank's part of the batch whole.
+        """
+        if not self._sharded_outputs:
+            return None
+        return innermost_shard(self.all_results[index].split, self.batch_axes())
+
+    def as_sharded(self, index: int, value: torch.Tensor) -> torch.Tensor:
+        """
+        Returns the output that a call gives for result `index`: `value` itself, which
+        `given_output` returned, or the DTensor that it is a part of, on the mesh of the
+        axis that it is split over. The rows are those of this rank's part of the batch.
+        """
+        found = self._shard_of(index)
+        if found is None:
+            return value
+        dim, shard = found
+        mesh = self._device_meshes[self.all_results[index].mesh][shard[0]]
+        shape = list(value.shape)
+        shape[dim] *= mesh.size()
+        split = [(shard,) if i == dim else () for i in range(len(shape))]
+        return DTensor.from_local(
+            value,
+            mesh,
+            placements(shape, split, {shard[0]: mesh.size()}),
+            run_check=False,
+            shape=torch.Size(shape),
+            stride=tuple(prod(shape[i + 1 :]) for i in range(len(shape))),
+        )
 
     def gradient_part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """
@@ -439,8 +478,11 @@ class RankProgram:
         rows = result.split[0] if result.split else ()
         kept = tuple(shard for shard in rows if shard[0] in axes)
         sizes = {name: axes[name] for name, _ in kept}
+        is_sharded = self._shard_of(index) is not None
         if gradient is None:
             shape, _ = self._batches.share(result, sizes)
+            if is_sharded:
+                shape = self._runtime.local_shape(result, mesh)
             gradient = torch.zeros(shape, dtype=spec.dtype, device=self.device)
         gradient = gradient.to(self.device, spec.dtype).contiguous()
         if mesh is None:
@@ -450,11 +492,15 @@ class RankProgram:
                 group = self._device_meshes[spec.mesh].get_group(axis)
                 gradient = gradient.clone()
                 dist.all_reduce(gradient, group=group)
+        if is_sharded and result.split == spec.split:
+            return gradient
         expected, own = self._batches.share(spec, sizes)
         first = tuple(spec.split[0][: len(kept)]) if spec.split else ()
-        if list(gradient.shape) == expected and first == kept:
+        if not is_sharded and list(gradient.shape) == expected and first == kept:
             return self._runtime.shard(gradient, own, mesh, self.rank).contiguous()
-        held = replace(result, split=(kept, *((),) * (len(result.shape) - 1)))
+        held = result
+        if not is_sharded:
+            held = replace(result, split=(kept, *((),) * (len(result.shape) - 1)))
         whole = self.distributed(held, gradient).full_tensor()
         return self.part(spec, whole)
 

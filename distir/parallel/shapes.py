@@ -6,7 +6,7 @@ each other the shapes that they were given, and agree on the global batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import lcm
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_map_only
 
 from distir.errors import DistIRError
+from distir.parallel.padding.lengths import Padding
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.parts import rows_of_all
 
@@ -47,7 +48,9 @@ class Batch:
       over copies is that over the samples;
     - `own`: the number of this rank's samples that the caller gave; None if on all ranks it is
       the number that the program takes;
-    - `start`: the place of the first of them among the samples of all ranks.
+    - `start`: the place of the first of them among the samples of all ranks;
+    - `lengths`: the lengths to which inputs and labels are padded, by name, and
+      `is_padded`: whether that has changed those of some rank.
     """
 
     given: dict[str, torch.Tensor]
@@ -55,6 +58,8 @@ class Batch:
     samples: int | None = None
     own: int | None = None
     start: int = 0
+    lengths: Mapping[str, int] = field(default_factory=dict[str, int])
+    is_padded: bool = False
 
     def example(
         self,
@@ -108,12 +113,15 @@ class Batch:
 class SharedShapes:
     """
     Finds the global batch of a call of a program. `micro_batches` must divide each rank's part
-    of it; batches may have `max_programs` shapes. Every rank must make one, and call it at the
-    same time as the others.
+    of it; batches may have `max_programs` shapes; sequences are padded as `padding` says.
+    Every rank must make one, and call it at the same time as the others.
     """
 
-    def __init__(self, micro_batches: int, max_programs: int):
+    def __init__(
+        self, micro_batches: int, max_programs: int, padding: Padding | None = None
+    ):
         self._micro_batches = micro_batches
+        self.padding = padding
         self._max_programs = max_programs
         self._seen: set[Shapes] = set()
         self._compared: set[bool] = set()
@@ -138,12 +146,55 @@ class SharedShapes:
         fit together, or are too many.
         """
         specs = [spec for spec in program.all_arguments if spec.name in given]
-        expected = [program.part_shape(spec) for spec in specs]
         tensors = [given[spec.name] for spec in specs]
         rows = self._exchanged(tensors, specs)
         if averages not in self._compared:
             self._compared.add(averages)
             self._check_samples(program, tensors, specs)
+        lengths: dict[str, int] = {}
+        is_padded = False
+        if self.padding is not None:
+            lengths = self.padding.of_ranks(specs, program.labels, rows)
+            given = self.padded(program, given, lengths)
+            for index, spec in enumerate(specs):
+                if spec.name in lengths:
+                    for shapes in rows:
+                        is_padded |= shapes[index][1] < lengths[spec.name]
+                        shapes[index][1] = lengths[spec.name]
+        found = self._batch(
+            program, specs, given, rows, averages=averages, is_announced=is_announced
+        )
+        return replace(found, lengths=lengths, is_padded=is_padded)
+
+    def padded(
+        self,
+        program: RankProgram,
+        given: Mapping[str, torch.Tensor],
+        lengths: Mapping[str, int],
+    ) -> dict[str, torch.Tensor]:
+        """Returns inputs and labels, by name, with sequences of the given lengths."""
+        assert self.padding is not None
+        return {
+            name: self.padding.padded(
+                name, tensor, lengths[name], is_label=name in program.labels
+            )
+            if name in lengths
+            else tensor
+            for name, tensor in given.items()
+        }
+
+    def _batch(
+        self,
+        program: RankProgram,
+        specs: Sequence[Any],
+        given: Mapping[str, torch.Tensor],
+        rows: Sequence[Sequence[Sequence[int]]],
+        *,
+        averages: bool,
+        is_announced: bool,
+    ) -> Batch:
+        """Returns the batch of ranks with tensors of the shapes `rows`, as `of`."""
+        expected = [program.part_shape(spec) for spec in specs]
         if all(row == expected for row in rows):
             return Batch(dict(given))
         split = [program.is_split_with_batch(spec) for spec in specs]
@@ -250,7 +301,8 @@ class SharedShapes:
                 f"the module was called with {self._max_programs} shapes of the global "
                 f"batch, each of which is a program, and now with another one ({shown}); "
                 f"pad batches to a few shapes, such as lengths that are multiples of 64 "
-                f"(pad_to_multiple_of of a tokenizer), or allow more (max_programs=...)"
+                f"(pad_to=64, or pad_to_multiple_of of a tokenizer), or allow more "
+                f"(max_programs=...)"
             )
         self._seen.add(shapes)
 
@@ -386,6 +438,23 @@ def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     return torch.stack([flat @ signs, flat.norm()])
 
 
+def check_rows(program: RankProgram) -> None:
+    """
+    Raises DistIRError, on every rank, if a result of which the caller computes the loss has
+    no row for each sample, and the samples of a batch cannot be divided evenly.
+    """
+    for index, spec in enumerate(program.all_results):
+        if spec.name in program.gradients and not program.is_of_batch(index):
+            raise DistIRError(_OF_ALL.format(index))
+
+
+_OF_ALL = (
+    "output {} of the module is of all samples together, and the samples of this batch "
+    "cannot be divided evenly among the ranks; leave a last batch out (drop_last=True of a "
+    "DataLoader), or give each rank as many"
+)
+
+
 def own_rows(
     program: RankProgram, index: int, output: torch.Tensor, samples: int | None
 ) -> torch.Tensor:
@@ -397,9 +466,5 @@ def own_rows(
     if samples is None:
         return output
     if not program.is_of_batch(index):
-        raise DistIRError(
-            f"output {index} of the module is of all samples together, and the samples of "
-            f"this batch cannot be divided evenly among the ranks; leave a last batch out "
-            f"(drop_last=True of a DataLoader), or give each rank as many"
-        )
+        raise DistIRError(_OF_ALL.format(index))
     return output[:samples]

@@ -176,7 +176,7 @@ class StepCheck:
             output = torch.func.functional_call(
                 module, {**values, **trained}, tuple(given[:count]), dict(named)
             )
-            loss = _loss(self.loss, output, *given[count:])
+            loss = loss_of_output(self.loss, output, *given[count:])
         found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         gradients = {
             name: torch.zeros_like(value) if gradient is None else gradient  # pyright: ignore[reportUnnecessaryComparison]
@@ -221,7 +221,7 @@ def check_copies(source: nn.Module, loss: Loss, example: Example) -> None:
             torch.Tensor, cut, (example.args, example.kwargs, example.labels)
         )
         with unchanged(source, False), torch.no_grad():
-            losses.append(float(_loss(loss, source(*args, **kwargs), labels)))
+            losses.append(float(loss_of_output(loss, source(*args, **kwargs), labels)))
     if abs(losses[0] - losses[1]) > 1e-4 * abs(losses[0]) + 1e-6:
         raise DistIRError(
             f"parallelize: the samples of a batch cannot be divided evenly among the ranks, and "
@@ -235,7 +235,7 @@ def _tensors(example: Example) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _loss(loss: Loss, output: Any, labels: Any = None) -> torch.Tensor:
+def loss_of_output(loss: Loss, output: Any, labels: Any = None) -> torch.Tensor:
     """Returns the loss of a module's output, computed in the way of the program."""
     if callable(loss):
         return loss(output, labels)

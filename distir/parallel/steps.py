@@ -8,19 +8,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Example, Shapes
 from distir.parallel.weights import names_of
-
-_KEPT = ("parameter", "state")
-"""The roles of arguments that a module keeps from step to step."""
+from distir.planning.distribution.entries import Chosen
+from distir.runtime.runtime import KEPT_ROLES
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,8 @@ class Steps:
         """
         needed = needed or self._first_needed
         key = needed, autocast, shapes
-        if autocast == "f16" != self._autocast:
+        is_inside = not self.base.gradients
+        if is_inside and autocast == "f16" != self._autocast:
             raise DistIRError(
                 "a step inside of torch.autocast of float16 scales its loss, lest small "
                 "gradients are lost, and the module does not hold the scale; call "
@@ -145,38 +145,21 @@ class Steps:
             given = None if example is None else example()
             if needed == self._first_needed:
                 made = self._make(needed.parameters, None, autocast, given)
-                if given is None:
-                    self._check_kept(made)
             else:
                 made = self._make(needed.parameters, needed.inputs, autocast, given)
             self._programs[key] = made
         return self._programs[key]
 
-    def _check_kept(self, program: RankProgram) -> None:
-        """
-        Raises DistIRError if a program takes parameters and states in other layouts,
-        types or shapes than `base`: they would have to be sent in every step.
-        """
-        kept = {s.name: s for s in self.base.all_arguments if s.role in _KEPT}
-        for spec in program.all_arguments:
-            if spec.role not in _KEPT:
-                continue
-            own = kept.get(spec.name)
-            if own is None or _as_kept(program, spec) != _as_kept(self.base, own):
-                raise DistIRError(
-                    f"the program for torch.autocast has {spec.role} {spec.name!r} in "
-                    f"other parts, or on other ranks, than the one that the module was "
-                    f"parallelized with; call parallelize inside of torch.autocast too, so "
-                    f"that it compiles this program alone"
-                )
 
-
-def _as_kept(program: RankProgram, spec: Any) -> Any:
-    """
-    Returns a key that is equal for two tensors, of two programs, if both can use the
-    same memory.
-    """
-    return program.sharding_of(spec), spec.dtype, tuple(spec.shape), spec.repacked
+def chosen_by(program: RankProgram) -> Chosen:
+    """Returns the layouts and pipeline stages of what a module keeps, for its other programs."""
+    kept = [s for s in program.all_arguments if s.role in KEPT_ROLES and s.mesh]
+    layouts = {
+        s.name: Layout(s.mesh, tuple(tuple(Shard(*x) for x in dim) for dim in s.split))
+        for s in kept
+    }
+    stages = {s.name: program.stages[s.name] for s in kept if s.name in program.stages}
+    return Chosen(layouts, stages)
 
 
 def _requiring(tensors: Mapping[str, torch.Tensor]) -> list[str]:

@@ -102,6 +102,18 @@ class ScheduleOptions:
                 f"{error.strerror}"
             ) from error
 
+    def forward_chunks(self, micro_batches: int) -> int | None:
+        """
+        Returns the number of chunks with which the schedule `forward` has the stages of
+        this schedule of a training step, on the same ranks; None if there is none, as
+        for `zbv`. Raises DistIRError as `schedule_of`.
+        """
+        schedule = self.schedule_of(micro_batches, True)
+        ranks, count = schedule.ranks, schedule.stages
+        if any(schedule.stage_rank(stage) != stage % ranks for stage in range(count)):
+            return None
+        return count // ranks
+
     def stage_shapes(self) -> list[dict[str, int]]:
         """
         Returns the sizes of the axes of each rank's mesh. The list is empty if all

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from . import devices
-from .communication import collectives, flattening
+from .communication import collectives, flattening, meeting
 
 KEPT_ROLES = ("parameter", "state")
 """The roles of arguments that checkpoints contain."""
@@ -409,14 +409,14 @@ def start(backend, processes, timeout_s, init_method):
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
         torch.set_default_device(device)
+    timeout = timedelta(seconds=timeout_s)
+    if init_method == "env://" and dist.is_torchelastic_launched():
+        meeting.join_ranks(backend, timeout)
+        return rank, device
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
     dist.init_process_group(
-        backend,
-        init_method=init_method,
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=timeout_s),
+        backend, init_method=init_method, rank=rank, world_size=size, timeout=timeout
     )
     return rank, device
 

@@ -14,6 +14,12 @@ from xdsl.ir import Operation
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 
+MESH = "mesh"
+"""
+The symbol of the mesh that `distribute` declares. Requests in a sequential program name
+it before it exists.
+"""
+
 TIME_AXIS = "k"
 """
 The name of the micro-batch axis. Its coordinates are moments, and a device works on one

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,10 +53,11 @@ def plan(
     between neighbours next (weighted min-fill). An order is cut short as soon as its
     work exceeds `most`. Nodes in `kept` are not eliminated.
     """
-    order = _greedy(graph, _table_size, most, kept)
+    order = _greedy(graph, most, kept)
     if order.work <= LITTLE_WORK:
         return order
-    return min(order, _greedy(graph, _fill, most, kept), key=lambda order: order.work)
+    other = _greedy(graph, most, kept, is_fill=True)
+    return min(order, other, key=lambda order: order.work)
 
 
 def eliminate(
@@ -158,45 +159,97 @@ def _minimise(
     return table, best
 
 
-Score = Callable[[int, dict[int, set[int]], Mapping[int, float]], float]
+class Eliminated:
+    """
+    A graph of which nodes are eliminated, with the score of each node that is left: the
+    size of the node's table, or, with `is_fill`, the number of table entries that the
+    node adds between its neighbours (twice). The latter follows from edge to edge:
+    anew, it takes a time that grows with the square of the number of neighbours.
 
+    - `near`: the neighbours of each node;
+    - `sizes`: the number of alternatives of each node.
+    """
 
-def _table_size(
-    node: int, near: dict[int, set[int]], sizes: Mapping[int, float]
-) -> float:
-    return math.prod(sizes[j] for j in near[node])
+    def __init__(self, graph: CostGraph, *, is_fill: bool):
+        self.near = {i: set(around) for i, around in graph.near.items()}
+        self.sizes = {i: float(len(costs)) for i, costs in graph.costs.items()}
+        self._fill: dict[int, float] | None = None
+        if is_fill:
+            self._fill = {
+                node: sum(
+                    # A node is not among its own neighbours.
+                    self.sizes[j] * (self._sum(around - self.near[j]) - self.sizes[j])
+                    for j in around
+                )
+                for node, around in self.near.items()
+            }
 
+    def _sum(self, nodes: Collection[int]) -> float:
+        return sum(map(self.sizes.__getitem__, nodes))
 
-def _fill(node: int, near: dict[int, set[int]], sizes: Mapping[int, float]) -> float:
-    around = near[node]
-    total = 0.0
-    for j in around:
-        other = near[j]
-        total += sizes[j] * sum(sizes[k] for k in around if k != j and k not in other)
-    return total
+    def table(self, node: int) -> float:
+        """Returns the number of entries of the table of a node."""
+        return math.prod(self.sizes[j] for j in self.near[node])
+
+    def score(self, node: int) -> tuple[float, float]:
+        """Returns the score of a node, and its table's size, which breaks ties."""
+        table = self.table(node)
+        return (table if self._fill is None else self._fill[node]), table
+
+    def eliminate(self, node: int) -> set[int]:
+        """
+        Removes a node and joins its neighbours. Returns the nodes whose scores may have
+        changed.
+        """
+        near = self.near
+        around = near.pop(node)
+        for j in around:
+            near[j].discard(node)
+            if self._fill is not None:
+                apart = self._sum(near[j] - around)
+                self._fill[j] -= 2 * self.sizes[node] * apart
+        changed = set(around)
+        for j in around:
+            new = around - near[j] - {j}
+            if new:
+                for k in new:
+                    self._join(j, k)
+                # The fill of every node that neighbours both ends of a new edge
+                # changes.
+                changed |= near[j]
+        return changed
+
+    def _join(self, j: int, k: int) -> None:
+        left, right, sizes = self.near[j], self.near[k], self.sizes
+        if self._fill is not None:
+            for both in left & right:
+                self._fill[both] -= 2 * sizes[j] * sizes[k]
+            self._fill[j] += 2 * sizes[k] * self._sum(left - right)
+            self._fill[k] += 2 * sizes[j] * self._sum(right - left)
+        left.add(k)
+        right.add(j)
 
 
 def _greedy(
-    graph: CostGraph, score: Score, most: float, kept: Collection[int] = ()
+    graph: CostGraph, most: float, kept: Collection[int] = (), *, is_fill: bool = False
 ) -> EliminationOrder:
     """
     Returns the order that always eliminates the node with the lowest score next. Ties
     are broken by the size of the node's table.
     """
-    near = {i: set(around) for i, around in graph.near.items()}
-    sizes = {i: float(len(costs)) for i, costs in graph.costs.items()}
+    left = Eliminated(graph, is_fill=is_fill)
     current: dict[int, tuple[float, float]] = {}
     heap: list[tuple[tuple[float, float], int]] = []
 
     def push(node: int) -> None:
         if node in kept:
             return
-        key = score(node, near, sizes), _table_size(node, near, sizes)
+        key = left.score(node)
         if current.get(node) != key:
             current[node] = key
             heapq.heappush(heap, (key, node))
 
-    for node in near:
+    for node in left.near:
         push(node)
     order: list[int] = []
     entries = largest = work = 0.0
@@ -205,23 +258,13 @@ def _greedy(
         if current.get(node) != key:
             continue
         del current[node]
-        around = near.pop(node)
-        table = math.prod(sizes[j] for j in around)
+        table = left.table(node)
         entries += table
         largest = max(largest, table)
-        work += table * sizes[node]
+        work += table * left.sizes[node]
         if work > most:
             break
         order.append(node)
-        changed = set(around)
-        for j in around:
-            near[j].discard(node)
-            new = around - near[j] - {j}
-            if new:
-                near[j] |= new
-                # The fill of every node that neighbours both ends of a new edge
-                # changes.
-                changed |= near[j]
-        for j in changed:
+        for j in left.eliminate(node):
             push(j)
     return EliminationOrder(tuple(order), entries, largest, work)

@@ -56,8 +56,6 @@ def test_a_rank_that_dies_on_one_of_two_nodes_goes_on_from_the_last_checkpoint(
     command = (sys.executable, "-m", "torch.distributed.run", *meeting)
     command += (folder / "main.py", *what, *saved, "--timeout", "60")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    # Else ranks of a second start may find addresses of the first one (docs/workarounds.md).
-    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     agents = [
         subprocess.Popen(
             [str(word) for word in command],
@@ -86,3 +84,48 @@ def test_a_rank_that_dies_on_one_of_two_nodes_goes_on_from_the_last_checkpoint(
     np.testing.assert_allclose(
         [found[step] for step in range(1, 6)], expected["loss"], rtol=1e-5
     )
+
+
+SCRIPT = """
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+
+import distir
+
+torch.manual_seed(0)
+module = torch.nn.Linear(4, 4)
+parallel = distir.parallelize(module, (torch.randn(4, 4),), loss="mse", d=2, check="off")
+optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+for step in range(3):
+    if first and step == 1 and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    loss = parallel(torch.ones(2, 4), torch.zeros(2, 4))
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.6f}", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_one_restart_is_enough_for_a_script(tmp_path: Path):
+    """Ranks of the second start do not look for those of the first (`runtime/communication/meeting`)."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["DISTIR_CACHE"] = str(tmp_path / "cache")
+    for _ in range(3):
+        done = subprocess.run(
+            (*command, "--max-restarts", "1", script),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("loss ") == 2

@@ -250,9 +250,11 @@ def test_batches_over_steps(tmp_path: Path, spawner: Spawner):
         pytest.param(
             {"d": 2, "t": 2, "zero": 1}, {"d": 4, "zero": 3}, marks=pytest.mark.slow
         ),
-        (
+        ({"p": 2, "k": 2}, {"p": 3, "k": 4, "blocking_sends": True}),
+        pytest.param(
             {"p": 2, "k": 2, "d": 2, "zero": 1},
             {"p": 3, "k": 4, "blocking_sends": True},
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"p": 2, "k": 2, "t": 2, "schedule": "zbv"},
@@ -263,7 +265,10 @@ def test_batches_over_steps(tmp_path: Path, spawner: Spawner):
             {"t": 2, "d": 2}, {"p": 2, "k": 2, "d": 2, "t": 2}, marks=pytest.mark.slow
         ),
     ],
-    ids=["without-pipelines", "among-pipelines", "from-a-pipeline", "to-a-pipeline"],
+    ids=[
+        *("without-pipelines", "among-pipelines", "among-pipelines-with-zero"),
+        *("from-a-pipeline", "to-a-pipeline"),
+    ],
 )
 def test_a_killed_run_resumes_under_another_distribution(
     before: dict[str, Any], after: dict[str, Any], tmp_path: Path, spawner: Spawner

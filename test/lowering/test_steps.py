@@ -44,7 +44,7 @@ def gpt() -> ModuleOp:
 
 
 PLANS: tuple[tuple[Callable[[], ModuleOp], dict[str, Any]], ...] = (
-    (gpt, dict(d=2, t=2, p=2, k=2, zero=1)),
+    (gpt, dict(d=2, p=2, k=2, zero=1)),
     (mlp, dict(d=2, t=2, zero=3, overlap=True)),
     (gpt, dict(d=2, offload_states=True)),
 )

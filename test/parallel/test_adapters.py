@@ -13,8 +13,14 @@ from support.ranks import run_ranks
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        pytest.param("llama", dict(d=2, t=2, zero=3), id="llama d2 t2 zero 3"),
+        pytest.param("llama", dict(d=2, zero=3), id="llama d2 zero 3"),
         pytest.param("gpt2", dict(), id="gpt2 one rank"),
+        pytest.param(
+            "llama",
+            dict(d=2, t=2, zero=3),
+            id="llama d2 t2 zero 3",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("gpt2", dict(d=2, t=2), id="gpt2 d2 t2", marks=pytest.mark.slow),
         pytest.param("dora", dict(d=2, t=2), id="dora d2 t2", marks=pytest.mark.slow),
         pytest.param(

@@ -19,7 +19,7 @@ from support.parallel_inputs import (
     told_run,
 )
 from support.ranks import run_ranks
-from support.thoroughness import sampled
+from support.thoroughness import IS_THOROUGH, sampled
 
 
 def ranks_of(options: dict[str, Any]) -> int:
@@ -39,9 +39,10 @@ def test_named_arguments_in_another_order() -> None:
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-QUICK = (dict(d=2, t=2, zero=1), dict(p=2, d=2, k=2))
+QUICK = (dict(d=2, t=2, zero=1), dict(p=2, k=2))
 PLANS: list[dict[str, Any]] = [
     *QUICK,
+    dict(p=2, d=2, k=2),
     dict(),
     dict(d=2, zero=3),
     dict(r=2, d=2, zero=3),
@@ -74,9 +75,14 @@ def test_prompts_and_encoders(options: dict[str, Any]) -> None:
         assert rank["prompt"] < 1e-6
 
 
+PADDED: list[dict[str, int]] = [dict(d=2), dict(p=2, k=2)]
+if IS_THOROUGH:
+    PADDED.append(dict(d=2, t=2))
+
+
 @pytest.mark.parametrize("name", sampled(list(LOSSES), 2))
 def test_labels_that_do_not_count(name: str) -> None:
-    for options in (dict(d=2, t=2), dict(p=2, k=2)):
+    for options in PADDED:
         for found, expected, worst in run_ranks(
             ranks_of(options), padded_run, name, options
         ):

@@ -21,7 +21,7 @@ from distir.parallel.compilation import (
     training_package,
 )
 from distir.parallel.content import content_key
-from distir.parallel.packages import CACHE
+from distir.parallel.packages import CACHE, LOADED
 from distir.planning.distribution.options import DistributionOptions
 
 IMAGES = torch.ones(4, 3, 6, 6)
@@ -54,6 +54,19 @@ def test_keys_of_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert key(cells.Net()) is None
     cells.loss = FunctionType(mean_of_absolutes.__code__, vars(cells))  # type: ignore[attr-defined]
     assert key(Frozen(), cells.loss) is None
+
+
+def test_keys_do_not_depend_on_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded files of the user count, and packages of other programs do not."""
+    known, loaded = key(Frozen()), ModuleType("loaded")
+    loaded.__file__ = str(tmp_path / "loaded.py")
+    Path(loaded.__file__).touch()
+    monkeypatch.setitem(sys.modules, f"{LOADED}of_another_plan", loaded)
+    assert key(Frozen()) == known
+    monkeypatch.setitem(sys.modules, "loaded", loaded)
+    assert key(Frozen()) != known
 
 
 def test_another_plan_exports_nothing(

@@ -16,6 +16,7 @@ PLANS: list[dict[str, Any]] = [
     dict(t=2),
     dict(d=2, zero=3),
     dict(d=2, checkpoint="full"),
+    dict(d=2, compiled=True),
 ]
 
 

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.parallel_outside import (
-    TRAININGS,
+    WIDTH,
+    data,
     dropped,
+    in_16_bits,
     interrupted,
     last_batch,
+    layers,
+    overflow,
     refused,
     statistics,
-    stepped,
     trained,
 )
 from support.ranks import run_ranks
-from support.thoroughness import chosen
+from support.thoroughness import chosen, sampled
+
+import distir
 
 PLANS: list[dict[str, Any]] = [
     dict(d=2),
     dict(t=2),
     dict(d=2, zero=3),
     dict(d=2, t=2, zero=1),
-]
-CASES = [(name, plan) for name in TRAININGS for plan in PLANS]
-QUICK = [(name, PLANS[n % len(PLANS)]) for n, name in enumerate(TRAININGS)]
-
-PIPELINES: list[dict[str, Any]] = [
-    dict(p=2, d=2, k=2, zero=1),
-    dict(p=2, k=4, schedule="zb-h1"),
-    dict(p=2, k=1),
-    dict(p=2, t=2, k=2),
-    dict(d=2, k=2, zero=2),
-    dict(),
 ]
 
 
@@ -49,20 +44,52 @@ def assert_same(found: dict[str, Any]) -> None:
     assert found["apart"] < 1e-9
 
 
-@pytest.mark.parametrize("name, options", chosen(CASES, QUICK), ids=str)
-def test_losses_of_scripts(name: str, options: dict[str, Any]) -> None:
-    """Several outputs, a GAN, a teacher, PPO, two towers, and prompts, as with PyTorch."""
-    for rank in run_ranks(ranks_of(options), trained, name, options):
+@pytest.mark.slow
+@pytest.mark.parametrize("options", PLANS, ids=str)
+def test_compiled_programs(options: dict[str, Any]) -> None:
+    for rank in run_ranks(ranks_of(options), trained, dict(options, compiled=True)):
         assert_same(rank)
+
+
+@pytest.mark.parametrize("auto", sampled([False, True], 2))
+def test_plans_of_searches(auto: bool, tmp_path: Path) -> None:
+    """A plan of a program with its loss and its optimizer's states is one for outputs."""
+    options: Any = dict(auto=True, time_limit=20) if auto else {}
+    model = layers(0, WIDTH, 16, WIDTH)
+    cluster = dict(cluster="dgx-a100", world_size=2)
+    plan = distir.search(model, (data(0),), loss="mse", **cluster, **options)
+    plan.save(tmp_path / "plan.json")
+    for rank in run_ranks(2, trained, dict(plan=tmp_path / "plan.json")):
+        assert_same(rank)
+
+
+KINDS = [(dtype, has) for dtype in ("f16", "bf16") for has in (False, True)]
 
 
 @pytest.mark.parametrize(
-    "options", chosen([(p,) for p in PIPELINES], [(p,) for p in PIPELINES[:2]]), ids=str
+    "options, kind",
+    chosen(
+        [(plan, kind) for plan in PLANS for kind in KINDS],
+        [(PLANS[1], KINDS[0])],
+    ),
+    ids=str,
 )
-def test_steps_with_a_loss(options: dict[str, Any]) -> None:
-    """A loss of each micro-batch, on the last stage of a pipeline."""
-    for rank in run_ranks(ranks_of(options), stepped, options):
-        assert_same(rank)
+def test_losses_in_16_bits(options: dict[str, Any], kind: tuple[str, bool]) -> None:
+    """All ranks leave out the steps that overflow, and the others are near PyTorch's."""
+    ranks = run_ranks(ranks_of(options), in_16_bits, options, *kind)
+    for rank in ranks:
+        left_out = [was_left_out for _, was_left_out in rank["found"]]
+        assert left_out == [each for _, each in ranks[0]["found"]]
+        assert any(left_out) == (kind[0] == "f16") and not left_out[-1]
+        assert rank["moved"] > 0.05
+        assert rank["from f32"] < 2 * max(rank["autocast from f32"], 1e-3)
+
+
+def test_an_overflow_is_one_on_all_ranks() -> None:
+    inf = float("inf")
+    first, second = run_ranks(2, overflow, {})
+    assert first == [[inf, inf, 3.0], [1.0, 2.0, 3.0]]
+    assert second == first
 
 
 def test_calls_that_are_no_step() -> None:
@@ -80,7 +107,7 @@ def test_what_a_loss_outside_does_not_go_with() -> None:
     (found,) = run_ranks(1, refused)
     assert "leave labels out" in found["labels"]
     assert 'check="import"' in found["check"]
-    assert "choose bf16" in found["f16"]
+    assert "leave out one or the other" in found["sharded"]
     assert "call step(inputs" in found["outputs"]
     assert "does not consist of 2 parts" in found["penalty"]
     assert "mean_of_parts" in found["scalar"]

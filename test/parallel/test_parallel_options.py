@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,15 @@ from support.parallel_options import (
     with_kernels,
 )
 from support.ranks import run_ranks
-from support.thoroughness import sampled
+from support.thoroughness import chosen, sampled
 from torch import nn
 
 from distir.errors import DistIRError
 from distir.parallel.parallelize import parallelize
 from distir.pipelining.csv_format import write_csv
 from distir.pipelining.registry import build_schedule
+
+EIGHT_BITS: list[dict[str, int]] = [dict(t=2), dict(d=2, t=2)]
 
 
 def test_computing_in_bf16() -> None:
@@ -99,15 +103,18 @@ def test_a_compiler_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "scaling", ["tensor", pytest.param("row", marks=pytest.mark.slow)]
+    ("scaling", "plan"),
+    chosen(product(("tensor", "row"), EIGHT_BITS), [("tensor", EIGHT_BITS[0])]),
+    ids=str,
 )
-def test_products_in_8_bits(scaling: str) -> None:
+def test_products_in_8_bits(scaling: str, plan: dict[str, int]) -> None:
     """
-    Four ranks round as one does, but for the order of sums. Three bits of a fraction round by
+    Ranks round as one does, but for the order of sums. Three bits of a fraction round by
     2^-4 at most, a scalar product of 32 by less.
     """
     (alone,) = run_ranks(1, float8_run, dict(float8=scaling))
-    for rank in run_ranks(4, float8_run, dict(float8=scaling, d=2, t=2)):
+    count = prod(plan.values())
+    for rank in run_ranks(count, float8_run, dict(float8=scaling, **plan)):
         assert rank["found"] == pytest.approx(alone["found"], rel=2e-5)
         assert rank["found"] == pytest.approx(rank["expected"], rel=2**-8)
         assert rank["found"] != pytest.approx(rank["expected"], rel=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from support.parallel_scripts import (
     training_run,
 )
 from support.ranks import run_ranks
+from support.thoroughness import chosen, sampled
 
 PLANS: dict[str, dict[str, Any]] = {
     "one rank": dict(),
@@ -44,10 +46,12 @@ PLANS: dict[str, dict[str, Any]] = {
 
 QUICK = ("d2 c2 ring",)
 """
-Plans that no other test of `make test` has: on one rank, and on two axes, the models without
-values train as PyTorch does; a checkpoint of d2 t2 goes on in a pipeline with ZeRO 3, and in
-PyTorch.
+Plans that no other test of `make test` has: on one rank, and with ZeRO 1, the models without
+values train as PyTorch does; a checkpoint of t2 goes on in a pipeline with ZeRO 3, and in
+PyTorch; losses of scripts are computed on two axes.
 """
+
+WITHOUT_VALUES: list[dict[str, Any]] = [dict(d=2, zero=1), dict(d=2, t=2, zero=1)]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,8 @@ PyTorch.
 )
 def test_training_is_that_of_pytorch(options: dict[str, Any]) -> None:
     count = prod(options.get(axis, 1) for axis in "rdctp")
-    ranks = run_ranks(count, training_run, options)
+    layers = 1 if "c" in options else 2
+    ranks = run_ranks(count, training_run, options, layers)
     names: set[str] = set()
     for rank in ranks:
         assert rank["found"] == [pytest.approx(e, rel=1e-4) for e in rank["expected"]]
@@ -74,14 +79,28 @@ def test_training_is_that_of_pytorch(options: dict[str, Any]) -> None:
         assert parts <= 1.01 * ranks[0]["all bytes"] / options["d"]
 
 
-def test_modules_without_values_begin_alike_under_every_plan() -> None:
-    """They train as PyTorch does from there: LLaMA on two axes, without values."""
+@functools.cache
+def without_values() -> dict[str, Any]:
+    """The training of a model without values on one rank."""
     (alone,) = run_ranks(1, meta_run, {})
-    for rank in run_ranks(4, meta_run, dict(d=2, t=2, zero=1)):
-        for values in (rank["expected"], alone["found"]):
+    return alone
+
+
+@pytest.mark.parametrize(
+    "options", chosen([(p,) for p in WITHOUT_VALUES], [(WITHOUT_VALUES[0],)]), ids=str
+)
+def test_modules_without_values_begin_alike_under_every_plan(
+    options: dict[str, Any],
+) -> None:
+    """They train as PyTorch does from there: LLaMA, without values."""
+    for rank in run_ranks(2 * options.get("t", 1), meta_run, options):
+        for values in (rank["expected"], without_values()["found"]):
             assert rank["found"] == [pytest.approx(each, rel=1e-4) for each in values]
+
+
+def test_modules_of_fake_tensors_begin_as_those_on_the_meta_device() -> None:
     (fake,) = run_ranks(1, meta_run, {}, True)
-    assert fake == alone
+    assert fake == without_values()
     (told,) = run_ranks(1, meta_buffer, {})
     assert "buffer '1.running_mean' has no value, as on the meta device" in told
 
@@ -118,11 +137,24 @@ def test_every_sample_is_seen_once(micro_batches: int) -> None:
     assert sorted(first + third) == list(range(12))
 
 
-def test_checkpoints_are_read_under_other_plans(tmp_path: Path) -> None:
+_MOVES = [
+    (2, dict(p=2, k=2), dict(d=2, zero=3)),
+    (4, dict(p=2, d=2, k=2, zero=1), dict(d=2, t=2)),
+    (4, dict(d=2, t=2), dict(p=2, d=2, k=2, zero=3)),
+    (2, dict(p=2, k=2), dict(p=2, k=2)),
+    (4, dict(p=2, t=2, k=2), dict(d=4, zero=2)),
+]
+
+
+@pytest.mark.parametrize(("ranks", "before", "after"), sampled(_MOVES, 5), ids=str)
+def test_checkpoints_are_read_under_other_plans(
+    ranks: int, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
+    """Parameters and the optimizer's states, by `get_state_dict` without options."""
     folder = tmp_path / "checkpoint"
-    expected = run_ranks(4, saved, dict(d=2, t=2), folder)[0]
+    expected = run_ranks(ranks, saved, before, folder)[0]
     assert expected[0] != expected[1]
-    for losses in run_ranks(4, resumed, dict(p=2, d=2, k=2, zero=3), folder):
+    for losses in run_ranks(ranks, resumed, after, folder):
         assert losses == pytest.approx(expected, rel=1e-5)
     assert run_ranks(1, resumed_plainly, folder) == [pytest.approx(expected, rel=1e-5)]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.cost_programs import cluster, verified
+from support.thoroughness import each_once
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
@@ -76,14 +77,14 @@ def test_a_layer_is_gathered_before_the_gradients_in_front_of_it_are_scattered(
 def test_gradients_of_two_layers_are_there(options: dict[str, Any]) -> None:
     """What overlap adds to the peak does not grow with the number of layers."""
     added: list[int] = []
-    for layers in (4, 8):
+    for layers in (3, 5):
         plain, overlapped = (
             max(simulate(distributed(layers, **options, overlap=o)).peak_memory_bytes)
             for o in (False, True)
         )
         added.append(overlapped - plain)
     layer = 12 * 32 * 32 * 4
-    assert added[1] - added[0] < layer / 2
+    assert added[1] - added[0] < layer / 4
 
 
 def test_the_sum_over_groups_waits_for_no_scattering() -> None:
@@ -109,9 +110,10 @@ def test_the_sum_over_groups_waits_for_no_scattering() -> None:
             )
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
-@pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize("devices", [{"d": 4}, {"r": 2, "d": 2}])
+@pytest.mark.parametrize(
+    ("zero", "k", "devices"),
+    each_once([1, 2, 3], [4, 1], [{"d": 4}, {"r": 2, "d": 2}]),
+)
 def test_overlap_is_never_slower_than_its_absence(
     zero: int, k: int, devices: dict[str, int]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.cost_programs import cluster
 from support.programs import parse
+from support.thoroughness import each_once
 from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -118,8 +119,7 @@ CASES: dict[str, tuple[Callable[[], ModuleOp], Axes]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("tie", [False, True])
+@pytest.mark.parametrize(("case", "tie"), each_once(list(CASES), [True, False]))
 def test_layouts_are_applied_to_the_letter(case: str, tie: bool) -> None:
     module, mesh = placed(*CASES[case])
     again = module.clone()

@@ -280,17 +280,19 @@ def some_ranks_run() -> list[str]:
     return found
 
 
-def divided_run(is_inside: bool) -> str:
+def divided_run(is_inside: bool) -> dict[str, Any]:
     """
-    Returns the error of a step inside of autocast whose program a pipeline divides in
-    another way than in f32; `is_inside`: parallelize is called inside of autocast too.
+    Returns the error of a step inside of autocast, whose program a pipeline would divide in
+    another way than in f32, and the names of this rank's parameters; `is_inside`:
+    parallelize is called inside of autocast too.
     """
     x, _ = rows()
     x = x.flatten(0, 1)[:8]
     with autocast(torch.bfloat16 if is_inside else None):
         parallel = parallelize(uneven(), (x,), loss="mse", p=2, k=2).train()
     with autocast():
-        return told(lambda: parallel.step(x, x))
+        found = told(lambda: parallel.step(x, x))
+    return {"error": found, "own": [name for name, _ in parallel.named_parameters()]}
 
 
 def untrained_run() -> tuple[float, float]:

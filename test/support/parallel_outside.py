@@ -11,59 +11,16 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
 from distir.errors import DistIRError
 from distir.parallel.parallelize import parallelize
+from distir.parallel.training.overflow import spread_overflow
 from support.parallel_scripts import Options, own_part, whole
 
 SAMPLES, WIDTH, CLASSES, STEPS = 8, 8, 4, 5
-
-
-class Plain:
-    """What a script does on one process."""
-
-    def make(self, module: nn.Module, *args: torch.Tensor, **options: Any) -> Any:
-        """Returns the module as the script uses it."""
-        return module
-
-    def part(self, batch: torch.Tensor) -> torch.Tensor:
-        """Returns the rows of a batch that the script computes on."""
-        return batch
-
-    def all(self, module: Any, rows: torch.Tensor) -> torch.Tensor:
-        """Returns the rows of the whole batch."""
-        return rows
-
-    def mean(self, value: torch.Tensor) -> float:
-        """Returns the mean of a value over the ranks."""
-        return value.item()
-
-
-class Parallel(Plain):
-    """What the same script does on each of several ranks."""
-
-    def __init__(self, options: Options):
-        self._options = options
-        self._module: Any = None
-
-    def make(self, module: nn.Module, *args: torch.Tensor, **options: Any) -> Any:
-        self._module = parallelize(module, args, **self._options, **options)
-        return self._module.train()
-
-    def part(self, batch: torch.Tensor) -> torch.Tensor:
-        return own_part(self._module, batch)
-
-    def all(self, module: Any, rows: torch.Tensor) -> torch.Tensor:
-        return module.whole_batch(rows)
-
-    def mean(self, value: torch.Tensor) -> float:
-        return self._module.mean_of_parts(value).item()
-
-
-Training = Callable[[Plain], tuple[list[float], list[Any]]]
-"""Returns the losses of a training, and the modules that it trained."""
 
 
 def data(seed: int, *sizes: int) -> torch.Tensor:
@@ -86,191 +43,6 @@ def sgd(module: Any) -> torch.optim.SGD:
     return torch.optim.SGD(module.parameters(), lr=0.1)
 
 
-class Heads(nn.Module):
-    """A module with several outputs, one of integers, and a number of the whole batch."""
-
-    def __init__(self, has_penalty: bool = True) -> None:
-        super().__init__()
-        self.has_penalty = has_penalty
-        self.trunk = layers(0, WIDTH, 16, 16)
-        self.values, self.logits = layers(1, 16, WIDTH), layers(2, 16, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> dict[str, Any]:
-        hidden = self.trunk(x)
-        logits = self.logits(hidden)
-        found = {"both": (self.values(hidden), logits), "choice": logits.argmax(-1)}
-        return (
-            found | {"penalty": hidden.square().mean()} if self.has_penalty else found
-        )
-
-
-def heads_loss(output: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
-    values, logits = output["both"]
-    chosen = F.cross_entropy(logits, output["choice"])
-    return F.mse_loss(values, target) + chosen + output.get("penalty", 0.0)
-
-
-def several_outputs(side: Plain) -> tuple[list[float], list[Any]]:
-    x, y = data(0), data(1)
-    module = side.make(Heads(), x, loss="outside")
-    optimizer, losses = sgd(module), list[float]()
-    for _ in range(STEPS):
-        loss = heads_loss(module(side.part(x)), side.part(y))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(side.mean(loss))
-    return losses, [module]
-
-
-def gan(side: Plain) -> tuple[list[float], list[Any]]:
-    """Two modules with an optimizer each; the second has two forwards before a backward."""
-    real, noise = data(0), data(1, 3)
-    generator = side.make(layers(0, 3, 16, WIDTH), noise)
-    critic = side.make(layers(1, WIDTH, 16, 1), real)
-    optimizers, losses = (sgd(generator), sgd(critic)), list[float]()
-    for step in range(STEPS):
-        fake = generator(side.part(noise + step))
-        first, second = critic(side.part(real)), critic(fake.detach())
-        loss = F.softplus(-first).mean() + F.softplus(second).mean()
-        optimizers[1].zero_grad()
-        loss.backward()
-        optimizers[1].step()
-        fooled = F.softplus(-critic(fake)).mean()
-        optimizers[0].zero_grad()
-        fooled.backward()
-        optimizers[0].step()
-        losses += [side.mean(loss), side.mean(fooled)]
-    return losses, [generator, critic]
-
-
-def distillation(side: Plain) -> tuple[list[float], list[Any]]:
-    """A frozen teacher beside a student, which looks at all of its outputs."""
-    x = data(0)
-    teacher = side.make(layers(0, WIDTH, 32, CLASSES), x).eval().requires_grad_(False)
-    student = side.make(layers(1, WIDTH, 8, CLASSES), x)
-    optimizer, losses = sgd(student), list[float]()
-    for _ in range(STEPS):
-        with torch.no_grad():
-            target = teacher(side.part(x)).softmax(-1)
-        found = student(side.part(x)).log_softmax(-1)
-        loss = F.kl_div(found, target, reduction="batchmean")
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(side.mean(loss))
-    return losses, [student]
-
-
-class Actor(nn.Module):
-    """A policy and the values of states."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.trunk = layers(0, WIDTH, 16, 16)
-        self.policy, self.value = layers(1, 16, CLASSES), layers(2, 16, 1)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden = self.trunk(x)
-        return self.policy(hidden), self.value(hidden)[:, 0]
-
-
-def reinforcement(side: Plain) -> tuple[list[float], list[Any]]:
-    """Steps of PPO: ratios to a policy before, clipped, with values and an entropy."""
-    states, rewards = data(0), data(1, 1)[:, 0]
-    actor = side.make(Actor(), states)
-    optimizer, losses = sgd(actor), list[float]()
-    for _ in range(STEPS):
-        own = side.part(states)
-        with torch.no_grad():
-            logits, values = actor(own)
-        actions = logits.argmax(-1, keepdim=True)
-        before = logits.log_softmax(-1).gather(1, actions)[:, 0]
-        gained = side.part(rewards) - values
-        for _ in range(2):
-            logits, values = actor(own)
-            chances = logits.log_softmax(-1)
-            ratio = (chances.gather(1, actions)[:, 0] - before).exp()
-            clipped = ratio.clamp(0.9, 1.1)
-            policy = -torch.minimum(ratio * gained, clipped * gained).mean()
-            entropy = -(chances.exp() * chances).sum(-1).mean()
-            loss = policy + F.mse_loss(values, side.part(rewards)) - 0.01 * entropy
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(side.mean(loss))
-    return losses, [actor]
-
-
-def contrastive(side: Plain) -> tuple[list[float], list[Any]]:
-    """Two towers, a loss over all pairs of the batch, and a temperature of the script."""
-    images, texts = data(0), data(1, 6)
-    towers = (
-        side.make(layers(0, WIDTH, 16, CLASSES), images),
-        side.make(layers(1, 6, 16, CLASSES), texts),
-    )
-    scale = nn.Parameter(torch.ones((), dtype=torch.float64))
-    optimizer = torch.optim.SGD([*towers[0].parameters(), *towers[1].parameters()], 0.1)
-    outer, losses = torch.optim.SGD([scale], lr=0.1), list[float]()
-    for _ in range(STEPS):
-        both = zip(towers, (images, texts), strict=True)
-        a, b = (side.all(t, F.normalize(t(side.part(x)), dim=-1)) for t, x in both)
-        scores = scale.exp() * a @ b.t()
-        pairs = torch.arange(SAMPLES)
-        loss = F.cross_entropy(scores, pairs) + F.cross_entropy(scores.t(), pairs)
-        optimizer.zero_grad()
-        outer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        outer.step()
-        losses += [loss.item(), scale.item()]
-    return losses, list(towers)
-
-
-class Prompted(nn.Module):
-    """Attention to a prompt that is the same for all samples."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.key, self.value = layers(1, CLASSES, CLASSES), layers(2, CLASSES, CLASSES)
-
-    def forward(self, x: torch.Tensor, prompt: torch.Tensor) -> torch.Tensor:
-        both = torch.cat([prompt.expand(len(x), -1, -1), x[:, None]], 1)
-        scores = x[:, None] @ self.key(both).transpose(1, 2)
-        return (scores.softmax(-1) @ self.value(both))[:, 0]
-
-
-def prompts(side: Plain) -> tuple[list[float], list[Any]]:
-    """An encoder in front of a frozen module, and a prompt that all ranks have whole."""
-    x, y = data(0), data(1, CLASSES)
-    prompt = nn.Parameter(data(2, CLASSES)[None, :2].clone())
-    encoder = side.make(layers(0, WIDTH, 16, CLASSES), x)
-    frozen = side.make(
-        Prompted().requires_grad_(False), y.clone().requires_grad_(), prompt
-    )
-    optimizer, outer = sgd(encoder), torch.optim.SGD([prompt], lr=0.1)
-    losses: list[float] = []
-    for _ in range(STEPS):
-        loss = F.mse_loss(frozen(encoder(side.part(x)), prompt), side.part(y))
-        optimizer.zero_grad()
-        outer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        outer.step()
-        losses += [side.mean(loss), prompt.sum().item()]
-    return losses, [encoder]
-
-
-TRAININGS: dict[str, Training] = {
-    "several outputs": several_outputs,
-    "gan": gan,
-    "distillation": distillation,
-    "reinforcement": reinforcement,
-    "contrastive": contrastive,
-    "prompts": prompts,
-}
-
-
 def apart(module: Any, plain: nn.Module) -> float:
     """The largest difference of a parameter, relative to its largest element."""
     found = 0.0
@@ -281,34 +53,15 @@ def apart(module: Any, plain: nn.Module) -> float:
     return found
 
 
-def trained(name: str, options: Options) -> dict[str, Any]:
-    """Runs a training on both sides; returns the losses of both, and how far they end apart."""
-    losses, modules = TRAININGS[name](Parallel(options))
-    expected, plain = TRAININGS[name](Plain())
-    return {
-        "losses": list(zip(losses, expected, strict=True)),
-        "apart": max(map(apart, modules, plain)),
-    }
+class Penalised(nn.Module):
+    """A module whose second output is a number of the whole batch."""
 
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * self.scale, x.square().mean() * self.scale
 
-def stepped(options: Options) -> dict[str, Any]:
-    """Trains by `step` with a function of the output and the target, beside PyTorch."""
-    x, y = data(0), data(1)
-    plain = Heads(has_penalty=False)
-    module = parallelize(copy.deepcopy(plain), (x,), **options).train()
-    ours, theirs = sgd(module), sgd(plain)
-    losses: list[tuple[float, float]] = []
-    for _ in range(STEPS):
-        ours.zero_grad()
-        own = own_part(module, x), own_part(module, y)
-        found = module.step(own[0], loss=heads_loss, target=own[1])
-        ours.step()
-        expected = heads_loss(plain(x), y)
-        theirs.zero_grad()
-        expected.backward()
-        theirs.step()
-        losses.append((found.item(), expected.item()))
-    return {"losses": losses, "apart": apart(module, plain)}
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
 
 
 class Normalised(nn.Module):
@@ -380,13 +133,15 @@ def refused() -> dict[str, str]:
     """Returns the messages for what a loss outside cannot be combined with."""
     x, y = data(0), data(1)
     module = layers(0, WIDTH, WIDTH)
-    heads = Heads()
+    heads = Penalised()
     parts = parallelize(module, (x,), k=2).train()
     single = layers(0, WIDTH, WIDTH).float()
     return {
         "labels": told(lambda: parallelize(module, (x,), labels=y)),
         "check": told(lambda: parallelize(module, (x,), check="step")),
-        "f16": told(lambda: parallelize(single, (x.float(),), dtype="f16")),
+        "sharded": told(
+            lambda: parallelize(single, (x.float(),), loss="mse", sharded_outputs=True)
+        ),
         "outputs": told(lambda: parts(x)),
         "penalty": told(lambda: parallelize(heads, (x,), loss="outside", k=2)),
         "scalar": told(lambda: parts.whole_batch(x.sum())),
@@ -462,3 +217,88 @@ def dropped(options: Options) -> float:
         found.append([whole(g) for g in gradients if g is not None])
     pairs = zip(*found, strict=True)
     return max((a - b).abs().max().item() for a, b in pairs)
+
+
+def trained(options: Options) -> dict[str, Any]:
+    """Trains in f64 with the loss outside, beside PyTorch."""
+    x, y = data(0), data(1)
+    plain = layers(0, WIDTH, 16, WIDTH)
+    module = parallelize(copy.deepcopy(plain), (x,), **options).train()
+    ours, theirs = sgd(module), sgd(plain)
+    losses: list[tuple[float, float]] = []
+    for step in range(STEPS):
+        found = F.mse_loss(module(own_part(module, x + step)), own_part(module, y))
+        expected = F.mse_loss(plain(x + step), y)
+        for loss, optimizer in ((found, ours), (expected, theirs)):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses.append((module.mean_of_parts(found).item(), expected.item()))
+    return {"losses": losses, "apart": apart(module, plain)}
+
+
+SCALE = 2.0**22
+"""A scale of losses with which gradients in float16 overflow at first."""
+
+
+def in_16_bits(options: Options, dtype: str, has_autocast: bool) -> dict[str, Any]:
+    """
+    Trains with AdamW and parameters in f32, in a type of 16 bits, as PyTorch does under
+    autocast: in float16 with a `GradScaler`, whose first steps overflow. Returns the
+    losses, the scales after each step, the parameters' distances from those of PyTorch in
+    f32, with as many steps, and of PyTorch under autocast, and the largest parameter.
+    """
+    x, y = data(0).float(), data(1).float()
+    kind = {"bf16": torch.bfloat16, "f16": torch.float16}[dtype]
+    given = options if has_autocast else {**options, "dtype": dtype}
+    source = layers(0, WIDTH, 16, WIDTH).float()
+    module = parallelize(copy.deepcopy(source), (x,), **given).train()
+
+    def train(each: Any, batch: Any, is_wide: bool, is_ours: bool) -> list[Any]:
+        optimizer = torch.optim.AdamW(each.parameters(), lr=1e-2)
+        scaled = dtype == "f16" and not is_wide
+        scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=scaled)
+        found: list[Any] = []
+        for _ in range(12):
+            casts = not is_wide and (has_autocast or not is_ours)
+            with torch.autocast("cpu", kind, enabled=casts):
+                output = each(batch(x))
+            loss = F.mse_loss(output.float(), batch(y))
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            before = scaler.get_scale()
+            scaler.update()
+            value = module.mean_of_parts(loss).item() if is_ours else loss.item()
+            found.append((value, scaler.get_scale() < before))
+        return found
+
+    found = train(module, lambda t: own_part(module, t), False, True)
+    skipped = sum(was_left_out for _, was_left_out in found)
+    autocast, wide = copy.deepcopy(source), copy.deepcopy(source)
+    expected = train(autocast, lambda t: t, False, False)
+    given_steps = iter(range(12 - skipped))
+    optimizer = torch.optim.AdamW(wide.parameters(), lr=1e-2)
+    for _ in given_steps:
+        optimizer.zero_grad()
+        F.mse_loss(wide(x), y).backward()
+        optimizer.step()
+    return {
+        "found": found,
+        "expected": expected,
+        "from f32": apart(module, wide),
+        "autocast from f32": apart(autocast, wide),
+        "moved": apart(source, wide),
+    }
+
+
+def overflow(options: Options) -> list[list[float]]:
+    """Returns what becomes of gradients of which one rank has an infinite one."""
+    numbers = [1.0, torch.inf if dist.get_rank() else 2.0]
+    found: list[list[float]] = []
+    for values in (numbers, [1.0, 2.0]):
+        gradients = [torch.tensor(values), torch.tensor([3.0])]
+        spread_overflow(gradients, torch.device("cpu"))
+        found.append(torch.cat(gradients).tolist())
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def own_part(parallel: ParallelModule, whole: torch.Tensor) -> torch.Tensor:
     """Returns this rank's part of a batch."""
-    return whole.chunk(parallel.data_ranks)[parallel.data_rank]
+    return whole.tensor_split(parallel.data_ranks)[parallel.data_rank]
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -357,7 +358,9 @@ def saved(options: Options, folder: Path) -> list[float]:
     losses of two more steps.
     """
     words, _ = batch(0)
-    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
+    parallel = parallelize(
+        tiny_gpt(layers=1), (words,), loss="cross_entropy", **options
+    )
     optimizer = _optimizer(parallel.train())
     for step in range(2):
         _parallel_step(parallel, optimizer, step)
@@ -372,7 +375,7 @@ def resumed(options: Options, folder: Path) -> list[float]:
     Reads the checkpoint under another plan, and returns the losses of these two steps.
     """
     words, _ = batch(0)
-    source = tiny_gpt()
+    source = tiny_gpt(layers=1)
     for parameter in source.parameters():
         parameter.data.zero_()
     parallel = parallelize(source, (words,), loss="cross_entropy", **options)
@@ -385,7 +388,7 @@ def resumed(options: Options, folder: Path) -> list[float]:
 
 def resumed_plainly(folder: Path) -> list[float]:
     """Reads the checkpoint into Hugging Face's own model, and returns these losses."""
-    module = tiny_gpt()
+    module = tiny_gpt(layers=1)
     for parameter in module.parameters():
         parameter.data.zero_()
     optimizer = _optimizer(module.train())
@@ -404,12 +407,13 @@ def refusals() -> list[str]:
     from distir.errors import DistIRError
 
     words, labels = batch(0)
-    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", d=2).train()
+    small = functools.partial(tiny_gpt, layers=1)
+    parallel = parallelize(small(), (words,), loss="cross_entropy", d=2).train()
     found: list[str] = []
     half, own = own_part(parallel, words), own_part(parallel, labels)
     calls: list[Callable[[], Any]] = [
-        lambda: parallelize(tiny_gpt(), (words,), loss="cross_entropy", d=4),
-        lambda: parallelize(tiny_gpt(), (words,), d=2),
+        lambda: parallelize(small(), (words,), loss="cross_entropy", d=4),
+        lambda: parallelize(small(), (words,), d=2),
         lambda: parallel(words, labels),
         lambda: parallel(half[:3], own[:3]),
         lambda: parallel(half[:, :4], own),
@@ -417,7 +421,7 @@ def refusals() -> list[str]:
         lambda: parallel(half, own, attention_mask=torch.ones_like(half)),
         lambda: parallel(half),
         lambda: parallel(input_ids=half, labels=own),
-        lambda: parallelize(tiny_gpt(), (words,), loss="crossentropy", d=2),
+        lambda: parallelize(small(), (words,), loss="crossentropy", d=2),
     ]
     for call in calls:
         try:

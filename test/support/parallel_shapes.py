@@ -20,7 +20,7 @@ LONGEST = 64
 class Words(nn.Module):
     """Layers over embedded words, each of which sees those before it."""
 
-    def __init__(self, layers: int = 4) -> None:
+    def __init__(self, layers: int = 2) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.words = nn.Embedding(WORDS, WIDTH)

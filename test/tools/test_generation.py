@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -15,6 +16,8 @@ import transformers
 from safetensors.torch import load_file
 from support.command_line import distir, failure, succeed
 from support.generation import PROMPTS, generated_by_transformers, tiny_config
+
+from distir.launch.timing_rank import load_package
 
 IMPORT = ("--task", "causal-lm", "--serve", "--batch", "3", "--cache", "24")
 
@@ -68,6 +71,29 @@ def test_generated_tokens(folder: Path) -> None:
     assert json.loads((folder / "tokens.json").read_text()) == wanted
 
 
+@pytest.mark.parametrize(
+    ("prompts", "new", "message"),
+    [
+        ([[1] * 11], 2, "prompt 0 has 11 tokens, but prefill takes 10 at most"),
+        ([[1] * 10], 16, "with 16 new ones they are more than the 24 of the cache"),
+        ([[1], []], 2, "prompt 1 is [], but a prompt is a list of token ids"),
+        ([], 2, "prompts are a list of lists of token ids"),
+        ([[1]], 0, "0 new tokens are asked for; give at least 1"),
+    ],
+)
+def test_prompts_that_are_refused(
+    folder: Path, prompts: Any, new: int, message: str
+) -> None:
+    decode, runtime, _ = load_package(str(folder / "package"), "refusing")
+    prefill, generation = (
+        importlib.import_module(f"refusing.{name}")
+        for name in ("prefill_program", "generation")
+    )
+    with pytest.raises(runtime.ProgramError, match=re.escape(message)):
+        generation.check(prompts, new, generation.EntryPrograms(prefill, decode))
+
+
+@pytest.mark.slow
 def test_prompts_that_do_not_fit(folder: Path) -> None:
     ran = generate(folder, [[1] * 11], "--max-new-tokens", "2")
     assert ran.returncode != 0

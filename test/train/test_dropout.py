@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 from support.lowering_cases import run_here
 from support.programs import parse
 from support.sharding_harness import Array, Case, sequential
-from support.thoroughness import sampled
+from support.thoroughness import each_once, sampled
 from support.training_programs import distributed, training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType, i1
@@ -81,9 +81,13 @@ def test_both_threefrys_are_one():
 
 
 @pytest.mark.parametrize(
-    "dtype", sampled([np.float16, ml_dtypes.bfloat16, np.float32, np.float64], 2)
+    ("mask_type", "dtype"),
+    each_once(
+        [None, TensorType(i1, [6, 12])],
+        [np.float16, ml_dtypes.bfloat16, np.float32, np.float64],
+    ),
+    ids=str,
 )
-@pytest.mark.parametrize("mask_type", [None, TensorType(i1, [6, 12])], ids=str)
 def test_every_split_gives_the_same_bits(
     dtype: Any, mask_type: Any, monkeypatch: pytest.MonkeyPatch
 ):

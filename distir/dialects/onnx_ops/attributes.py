@@ -80,6 +80,15 @@ def attribute_to_python(attr: Attribute) -> Any:
             return constant_value(attr)
 
 
+def decimal(value: float) -> float:
+    """
+    Returns the decimal number with the fewest digits that is `value` in 32 bits: the number
+    that a user gave for an attribute of ONNX, whose floats have 32 bits. It is 0.1, for
+    instance, where `value` is 0.10000000149.
+    """
+    return float(str(np.float32(value)))
+
+
 _EXPECTED: dict[Any, tuple[type[Attribute], str]] = {
     _AttrType.INT: (IntegerAttr, "an integer"),
     _AttrType.FLOAT: (FloatAttr, "a float"),

@@ -4,6 +4,7 @@ Parses the pretty form of StableHLO ops: the text between an op's name and its t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -84,6 +85,13 @@ def _clause(name: str, word: str, parser: Parser, properties: Properties) -> Non
     parser.parse_punctuation("=")
     if word in _IGNORED:
         _skip_list(parser)
+        return
+    if word == "format":
+        # A format is one word: e8m23 has 8 bits of exponent and 23 of mantissa.
+        bits = re.findall(r"\d+", parser.parse_identifier())
+        names = ("exponent_bits", "mantissa_bits")
+        for key, count in zip(names, bits, strict=True):
+            properties[key] = IntegerAttr(int(count), i64)
         return
     key = CLAUSES.get((name, word))
     if key is None:
@@ -450,19 +458,34 @@ def _mesh(name: str, kind: type[Operation], parser: Parser) -> Operation:
     symbol = parser.parse_symbol_name()
     parser.parse_punctuation("=")
     text = _until(parser, ">")
-    return kind.create(properties={"sym_name": symbol, "mesh": StringAttr(text[1:])})
+    return kind.create(
+        properties={"sym_name": symbol, "mesh": StringAttr(text[1:])},
+        attributes=parser.parse_optional_attr_dict(),
+    )
 
 
-@reader("sdy.sharding_constraint")
+@reader("sdy.sharding_constraint", "sdy.reshard")
 def _sharding_constraint(name: str, kind: type[Operation], parser: Parser) -> Operation:
     operand = parser.parse_unresolved_operand()
     text = StringAttr(_until(parser, ">").removeprefix("<"))
+    attributes = parser.parse_optional_attr_dict()
     parser.parse_punctuation(":")
     type_ = parser.parse_type()
     assert isinstance(type_, TensorType)
     values = parser.resolve_operands([operand], [type_], parser.pos)
     return kind.create(
-        operands=values, result_types=[type_], properties={"sharding": text}
+        operands=values,
+        result_types=[type_],
+        properties={"sharding": text},
+        attributes=attributes,
+    )
+
+
+@reader("sdy.manual_computation")
+def _manual_computation(name: str, kind: type[Operation], parser: Parser) -> Operation:
+    parser.raise_error(
+        f"{name} is shard_map, which computes on each device by itself, so that no layout "
+        f"can be chosen for it; leave it out of the function that is imported"
     )
 
 

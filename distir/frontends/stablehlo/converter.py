@@ -25,14 +25,17 @@ from distir.frontends.stablehlo.builder import CONSTANT_ELEMENTS, TensorBuilder
 from distir.frontends.stablehlo.loops import convert_loop
 from distir.frontends.stablehlo.names import scope_of_name
 from distir.frontends.stablehlo.ops import load_all
-from distir.frontends.stablehlo.parser import line_of, name_of
+from distir.frontends.stablehlo.parser import name_of
 from distir.frontends.stablehlo.registry import (
     CONVERSIONS,
     HloCall,
+    HloResult,
     UnsupportedError,
     Values,
 )
+from distir.frontends.stablehlo.requests import ShardingRequests
 from distir.frontends.stablehlo.tensors import Array, LazyTensor
+from distir.program.locations import line_of
 
 Signature = tuple[Any, ...]
 
@@ -41,11 +44,20 @@ class Converter:
     """
     Converts one module. `source` is its name in messages. `functions` are the functions
     of the new program other than the entry. `constants` are the arguments that replace
-    constants too large for the program, with their arrays.
+    constants too large for the program, with their arrays. `requests` are the shardings
+    that the program is to request; without them, constraints are ignored.
     """
 
-    def __init__(self, module: ModuleOp, source: str):
+    def __init__(
+        self, module: ModuleOp, source: str, requests: ShardingRequests | None = None
+    ):
         load_all()
+        self.requests = requests
+        self.held: list[tuple[HloResult, SSAValue]] = []
+        """
+        The results of ops of StableHLO, with the values of the new program that hold
+        them; an op in a loop has one for each round.
+        """
         self.source = source
         self.sources = {
             op.sym_name.data: op for op in module.ops if isinstance(op, FuncOp)
@@ -97,6 +109,20 @@ class Converter:
         )
         self.constants.append((value, array))
         return LazyTensor.of(value)
+
+    def constrained(self, op: Operation, tensor: LazyTensor) -> LazyTensor:
+        """
+        Returns `tensor` with the sharding that the constraint `op` requests, or as it
+        is if the import does not read shardings. A known array has no sharding.
+        """
+        asked = None if self.requests is None else self.requests.inside.get(op)
+        if self.requests is None or asked is None or tensor.array is not None:
+            return tensor
+        value = self.build.whole(tensor)
+        constrain = self.requests.constrained(value, asked)
+        if constrain is None:
+            return LazyTensor.of(value)
+        return LazyTensor.of(self.build.add(constrain).results[0])
 
     def inline(
         self, function: FuncOp, operands: Sequence[LazyTensor]
@@ -156,10 +182,12 @@ class Converter:
                 results = [found] if isinstance(found, LazyTensor) else list(found)
         except UnsupportedError as error:
             raise DistIRError(self.refusal(op, str(error))) from error
-        for value, result in zip(op.results, results, strict=True):
+        for i, (value, result) in enumerate(zip(op.results, results, strict=True)):
             assert isinstance(value.type, TensorType)
             assert result.shape == value.type.get_shape(), (name, result.shape)
             values[value] = result
+            if result.value is not None and result.is_whole:
+                self.held.append((HloResult(op, i), result.value))
 
     def refusal(self, op: Operation, why: str) -> str:
         """

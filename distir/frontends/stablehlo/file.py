@@ -9,36 +9,74 @@ if that argument was donated for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from xdsl.dialects.builtin import ArrayAttr, TensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.stablehlo import attributes
-from distir.frontends.stablehlo.assembly import op_name
 from distir.frontends.stablehlo.importer import convert_module
 from distir.frontends.stablehlo.parser import name_of, parse_stablehlo
-from distir.frontends.stablehlo.roles import Leaves, describe
+from distir.frontends.stablehlo.requests import entries, read_requests
+from distir.frontends.stablehlo.roles import Leaves, common_end, describe
 from distir.program.naming import unique_names
 
 SUFFIX = ".mlir"
 """The suffix of files that are read as StableHLO."""
 
 _PART = re.compile(r"[A-Za-z0-9_]+")
-_SHARDINGS = ("sdy.sharding", "mhlo.sharding")
-_CONSTRAINTS = ("sdy.sharding_constraint", "sdy.mesh")
 
 
-def import_stablehlo_file(path: Path) -> ImportedModel:
+def import_stablehlo_file(
+    path: Path, *, ignore_shardings: bool = False
+) -> ImportedModel:
     """
-    Imports the StableHLO file `path`. Shardings in it are ignored, and a note says so.
-    Raises DistIRError if the file cannot be read or an op cannot be converted.
+    Imports the StableHLO file `path`. Shardings in it, of Shardy or GSPMD, become
+    requests of the program, unless `ignore_shardings` is set. Raises DistIRError if the
+    file cannot be read, an op cannot be converted, or no layout can express a sharding.
     """
+    module = read_module(path)
+    function = entry_of(module, str(path))
+    given = entries(function.arg_attrs, len(function.function_type.inputs))
+    returned = entries(function.res_attrs, len(function.function_type.outputs))
+    names = [
+        _dotted(name_of(arg.location)) or f"arg{arg.index}"
+        for arg in function.body.block.args
+    ]
+    result_names = [
+        _dotted(attributes.text(own.get("jax.result_info"))) or f"result.{index}"
+        for index, own in enumerate(returned)
+    ]
+    arguments = Leaves(unique_names(names), _kinds(function.function_type.inputs.data))
+    results = Leaves(
+        unique_names(result_names), _kinds(function.function_type.outputs.data)
+    )
+    updated = _updated(given, arguments, results)
+    inputs = set(range(len(names))) - set(updated.values())
+    requests = None
+    if not ignore_shardings:
+        requests = read_requests(module, function, inputs, str(path))
+    made = convert_module(module, str(path), requests)
+    describe(made.module, arguments, results, updated, inputs)
+    notes: list[str] = []
+    if requests is not None:
+        requests.apply(made.module)
+        notes += requests.notes(str(path))
+    if not updated:
+        notes.append(
+            f"{path} donates no argument, so that all count as inputs; for a training step "
+            f"lower jax.jit(step, donate_argnums=...)"
+        )
+    made.notes = notes
+    return made
+
+
+def read_module(path: Path) -> ModuleOp:
+    """Parses the StableHLO file `path`. Raises DistIRError if it cannot be read."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -50,57 +88,42 @@ def import_stablehlo_file(path: Path) -> ImportedModel:
             f"{path} has no StableHLO; if it is a program already, it needs no import: give "
             f"it to `distir distribute`"
         )
-    module = parse_stablehlo(text, str(path))
-    found = [
-        op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main"
-    ]
-    if not found:
-        raise DistIRError(f"{path} has no function @main; a program begins there")
-    [function] = found
-    given = _dictionaries(function.arg_attrs, len(function.function_type.inputs))
-    returned = _dictionaries(function.res_attrs, len(function.function_type.outputs))
-    asked = sum(any(name in own for name in _SHARDINGS) for own in given)
-    asked += sum(op_name(op) in _CONSTRAINTS for op in module.walk())
-    names = [
-        _dotted(name_of(arg.location)) or f"arg{arg.index}"
-        for arg in function.body.block.args
-    ]
-    results = [
-        _dotted(attributes.text(own.get("jax.result_info"))) or f"result.{index}"
-        for index, own in enumerate(returned)
-    ]
-    updated: dict[int, int] = {}
+    return parse_stablehlo(text, str(path))
+
+
+def entry_of(module: ModuleOp, source: str) -> FuncOp:
+    """Returns the function `@main` of a StableHLO module. Raises DistIRError."""
+    for op in module.ops:
+        if isinstance(op, FuncOp) and op.sym_name.data == "main":
+            return op
+    raise DistIRError(f"{source} has no function @main; a program begins there")
+
+
+def _updated(
+    given: Sequence[Mapping[str, Attribute]], arguments: Leaves, results: Leaves
+) -> dict[int, int]:
+    """
+    Returns the donated argument that each result replaces, by their indices. JAX says
+    which results alias which arguments; where a mesh is given it only says which are
+    donated, and a result replaces the argument of its type whose name ends most alike,
+    the first of several.
+    """
+    found: dict[int, int] = {}
+    donors: list[int] = []
     for index, own in enumerate(given):
         if "tf.aliasing_output" in own:
-            updated[attributes.integer(own["tf.aliasing_output"])] = index
-    made = convert_module(module, str(path))
-    arguments = Leaves(unique_names(names), _kinds(function.function_type.inputs.data))
-    inputs = set(range(len(names))) - set(updated.values())
-    kinds = _kinds(function.function_type.outputs.data)
-    describe(
-        made.module, arguments, Leaves(unique_names(results), kinds), updated, inputs
-    )
-    if asked:
-        made.notes = [
-            f"{asked} shardings in {path} are not read; ask for them with --shard"
-        ]
-    if not updated:
-        made.notes = [
-            *made.notes,
-            f"{path} donates no argument, so that all count as inputs; for a training step "
-            f"lower jax.jit(step, donate_argnums=...)",
-        ]
-    return made
-
-
-def _dictionaries(attr: Attribute | None, length: int) -> list[dict[str, Attribute]]:
-    """
-    Returns the attributes of the `length` arguments or results of a function, by name.
-    """
-    if not isinstance(attr, ArrayAttr):
-        return [{} for _ in range(length)]
-    found: Sequence[Any] = attr.data
-    return [dict(entry.data) for entry in found]
+            found[attributes.integer(own["tf.aliasing_output"])] = index
+        elif "jax.buffer_donor" in own:
+            donors.append(index)
+    for result, kind in enumerate(results.kinds):
+        alike = [donor for donor in donors if arguments.kinds[donor] == kind]
+        if result in found or not alike:
+            continue
+        ends = [common_end(results.names[result], arguments.names[i]) for i in alike]
+        chosen = alike[ends.index(max(ends))]
+        donors.remove(chosen)
+        found[result] = chosen
+    return found
 
 
 def _dotted(name: str) -> str:

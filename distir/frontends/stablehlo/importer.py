@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Region
+from xdsl.ir import Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist_attributes import NAME, ROLE
@@ -15,6 +15,9 @@ from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.stablehlo.converter import Converter
 from distir.frontends.stablehlo.parser import parse_stablehlo
+from distir.frontends.stablehlo.registry import HloResult
+from distir.frontends.stablehlo.requests import ShardingRequests
+from distir.frontends.stablehlo.sharding import Sharding
 from distir.frontends.stablehlo.tensors import LazyTensor
 from distir.program import ENTRY, set_argument_attributes
 from distir.transforms.canonicalization import canonicalize
@@ -30,12 +33,30 @@ def import_stablehlo(text: str, source: str) -> ImportedModel:
     return convert_module(parse_stablehlo(text, source), source)
 
 
-def convert_module(module: ModuleOp, source: str) -> ImportedModel:
+def _constrained(
+    block: Block, requests: ShardingRequests, value: SSAValue, asked: Sharding | None
+) -> SSAValue:
+    """Requests a sharding of a result, and returns the value to return."""
+    constrain = None if asked is None else requests.constrained(value, asked)
+    if constrain is None:
+        return value
+    block.add_op(constrain)
+    return constrain.result
+
+
+def convert_module(
+    module: ModuleOp,
+    source: str,
+    requests: ShardingRequests | None = None,
+    held: list[tuple[HloResult, SSAValue]] | None = None,
+) -> ImportedModel:
     """
     Converts a parsed StableHLO module, with the result and the errors of
-    `import_stablehlo`.
+    `import_stablehlo`. `requests` are the shardings that the program is to request for
+    results and for values inside. The values of the program that hold results of ops of
+    StableHLO are appended to `held`.
     """
-    converter = Converter(module, source)
+    converter = Converter(module, source, requests)
     function = converter.function("main")
     block = converter.entry
     for argument in function.body.block.args:
@@ -44,6 +65,11 @@ def convert_module(module: ModuleOp, source: str) -> ImportedModel:
     results = [
         converter.build.whole(result) for result in converter.inline(function, operands)
     ]
+    if requests is not None:
+        results = [
+            _constrained(block, requests, value, asked)
+            for value, asked in zip(results, requests.results, strict=True)
+        ]
     block.add_op(ReturnOp(*results))
     types = (block.arg_types, [result.type for result in results])
     main = FuncOp(ENTRY, types, Region(block))
@@ -54,6 +80,8 @@ def convert_module(module: ModuleOp, source: str) -> ImportedModel:
         own.append({ROLE: ROLE.attr("constant"), NAME: NAME.attr(name)})
         weights[name] = array
     set_argument_attributes(main, own)
+    if held is not None:
+        held += converter.held
     made = ModuleOp([main, *converter.functions])
     canonicalize(made)
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
@@ -19,6 +19,13 @@ from distir.frontends.stablehlo.tensors import Array, LazyTensor, Shape
 
 Values = dict[SSAValue, LazyTensor]
 """The tensor of each value of a StableHLO program."""
+
+
+class HloResult(NamedTuple):
+    """A result of an op of StableHLO: the op, and the number of the result."""
+
+    op: Operation
+    result: int
 
 
 class ModuleConversion(Protocol):
@@ -42,6 +49,13 @@ class ModuleConversion(Protocol):
 
     def callee(self, op: Operation) -> FuncOp:
         """Returns the function that the call `op` calls."""
+        ...
+
+    def constrained(self, op: Operation, tensor: LazyTensor) -> LazyTensor:
+        """
+        Returns `tensor` with the sharding that the constraint `op` requests, or as it
+        is if the import does not read shardings.
+        """
         ...
 
     def call(
@@ -116,6 +130,11 @@ class HloCall:
         type_ = self.op.results[index].type
         assert isinstance(type_, TensorType)
         return type_.element_type
+
+    @property
+    def target(self) -> str:
+        """The function that a custom call calls."""
+        return attributes.text(self.attribute("call_target_name"))
 
     def body(self, index: int = 0) -> list[Operation]:
         """Returns the ops of the region `index`, without its return op."""

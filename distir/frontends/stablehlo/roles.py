@@ -143,16 +143,16 @@ def argument_attributes(arguments: Leaves, roles: Sequence[str]) -> list[Attribu
             alike = by_kind.get(arguments.kinds[index][0], [])
             best = max(
                 alike,
-                key=lambda i: _common_end(name, arguments.names[i]),
+                key=lambda i: common_end(name, arguments.names[i]),
                 default=None,
             )
-            if best is not None and _common_end(name, arguments.names[best]):
+            if best is not None and common_end(name, arguments.names[best]):
                 own[OF] = OF.attr(arguments.names[best])
         found.append(own)
     return found
 
 
-def _common_end(left: str, right: str) -> int:
+def common_end(left: str, right: str) -> int:
     """Returns the number of equal parts at the ends of two dotted names."""
     parts = zip(reversed(left.split(".")), reversed(right.split(".")), strict=False)
     count = 0

@@ -18,11 +18,12 @@ class MicroBatchLosses:
     Computes the loss of each of the `parts` micro-batches of a program's step, as a
     pipeline needs it.
 
-    `loss` is the user's function of the output and of the values in `target`. Tensors
-    of `target` with `rows` rows, the size of this rank's part of the batch, are divided
-    into micro-batches; other values are passed whole. `structured` turns the list of
-    the program's outputs into the output that `loss` takes. `total` is the sum of the
-    losses so far, each divided by `parts`: after the last micro-batch, their mean.
+    `loss` is the user's function of the output and of the values in `target`. This rank's
+    part of the batch has `rows` rows, of which `own` were given and the last ones are
+    copies. Tensors of `target` with `own` rows are divided into micro-batches; other values
+    are passed whole. `structured` turns the list of the program's outputs into the output
+    that `loss` takes. `total` is the sum of the losses so far, each multiplied by its share
+    of the rows: after the last micro-batch, their mean.
     """
 
     def __init__(
@@ -30,17 +31,23 @@ class MicroBatchLosses:
         loss: Callable[..., torch.Tensor],
         target: Sequence[Any],
         rows: int,
+        own: int,
         parts: int,
         structured: Callable[[Sequence[torch.Tensor]], Any],
     ):
-        self._loss, self._structured, self._parts = loss, structured, parts
+        self._loss, self._structured = loss, structured
+        self._size, self._own = rows // parts, own
+        starts = range(0, rows, self._size)
+        self._counts = [min(max(own - start, 0), self._size) for start in starts]
         self._targets = [
             tree_map_only(
                 torch.Tensor,
-                lambda t, i=i: t.chunk(parts)[i] if t.dim() and len(t) == rows else t,
+                lambda t, i=i: (
+                    t[i : i + self._size] if t.dim() and len(t) == own else t
+                ),
                 list(target),
             )
-            for i in range(parts)
+            for i in starts
         ]
         self.total: torch.Tensor | None = None
 
@@ -56,22 +63,31 @@ class MicroBatchLosses:
         step = OutsideStep(program, arguments)
         updates = dict(step.updates)
         results: dict[int, torch.Tensor] = {}
-        for target in self._targets:
-            results = step.finish(self._gradients(step, target))
+        for target, count in zip(self._targets, self._counts, strict=True):
+            results = step.finish(self._gradients(step, target, count))
         return {**updates, **results}
 
     def _gradients(
-        self, step: OutsideStep, target: Sequence[Any]
+        self, step: OutsideStep, target: Sequence[Any], count: int
     ) -> list[torch.Tensor | None]:
         """
-        Computes the loss of one micro-batch, and returns the gradient of each output.
-        The gradient is None for an output that does not need one.
+        Computes the loss of the first `count` rows of a micro-batch, and returns the
+        gradient of each output. The gradient is None for an output that does not need one.
         """
         outputs, step.outputs = step.outputs, []
+        if not count and self._own:
+            return [None] * len(outputs)
         pairs = zip(outputs, step.have_gradients, strict=True)
         leaves = [output.requires_grad_(has) for output, has in pairs]
+        given = leaves
+        if count < self._size:
+            given = [
+                leaf[:count] if leaf.dim() and len(leaf) == self._size else leaf
+                for leaf in leaves
+            ]
+        share = count / self._own if self._own else 1.0
         with torch.enable_grad():
-            loss = self._loss(self._structured(leaves), *target) / self._parts
+            loss = self._loss(self._structured(given), *target) * share
         loss.backward()
         found = loss.detach()
         self.total = found if self.total is None else self.total + found

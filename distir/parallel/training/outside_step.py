@@ -74,6 +74,14 @@ class OutsideStep:
             for i in self._places
         ]
 
+    def given(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """
+        Returns outputs as the caller gets them: DTensors for those that stay split.
+        `outputs` are those of this step, or tensors of autograd with their values.
+        """
+        pairs = zip(self._places, outputs, strict=True)
+        return [self._program.as_sharded(i, output) for i, output in pairs]
+
     def finish(self, gradients: list[torch.Tensor | None]) -> dict[int, torch.Tensor]:
         """
         Runs the backward and returns its results by index. If another micro-batch

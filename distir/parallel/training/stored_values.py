@@ -5,7 +5,7 @@ parameters. The programs of the module read them and return new ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,12 +22,19 @@ class StoredValues:
     Maps the values that a module stores to arguments and results of its programs. The
     module stores them in the layout of `program`, its first one. `others` are the
     program's values that the module stores neither as parameters nor as buffers, by
-    name. The methods take the module's parameters and buffers as `named`, under all
+    name. `buffers` are the names of the buffers of the source module, of all stages. The
+    methods take the module's parameters and buffers as `named`, under all
     their names.
     """
 
-    def __init__(self, program: RankProgram, others: dict[str, torch.Tensor]):
+    def __init__(
+        self,
+        program: RankProgram,
+        others: dict[str, torch.Tensor],
+        buffers: Collection[str],
+    ):
         self._program, self._others = program, others
+        self._buffers = frozenset(buffers)
         self._known = {spec.name: spec for spec in program.all_arguments}
 
     def held(
@@ -60,7 +67,8 @@ class StoredValues:
         own = self._program
         known = self._known.get(spec.name)
         # A constant of the exporter may have another value in another program.
-        if known is None or (program is not own and spec.role == "constant"):
+        is_made = spec.role == "constant" and spec.name not in self._buffers
+        if known is None or (program is not own and is_made):
             if not program.holds(spec):
                 return None
             value = named.get(spec.name)

@@ -32,16 +32,24 @@ A = TypeVar("A", bound=Alternative)
 
 class AxisPlanner:
     """
-    Plans one mesh axis for a program. `split_parameters` and `is_forward` have the same
-    meaning as in `AxisPolicy`.
+    Plans one mesh axis for a program. `split_parameters`, `is_forward` and `leaves_split`
+    have the same meaning as in `AxisPolicy`.
     """
 
     def __init__(
-        self, program: AxisProgram, *, split_parameters: bool, is_forward: bool = False
+        self,
+        program: AxisProgram,
+        *,
+        split_parameters: bool,
+        is_forward: bool = False,
+        leaves_split: bool = False,
     ):
         self.program = program
         self.policy = AxisPolicy(
-            program, split_parameters=split_parameters, is_forward=is_forward
+            program,
+            split_parameters=split_parameters,
+            is_forward=is_forward,
+            leaves_split=leaves_split,
         )
         self.nodes = 0
         """The number of choices in the graph that was solved last."""

@@ -361,7 +361,9 @@ class EdgeCosts:
         size, best = info.operand_bytes[index], inf
         for p, price in self.leaving(info, index, available).items():
             if isinstance(p, PartialPlacement) or (
-                isinstance(p, SplitPlacement) and self.policy.split_parameters
+                isinstance(p, SplitPlacement)
+                and self.policy.split_parameters
+                and not self.policy.leaves_split
             ):
                 price = self.move(p, REPLICATED, size)
             best = min(best, price)

@@ -35,7 +35,9 @@ class AxisPolicy:
       constants only, may start a split. On a data axis they may not: only a split
       input, label or annotated parameter starts a split there;
     - `is_forward`: whether the program is the forward of a training step. The backward
-      will follow the layouts of the parameters.
+      will follow the layouts of the parameters;
+    - `leaves_split`: whether results may leave the program split at no cost. Otherwise
+      results that such an axis splits cost their gathering.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class AxisPolicy:
         *,
         split_parameters: bool,
         is_forward: bool,
+        leaves_split: bool = False,
     ):
         self.program = program
         self.split_parameters = split_parameters
         self.is_forward = is_forward
+        self.leaves_split = leaves_split
         self._late: dict[str, set[SSAValue]] = {}
 
     @cached_property

@@ -128,6 +128,7 @@ class Reach:
         self.program = policy.program
         self.ends = ENDS if policy.program.updates else 1
         self._known: dict[Hashable, Alternatives[OpAlternative]] = {}
+        self._takes_one: dict[Operation, bool] = {}
 
     def entry(self, arguments: Sequence[ArgumentKey]) -> Reached:
         """
@@ -302,7 +303,10 @@ class Reach:
         hints = tuple(frozenset(policy.hints.get(r, ())) for r in op.results)
         requested = tuple(frozenset(policy.requested.get(r, ())) for r in op.results)
         is_constrained = isinstance(op, ConstrainOp)
-        first, takes_one = frozenset[SplitPlacement](), takes_one_value(op)
+        first = frozenset[SplitPlacement]()
+        takes_one = self._takes_one.get(op)
+        if takes_one is None:
+            takes_one = self._takes_one[op] = takes_one_value(op)
         if takes_one:
             first = frozenset(policy.hints.get(op.operands[0], ()))
         alike = op if is_constrained else (info, takes_one)

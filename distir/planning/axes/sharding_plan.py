@@ -180,7 +180,12 @@ class ShardingPlan:
         return found
 
     def solve(
-        self, axis: str, *, free_parameters: bool, is_forward: bool = False
+        self,
+        axis: str,
+        *,
+        free_parameters: bool,
+        is_forward: bool = False,
+        leaves_split: bool = False,
     ) -> tuple[AxisProgram, AxisPlan]:
         """
         Finds the cheapest plan for `axis`, given the plan of the axes before it.
@@ -188,7 +193,8 @@ class ShardingPlan:
 
         - `free_parameters`: whether parameters without a request may be split in any
           way;
-        - `is_forward`: whether the program is the forward of a training step.
+        - `is_forward`: whether the program is the forward of a training step;
+        - `leaves_split`: whether results may leave the program split at no cost.
 
         If the plan uses a decomposition that leaves the op's own result partial, ops
         are replaced by their decompositions and the axis is planned again. The partial
@@ -201,7 +207,10 @@ class ShardingPlan:
             stored = any(s == "parameter" and p is not REPLICATED for p, s in keys)
             program = self.seen_by(axis)
             planner = AxisPlanner(
-                program, split_parameters=stored and not data, is_forward=is_forward
+                program,
+                split_parameters=stored and not data,
+                is_forward=is_forward,
+                leaves_split=leaves_split,
             )
             found = planner.solve(keys)
             split = {

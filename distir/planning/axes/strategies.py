@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from xdsl.ir import Operation, OpResult
 
-from distir.dialects.constants import direct_constant
+from distir.dialects.constants import is_direct_constant
 from distir.dialects.dist import ConstrainOp
 from distir.dialects.onnx_ops.traits import SIZE_OPERANDS
 from distir.dialects.tensors import shape_of
@@ -69,7 +69,7 @@ def takes_one_value(op: Operation) -> bool:
     """
     values = list(op.operands)
     if op.name in SIZE_OPERANDS:
-        values = [v for v in values if direct_constant(v) is None]
+        values = [v for v in values if not is_direct_constant(v)]
     for value in values[1:]:
         # Not `isinstance`, which is slow where the answer is no.
         if type(value) is not OpResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
@@ -10,6 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
+from distir.dialects.dist_attributes import GRADIENT_OF
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import rank_of, shape_of
 from distir.planning.annotations import (
@@ -27,6 +28,7 @@ from distir.program import (
     describe,
     entry_function,
     forward_results,
+    gradients_of_results,
     is_training_step,
     parameters_of_states,
     set_argument_attributes,
@@ -101,13 +103,25 @@ def forward_part(module: ModuleOp) -> ModuleOp:
     """
     Returns a copy of a program. Of a training step, the copy has only the forward up to
     the loss, as the splits of the forward decide how the backward and the update are
-    split.
+    split. Gradients of its results are unused arguments in it, and do not say how the
+    results are split.
     """
     function = entry_function(module)
     outputs = forward_results(function)
-    if not is_training_step(function) or not outputs:
+    is_step = is_training_step(function) or gradients_of_results(function)
+    if not is_step or not outputs:
         return module.clone()
-    return sliced(module, outputs)
+    found = sliced(module, outputs)
+    _annotate_forward(found, argument_attributes(entry_function(found)))
+    return found
+
+
+def _annotate_forward(
+    forward: ModuleOp, attributes: Sequence[Mapping[str, Attribute]]
+) -> None:
+    """Sets the attributes of the arguments of a `forward_part`, without its gradients'."""
+    own = [{n: a for n, a in each.items() if n != GRADIENT_OF} for each in attributes]
+    set_argument_attributes(entry_function(forward), own)
 
 
 def _split_states_like_parameters(
@@ -175,11 +189,13 @@ def _split_tables(
             entry[LAYOUT] = LayoutAttr(canonical(sizes, split, mesh))
 
 
-def split_parameters(module: ModuleOp, axis: str) -> None:
+def split_parameters(
+    module: ModuleOp, axis: str, *, leaves_split: bool = False
+) -> None:
     """
     Annotates the parameters of a sequential program that are to be split over mesh axis
-    `axis`, as the pass `tensor-parallel` documents. Raises DistIRError if a request in
-    the program is invalid.
+    `axis`, as the pass `tensor-parallel` documents. With `leaves_split`, results of the
+    program may stay split. Raises DistIRError if a request in the program is invalid.
     """
     mesh = axis_mesh(module, axis)
     function = entry_function(module)
@@ -190,14 +206,19 @@ def split_parameters(module: ModuleOp, axis: str) -> None:
     copy = forward_part(module)
     forward = entry_function(copy)
     _split_tables(forward, attributes, mesh, axis, is_forward=is_training)
-    for each in (function, forward):
-        set_argument_attributes(each, attributes)
+    set_argument_attributes(function, attributes)
+    _annotate_forward(copy, attributes)
     plan = ShardingPlan(copy, mesh)
     for before, _ in mesh.axes:
         if before == axis:
             break
         plan.add_axis(before)
-    _, found = plan.solve(axis, free_parameters=True, is_forward=is_training)
+    _, found = plan.solve(
+        axis,
+        free_parameters=True,
+        is_forward=is_training,
+        leaves_split=leaves_split,
+    )
     for entry, placement, arg in zip(
         attributes, found.arguments, function.body.block.args, strict=True
     ):

@@ -65,7 +65,7 @@ def try_to_split_batch(module: ModuleOp, axis: str) -> str | None:
         return "data-parallel: the program has no input with a batch dimension to split"
     batch, size = shapes[batched[0]][0], mesh.size(axis)
     before = requested_layout(attributes[batched[0]]) or Layout(mesh.name)
-    parts = prod(mesh.size(shard.axis) for shard in before.dim(0))
+    parts = prod(mesh.size(s.axis) for s in before.dim(0) if s.axis != axis)
     if batch % (parts * size):
         over = f" in each of {parts} parts" if parts > 1 else ""
         return (

@@ -21,10 +21,10 @@ from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.planning.distribution.context import split_context
 from distir.planning.distribution.entries import (
     Chosen,
-    StoredLayouts,
-    fix_stored,
+    ask_for_stages,
+    check_meshes,
+    fix_layouts,
     for_entry,
-    marked_stages,
     stored_layouts,
 )
 from distir.planning.distribution.experts import split_experts
@@ -36,7 +36,7 @@ from distir.planning.distribution.meshes import (
     declare_mesh,
 )
 from distir.planning.distribution.options import AXES, NAME, DistributionOptions
-from distir.planning.distribution.outputs import split_outputs
+from distir.planning.distribution.outputs import leave_outputs_split, split_outputs
 from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.distribution.own_axes import request_own_axes
 from distir.planning.distribution.padding import PADDABLE, pad_dimensions, pad_heads
@@ -153,17 +153,31 @@ def may_gather_first(options: DistributionOptions) -> bool:
 def choose_layouts(
     module: ModuleOp,
     options: DistributionOptions,
-    stored: StoredLayouts | None = None,
+    chosen: Chosen | None = None,
     *,
     gather_first: bool = True,
 ) -> None:
     """
     Adds a mesh to a sequential program, chooses layouts on the mesh, and writes them as
-    annotations. This is the first part of `distribute`. Arguments in `stored` keep
-    these layouts, which another entry of the program has chosen. With `gather_first`,
+    annotations. This is the first part of `distribute`. Arguments in `chosen` keep the
+    layouts and stages that were chosen for another program. With `gather_first`,
     parameters are gathered in front of the next forward where `may_gather_first` allows
     it. Raises DistIRError for options that contradict each other or do not suit the
     program.
+    """
+    request_layouts(module, options, chosen)
+    solve_layouts(module, options, gather_first=gather_first)
+
+
+def request_layouts(
+    module: ModuleOp,
+    options: DistributionOptions,
+    chosen: Chosen | None = None,
+) -> None:
+    """
+    Does the part of `choose_layouts` that is the same for all ZeRO stages: adds a mesh
+    and writes what the axes of `options` request. Raises DistIRError as
+    `choose_layouts` does.
     """
     check_sequential(module, NAME)
     check_options(options, module)
@@ -176,8 +190,10 @@ def choose_layouts(
     request_shards(module, mesh, shard, AXES)
     keep_whole(module, mesh, options.whole)
     request_own_axes(module, mesh)
-    if stored is not None:
-        fix_stored(module, mesh, stored)
+    if chosen is not None:
+        fix_layouts(module, mesh, chosen)
+        if options.p > 1:
+            ask_for_stages(module, chosen.stages)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
@@ -195,7 +211,20 @@ def choose_layouts(
     if options.sequence_parallel:
         split_sequences(module, mesh, "t", "parts")
     if options.t > 1:
-        split_parameters(module, "t")
+        split_parameters(module, "t", leaves_split=options.sharded_outputs)
+        if options.sharded_outputs:
+            leave_outputs_split(module, mesh, "t")
+
+
+def solve_layouts(
+    module: ModuleOp, options: DistributionOptions, *, gather_first: bool = True
+) -> None:
+    """
+    Does the rest of `choose_layouts`, in a program with the requests of
+    `request_layouts`: splits what the ZeRO stage splits, and solves for the layouts of
+    all values.
+    """
+    mesh = only_mesh(module)
     if options.zero:
         store_split(
             module,
@@ -207,45 +236,40 @@ def choose_layouts(
     propagate_sharding(module, mesh)
 
 
-def distribute(module: ModuleOp, options: DistributionOptions) -> None:
+def distribute(
+    module: ModuleOp, options: DistributionOptions, chosen: Chosen | None = None
+) -> Chosen:
     """
-    Distributes a sequential program in place and verifies the result. All entries of a
-    program with several are distributed, with one layout for arguments that they share.
-    Raises DistIRError for options that contradict each other or do not suit the
-    program.
+    Distributes a sequential program in place, verifies the result, and returns the
+    choices that others with the same arguments can follow. Arguments in `chosen` keep the
+    layouts and stages that were chosen for another program. All entries of a program with
+    several are distributed, with one layout for arguments that they share. Raises
+    DistIRError for options that contradict each other or do not suit the program.
     """
     names = list(entry_points(module))
     if not names:
-        _distribute(module, options)
-        return
+        return _distribute(module, options, chosen)
+    check_meshes(options)
     made: dict[str, ModuleOp] = {}
-    chosen: Chosen | None = None
     for name in reversed(names):
         made[name] = one_entry(module, name)
         own = for_entry(options, made[name], module)
-        found = _distribute(made[name], own, chosen, is_one_of_several=True)
-        chosen = found if chosen is None else chosen.with_layouts(found.layouts)
+        found = _distribute(made[name], own, chosen)
+        chosen = found if chosen is None else chosen.with_others(found)
     replace_program(module, joined({name: made[name] for name in names}))
+    assert chosen is not None
+    return chosen
 
 
 def _distribute(
-    module: ModuleOp,
-    options: DistributionOptions,
-    chosen: Chosen | None = None,
-    *,
-    is_one_of_several: bool = False,
+    module: ModuleOp, options: DistributionOptions, chosen: Chosen | None
 ) -> Chosen:
-    """
-    Distributes a program with one entry. `chosen` is the choice that other entries
-    follow; with `is_one_of_several`, this entry's choice is returned for them.
-    """
+    """Distributes a program with one entry, as `distribute`."""
     options = options.on_one_mesh()
     late = module.clone() if may_gather_first(options) else None
-    found, made = _distributed(module, options, chosen, is_one_of_several)
+    found, made = _distributed(module, options, chosen)
     if late is not None and found is not None:
-        other, _ = _distributed(
-            late, options, chosen, is_one_of_several, gather_first=False
-        )
+        other, _ = _distributed(late, options, chosen, gather_first=False)
         if other is not None and _is_better(other, found):
             replace_program(module, late)
     verify_distribution(module)
@@ -261,17 +285,15 @@ def _distributed(
     module: ModuleOp,
     options: DistributionOptions,
     chosen: Chosen | None,
-    is_one_of_several: bool,
     *,
     gather_first: bool = True,
 ) -> tuple[Simulation | None, Chosen]:
     """
     Distributes a program in place, as `_distribute`. Returns the simulation of the
-    result, if `overlap` asks for one, and the choice for other entries.
+    result, if `overlap` asks for one, and the choices for other programs.
     """
-    stored = None if chosen is None else chosen.layouts
     try:
-        choose_layouts(module, options, stored, gather_first=gather_first)
+        choose_layouts(module, options, chosen, gather_first=gather_first)
     except DistIRError as error:
         if not options.stage_shapes():
             raise
@@ -280,19 +302,14 @@ def _distributed(
         raise DistIRError(
             f"{error} (for stage_meshes={shapes}, layouts are chosen with {' '.join(sizes)})"
         ) from error
-    layouts = stored_layouts(module) if is_one_of_several else {}
+    layouts, homes = stored_layouts(module), dict[str, int]()
     partition(module)
-    stages = options.stages
-    if options.p > 1 and is_one_of_several:
-        if chosen is None:
-            stages, own = (), marked_stages(module, options)
-        else:
-            stages = own = chosen.stages
-        made = Chosen(layouts, own)
-    else:
-        made = Chosen(layouts)
     if options.is_pipelined:
-        make_pipeline_as_asked(module, options, stages)
+        follows = chosen is not None and chosen.stages
+        homes = make_pipeline_as_asked(
+            module, options, () if follows else options.stages
+        )
+    made = Chosen(layouts, homes)
     lower_reshards(module)
     pass_keys_on_as_asked(module, options)
     check_expectations(module, options.k if options.is_pipelined else 1)

@@ -21,22 +21,17 @@ from distir.pipelining import SEARCH
 from distir.planning.annotations import requested_layout
 from distir.planning.distribution.options import NAME, DistributionOptions
 from distir.planning.requests import named_argument
-from distir.planning.stages import with_searched_stages
 from distir.program import (
+    BATCH_ROLES,
     argument_attributes,
     argument_names,
     argument_roles,
     entry_function,
     entry_points,
-    scope_of,
     set_argument_attributes,
 )
 from distir.program.entries import SHARED_ROLES
 from distir.sharding.mesh import Mesh
-from distir.transforms.pipelines.division import stage_meshes
-from distir.transforms.pipelines.pipeline import schedule_for
-from distir.transforms.pipelines.stages import forward_stages, is_divided, mark
-from distir.transforms.pipelines.structure import Structure
 
 StoredLayouts = Mapping[str, Layout]
 """The layouts of the arguments that entries share, by name."""
@@ -45,18 +40,28 @@ StoredLayouts = Mapping[str, Layout]
 @dataclass(frozen=True)
 class Chosen:
     """
-    The choices of one entry that hold for all entries: the `layouts` of shared
-    arguments, and the scopes with which the pipeline `stages` after the first begin.
+    The choices for one program that hold for others with the same arguments, such as
+    the other entries: the `layouts` of arguments, on any mesh with the same axes, and
+    their pipeline `stages`. The `free` axes are left to the options of the other program.
     """
 
     layouts: StoredLayouts
-    stages: tuple[str, ...] = ()
+    stages: Mapping[str, int]
+    free: tuple[str, ...] = ()
 
-    def with_layouts(self, others: StoredLayouts) -> Chosen:
-        """
-        Returns the choices with `others` added, for arguments without a layout so far.
-        """
-        return replace(self, layouts={**others, **self.layouts})
+    def with_others(self, others: Chosen) -> Chosen:
+        """Returns the choices with `others` added, for further arguments."""
+        layouts = {**others.layouts, **self.layouts}
+        return Chosen(layouts, {**others.stages, **self.stages}, self.free)
+
+
+def check_meshes(options: DistributionOptions) -> None:
+    """Raises DistIRError for `stage_meshes=search`, for a program with several entries."""
+    if options.stage_meshes == (SEARCH,):
+        raise DistIRError(
+            f"{NAME}: the entries of a program share the meshes of its stages, which "
+            f"stage_meshes=search finds for one entry only; give the meshes"
+        )
 
 
 def for_entry(
@@ -81,33 +86,6 @@ def for_entry(
     )
 
 
-def marked_stages(module: ModuleOp, options: DistributionOptions) -> tuple[str, ...]:
-    """
-    Divides a program over micro-batches into pipeline stages as the options request,
-    and marks its ops with their stages. Returns the scopes with which the stages after
-    the first begin, so that other entries can be divided in the same way. Raises
-    DistIRError if the program cannot be divided, or for `stage_meshes=search`.
-    """
-    if options.stage_meshes == (SEARCH,):
-        raise DistIRError(
-            f"{NAME}: the entries of a program share the meshes of its stages, which "
-            f"stage_meshes=search finds for one entry only; give the meshes"
-        )
-    _, stages = with_searched_stages(module, options, options.stages)
-    ops = list(entry_function(module).body.block.ops)
-    if not is_divided(ops) or stages:
-        structure = Structure(module)
-        schedule = schedule_for(structure, options)
-        meshes = stage_meshes(structure, schedule, options.stage_shapes())
-        mark(forward_stages(structure, meshes, stages))
-    starts: dict[int, str] = {}
-    for op in ops:
-        stage = STAGE.of(op.attributes)
-        if stage is not None:
-            starts.setdefault(stage, scope_of(op))
-    return tuple([starts[stage] for stage in sorted(starts)][1:])
-
-
 def stored_layouts(module: ModuleOp) -> dict[str, Layout]:
     """Returns the chosen layouts of the arguments that other entries share, by name."""
     function = entry_function(module)
@@ -124,18 +102,38 @@ def stored_layouts(module: ModuleOp) -> dict[str, Layout]:
     }
 
 
-def fix_stored(module: ModuleOp, mesh: Mesh, stored: StoredLayouts) -> None:
+def fix_layouts(module: ModuleOp, mesh: Mesh, chosen: Chosen) -> None:
     """
-    Fixes the layouts `stored` for the arguments of a sequential program, on all axes of
-    the mesh.
+    Fixes layouts that were chosen for the arguments of a sequential program, on all axes
+    of the mesh but the free ones.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)
-    axes = [StringAttr(axis) for axis, _ in mesh.axes]
-    by = StringAttr("the layout in the other entry")
+    fixed = [axis for axis, _ in mesh.axes if axis not in chosen.free]
+    by = StringAttr("the layout in the other program")
     for own, name in zip(attributes, argument_names(function), strict=True):
-        if name in stored:
-            own[LAYOUT] = LayoutAttr(stored[name])
-            own[FIXED] = ArrayAttr(axes)
-            own[FIXED_BY] = DictionaryAttr({axis.data: by for axis in axes})
+        if name in chosen.layouts:
+            dims = tuple(
+                tuple(shard for shard in dim if shard.axis in fixed)
+                for dim in chosen.layouts[name].dims
+            )
+            own[LAYOUT] = LayoutAttr(Layout(mesh.name, dims))
+            own[FIXED] = ArrayAttr([StringAttr(axis) for axis in fixed])
+            own[FIXED_BY] = DictionaryAttr({axis: by for axis in fixed})
+    set_argument_attributes(function, attributes)
+
+
+def ask_for_stages(module: ModuleOp, stages: Mapping[str, int]) -> None:
+    """
+    Asks `pipeline` to put the arguments of a sequential program on these stages, by name.
+    Inputs and labels, which are different ones in other programs, are left out.
+    """
+    function = entry_function(module)
+    attributes = argument_attributes(function)
+    described = zip(
+        attributes, argument_names(function), argument_roles(function), strict=True
+    )
+    for own, name, role in described:
+        if name in stages and role not in BATCH_ROLES:
+            own[STAGE] = STAGE.attr(stages[name])
     set_argument_attributes(function, attributes)

@@ -15,10 +15,7 @@ from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.program import functions
 from distir.program.unknown_sizes import origin_of_unknown
-from distir.sharding.mesh import TIME_AXIS, Mesh
-
-MESH = "mesh"
-"""The symbol of the mesh that passes declare."""
+from distir.sharding.mesh import MESH, TIME_AXIS, Mesh
 
 
 def check_sequential(module: ModuleOp, what: str) -> None:

@@ -100,6 +100,11 @@ class DistributionOptions(PipelineOptions):
         False,
         "split sequences over the tensor-parallel devices between the blocks",
     )
+    sharded_outputs: bool = option(
+        False,
+        "in a training step whose caller computes the loss, leave outputs split over -t "
+        "as they are computed, such as logits over words, instead of gathering them",
+    )
     token_dispatch: str = option(
         "auto",
         "the way of tokens to the experts of the other -e devices: all tokens are "

@@ -13,6 +13,7 @@ from distir.dialects.tensors import shape_of
 from distir.planning.annotations import request_split, requested_layout
 from distir.planning.axes.micro_batches import MicroBatchPlanner
 from distir.planning.axes.sharding_plan import ShardingPlan
+from distir.planning.axes.tensor_parallel import forward_part
 from distir.program import (
     argument_attributes,
     entry_function,
@@ -21,8 +22,9 @@ from distir.program import (
     return_op,
     set_argument_attributes,
 )
+from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.placement import SplitPlacement, placement_in
+from distir.sharding.placement import SplitPlacement, add_placement, placement_in
 
 
 def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
@@ -57,6 +59,39 @@ def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
         constrain = ConstrainOp(value, layout, space)
         Rewriter.insert_op(constrain, InsertPoint.before(returned))
         returned.operands[index] = constrain.result
+    set_argument_attributes(entry, attributes)
+
+
+def leave_outputs_split(module: ModuleOp, mesh: Mesh, axis: str) -> None:
+    """
+    Annotates a sequential program that takes gradients of its results. Results that the
+    forward computes in parts over `axis`, such as logits of a head whose words are split,
+    leave the program in these parts, and their gradients come in the same parts. Without
+    the annotation they are gathered. Other programs are left unchanged.
+    """
+    entry = entry_function(module)
+    links = gradients_of_results(entry)
+    if not links:
+        return
+    plan = ShardingPlan(forward_part(module), mesh)
+    for before, _ in mesh.axes:
+        if before == axis:
+            break
+        plan.add_axis(before)
+    _, found = plan.solve(
+        axis, free_parameters=False, is_forward=True, leaves_split=True
+    )
+    attributes = argument_attributes(entry)
+    for place, index in enumerate(forward_results(entry)):
+        placement = found.results[place]
+        if index not in links or not isinstance(placement, SplitPlacement):
+            continue
+        own = attributes[links[index]]
+        layout = requested_layout(own) or Layout(mesh.name)
+        sizes = shape_of(return_op(entry).operands[index].type)
+        split = add_placement(layout, axis, placement, len(sizes))
+        if axis not in layout.split_axes and fits(sizes, split, mesh):
+            own[LAYOUT] = LayoutAttr(canonical(sizes, split, mesh))
     set_argument_attributes(entry, attributes)
 
 

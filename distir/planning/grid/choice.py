@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from xdsl.dialects.builtin import ModuleOp
@@ -13,15 +14,19 @@ from distir.dialects.dist import ReshardOp, layout_of
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import ScheduleOptions
-from distir.planning.distribution.distribute import choose_layouts
-from distir.planning.distribution.meshes import MESH, cluster_in
+from distir.planning.distribution.distribute import (
+    check_options,
+    request_layouts,
+    solve_layouts,
+)
+from distir.planning.distribution.meshes import cluster_in
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.grid.between import Between, Sizes
 from distir.planning.grid.compiled_pipeline import PipelineSimulator
 from distir.planning.grid.shared_stages import SharedStages
 from distir.planning.layouts.fitted_plan import Step
 from distir.planning.plans.plan import GridPlan
-from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.mesh import MESH, TIME_AXIS, Mesh
 from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.verification import DistributionVerifier
 from distir.transforms.partitioning import partition
@@ -74,6 +79,8 @@ class LayoutChooser:
         size.
         """
         self._sizes: dict[int, Sizes] = {}
+        self._requested: tuple[object, ModuleOp] | None = None
+        """The program with the requests of the last plan, and what they depend on."""
         self._betweens: dict[tuple[int, ...], Between] = {}
 
     @property
@@ -111,11 +118,27 @@ class LayoutChooser:
             self._kin, self._distributed = key, {}
         found = self._between(plan)
         if found is None:
-            found = self._program(plan.batch).clone()
-            choose_layouts(found, options)
+            found = self._with_requests(plan, options)
+            solve_layouts(found, options)
             partition(found)
             self._distributed[plan.batch] = found
         return found
+
+    def _with_requests(self, plan: GridPlan, options: DistributionOptions) -> ModuleOp:
+        """
+        Returns the program with the requests of `options`, which are the same for all
+        ZeRO stages. Those of the last plan are kept. Raises DistIRError for options
+        that contradict each other.
+        """
+        program = self._program(plan.batch)
+        check_options(options, program)
+        without = replace(options, zero=0, no_sync=False, offload_states=False)
+        key = plan.batch, without
+        if self._requested is None or self._requested[0] != key:
+            module = program.clone()
+            request_layouts(module, options)
+            self._requested = key, module
+        return self._requested[1].clone()
 
     def _between(self, plan: GridPlan) -> ModuleOp | None:
         """

@@ -21,7 +21,7 @@ from distir.planning.grid.evaluate import Evaluator
 from distir.planning.plans.plan import GridPlan, Plan
 from distir.planning.plans.result import Result, Simulated
 from distir.solver.clock import Clock
-from distir.system.garbage import no_garbage_collection
+from distir.system.garbage import lasting_objects, no_garbage_collection
 
 _PlanKind = TypeVar("_PlanKind", bound=Plan)
 
@@ -84,12 +84,13 @@ def run(
     evaluator = evaluator or Evaluator(source)
     # What runs in this process cannot be ended.
     if clock.limit == inf and (jobs == 1 or len(groups) == 1):
-        for plan in (plan for group in groups for plan in group):
-            if is_promising(plan):
-                evaluator.least = least()
-                with no_garbage_collection():
-                    result = evaluator.evaluate(plan, known.get(plan))
-                yield [result]
+        with lasting_objects(), no_garbage_collection():
+            for plan in (plan for group in groups for plan in group):
+                if is_promising(plan):
+                    evaluator.least = least()
+                    if gc.get_count()[0] > _GARBAGE:
+                        gc.collect()
+                    yield [evaluator.evaluate(plan, known.get(plan))]
         return
     # Only a forked process has the modules and programs of this one at once.
     forks = "fork" in multiprocessing.get_all_start_methods()

@@ -24,6 +24,7 @@ from distir.program import (
     argument_attributes,
     arguments_of,
     entry_function,
+    gradients_of_results,
     set_argument_attributes,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -130,15 +131,17 @@ def check_same_arguments(
     """
     Checks that the parameters, inputs and labels of `module` have the same names, roles
     and types as those of the plan (`planned`). Raises DistIRError if they differ, as
-    the plan is then for another model or batch size. `what` names the program in the
-    error message.
+    the plan is then for another model or batch size. Labels need not be the same if the
+    caller of `module` computes its loss. `what` names the program in the error message.
     """
+    is_outside = bool(gradients_of_results(entry_function(module)))
+    matched = [role for role in _MATCHED if role != "label" or not is_outside]
     own = {
         argument.name: (argument.role, str(bare_type(argument.type)))
         for argument in Program(module).arguments
-        if argument.role in _MATCHED
+        if argument.role in matched
     }
-    known = {a.name: (a.role, a.type) for a in planned if a.role in _MATCHED}
+    known = {a.name: (a.role, a.type) for a in planned if a.role in matched}
     for name in dict.fromkeys((*known, *own)):
         if own.get(name) == known.get(name):
             continue

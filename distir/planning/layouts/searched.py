@@ -180,31 +180,33 @@ class SearchedLayouts:
         arguments: Sequence[PlannedArgument],
         *,
         stored: bool,
-    ) -> None:
+    ) -> dict[str, int]:
         """
         Distributes a program that shares only some arguments with the program whose
         layouts were searched. `arguments` get the layouts that were found for them, and
         the layouts of other values are propagated. With `stored`, parameters arrive in
-        the smaller parts of their optimizer states. Raises DistIRError if the layouts
-        are not possible.
+        the smaller parts of their optimizer states. Returns the stage of each argument
+        by name, if the plan has a pipeline. Raises DistIRError if the layouts are not
+        possible.
         """
         cluster, mesh = self._prepare(module, configuration)
         place_arguments(module, mesh, arguments, stored=stored)
         follow_requests(module, mesh)
-        self._finish(module, configuration, copy_price(mesh, cluster))
+        return self._finish(module, configuration, copy_price(mesh, cluster))
 
     def _finish(
         self, module: ModuleOp, configuration: LayoutPlan, price: Price
-    ) -> None:
+    ) -> dict[str, int]:
         """
         Runs the steps after the choice of layouts: partitions the program and, if the
         plan asks for it, makes the pipeline, merges collectives into buckets and
-        overlaps communication.
+        overlaps communication. Returns the stages of arguments, as `follow`.
         """
+        homes: dict[str, int] = {}
         if configuration.is_pipelined:
             partition(module, price=price)
             pipeline = configuration.pipeline
-            make_pipeline_as_asked(module, pipeline, pipeline.stages)
+            homes = make_pipeline_as_asked(module, pipeline, pipeline.stages)
             lower_reshards(module)
         else:
             partition(module, lower=True, price=price)
@@ -212,6 +214,7 @@ class SearchedLayouts:
             bucket_collectives_of(module)
         if configuration.overlap:
             overlap_communication(module)
+        return homes
 
     def _prepare(
         self, module: ModuleOp, configuration: LayoutPlan

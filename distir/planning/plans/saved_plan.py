@@ -27,6 +27,7 @@ from xdsl.utils.exceptions import ParseError
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.planning.distribution.distribute import distribute
+from distir.planning.distribution.entries import Chosen, ask_for_stages
 from distir.planning.grid.evaluate import distribute_as
 from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.planned_arguments import (
@@ -347,21 +348,24 @@ class SavedPlan:
         requests = _of_known(self.requests, entry_function(searched))
         distribute(module, self.result.plan.options(requests.shard))
 
-    def distribute_step(self, module: ModuleOp) -> None:
+    def distribute_step(self, module: ModuleOp, chosen: Chosen | None = None) -> Chosen:
         """
         Distributes a step that returns gradients instead of updating parameters, in
-        place, and verifies the result. The step must have the plan's model and batch
-        size. The optimizer runs outside of the program: it gets parameters and
-        gradients split as finely as the plan splits the optimizer's states. Raises
-        DistIRError for another model or batch size, or for a plan for inference.
+        place, and verifies the result. The optimizer runs outside of the program: it
+        gets parameters and gradients split as finely as the plan splits the optimizer's
+        states. Returns the choices for other programs of the same model. Follows those of
+        the first step (`chosen`), if it is given; the step must otherwise have the plan's
+        batch size. Raises DistIRError for another model or batch size, or for a plan for
+        inference.
         """
         if not self.trains:
             raise DistIRError(
                 "the plan is for inference, but a training step is to be distributed; "
                 "search with a loss and an optimizer"
             )
-        check_same_arguments(module, self.arguments, "the module")
-        self._follow(module, self.result.plan, stored=True)
+        if chosen is None:
+            check_same_arguments(module, self.arguments, "the module")
+        return self._follow(module, self.result.plan, chosen, stored=True)
 
     def without(self, options: Mapping[str, Any]) -> SavedPlan:
         """
@@ -372,33 +376,37 @@ class SavedPlan:
         known = {name: v for name, v in options.items() if hasattr(plan, name)}
         return replace(self, result=replace(self.result, plan=replace(plan, **known)))
 
-    def distribute_forward(self, module: ModuleOp) -> None:
+    def distribute_forward(self, module: ModuleOp, chosen: Chosen) -> None:
         """
-        Distributes the forward program of the plan's model and batch size, in place,
-        and verifies the result. Parameters are split as in the plan. Raises DistIRError
-        if the plan does not fit the program.
+        Distributes the forward program of the plan's model, in place, and verifies the
+        result. Parameters are split as in the plan, and on the stages of `chosen`. Raises
+        DistIRError if the plan does not fit the program.
         """
+        own = self.result.plan
+        chunks = own.pipeline.forward_chunks(own.k)
+        if chunks is None:
+            chosen = replace(chosen, stages={})
         plan = replace(
-            self.result.plan,
-            checkpoint="none",
-            schedule="",
-            stages=""
-            if self.result.plan.stages == "search"
-            else self.result.plan.stages,
+            own, checkpoint="none", schedule="", stages="", chunks=chunks or 0
         )
         if isinstance(plan, GridPlan):
             plan = replace(plan, zero=0, no_sync=False, offload_states=False)
-        self._follow(module, plan, stored=False)
+        self._follow(module, plan, chosen, stored=False)
 
-    def _follow(self, module: ModuleOp, plan: Any, *, stored: bool) -> None:
+    def _follow(
+        self, module: ModuleOp, plan: Any, chosen: Chosen | None, *, stored: bool
+    ) -> Chosen:
         replace_cluster(module, self.cluster_op())
         requests = _of_known(self.requests, entry_function(module))
         if isinstance(plan, GridPlan):
-            distribute(module, plan.options(requests.shard))
-            return
+            return distribute(module, plan.options(requests.shard), chosen)
+        if chosen is not None and chosen.stages:
+            ask_for_stages(module, chosen.stages)
+            plan = replace(plan, stages="")
         searched = SearchedLayouts(Requests())
-        searched.follow(module, plan, self.arguments, stored=stored)
+        homes = searched.follow(module, plan, self.arguments, stored=stored)
         verify_distribution(module)
+        return Chosen({}, homes)
 
 
 def _from_json(data: Mapping[str, Any]) -> SavedPlan:

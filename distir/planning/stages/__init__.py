@@ -19,14 +19,15 @@ from distir.transforms.pipelines.pipeline import make_pipeline
 
 def make_pipeline_as_asked(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
-) -> None:
+) -> dict[str, int]:
     """
-    Turns a program into a pipeline, in place. `stages` is the option `stages` of the
-    pass `pipeline`; with the value `search`, the stages are searched. Raises
-    DistIRError if the program cannot be divided in this way.
+    Turns a program into a pipeline, in place, and returns the stage of each argument by
+    name. `stages` is the option `stages` of the pass `pipeline`; with the value
+    `search`, the stages are searched. Raises DistIRError if the program cannot be
+    divided in this way.
     """
     options, stages = with_searched_stages(module, options, stages)
-    make_pipeline(module, options, stages)
+    return make_pipeline(module, options, stages)
 
 
 def with_searched_stages(

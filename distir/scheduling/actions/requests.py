@@ -34,7 +34,6 @@ from distir.dialects.schedule import (
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.opaque import OpaqueOp
 from distir.errors import DistIRError, one_of
-from distir.planning.distribution.meshes import MESH
 from distir.planning.expectations import expect
 from distir.planning.modules import ScopedOp
 from distir.planning.requests import request
@@ -42,6 +41,7 @@ from distir.program import describe, scope_of
 from distir.scheduling.actions.groups import recompute_groups
 from distir.scheduling.rewrites.separate import OpGroup, separate
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
+from distir.sharding.mesh import MESH
 from distir.sharding.rule import Rule, rule_for
 from distir.transforms.memory.checkpoint_policies import check_layer_policy
 

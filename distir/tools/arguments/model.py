@@ -100,7 +100,9 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
         if arguments.model is not None and arguments.model.suffix == ".mlir":
             from distir.frontends.stablehlo.file import import_stablehlo_file
 
-            return import_stablehlo_file(arguments.model)
+            return import_stablehlo_file(
+                arguments.model, ignore_shardings=arguments.ignore_shardings
+            )
         if arguments.model is not None and function is None:
             from distir.frontends.onnx.importer import import_onnx
 
@@ -185,6 +187,11 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
         raise DistIRError(
             f"{arguments.model} is code; say which function makes the model: "
             f"{arguments.model}:FUNCTION"
+        )
+    is_stablehlo = arguments.model is not None and arguments.model.suffix == ".mlir"
+    if arguments.ignore_shardings and not is_stablehlo:
+        raise DistIRError(
+            "--ignore-shardings is for files of StableHLO; other models have no shardings"
         )
     if arguments.capacity_factor is not None and not is_module:
         raise DistIRError(

@@ -25,16 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="CHECKPOINT|PLAN",
         help="a folder that torch.distributed.checkpoint wrote, or the --checkpoint-dir of "
-        "`distir run`, of which the latest is taken; with --to dtensor a distributed "
-        "program, or a plan that `distir search --save-plan` or distir.search wrote",
+        "`distir run`, of which the latest is taken; with --to dtensor or sdy a distributed "
+        "program; with --to dtensor also a plan that `distir search --save-plan` or distir.search wrote",
     )
     parser.add_argument(
         "--to",
-        choices=("safetensors", "dtensor", *SYSTEMS, *ENGINES),
+        choices=("safetensors", "dtensor", "sdy", *SYSTEMS, *ENGINES),
         default="safetensors",
         metavar="FORMAT",
         help="safetensors (default): the weights of a checkpoint; dtensor: a plan as calls "
         "of PyTorch's parallelize_module, fully_shard, checkpoint_wrapper and pipelining; "
+        "sdy: the layouts of a distributed program as shardings of Shardy, over the "
+        "StableHLO that it was imported from; "
         f"a training system ({', '.join(SYSTEMS)}): a plan as its arguments or its file; an "
         f"engine for inference ({', '.join(ENGINES)}): a plan of `distir serve-plan "
         "--json` as its flags (.sh)",
@@ -44,17 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--program",
         type=Path,
         metavar="model.mlir",
-        help="the program that a saved plan was searched for",
+        help="the program that a saved plan was searched for; with --to sdy the file of "
+        "StableHLO that the distributed program was imported from",
     )
     parser.add_argument(
         "-o",
         dest="output",
         type=output_file,
         required=True,
-        metavar="model.safetensors|plan.py|FILE",
+        metavar="model.safetensors|plan.py|step.mlir|FILE",
         help="the file to write: weights, beside their config.json a model that "
         "transformers' from_pretrained loads; or Python, to be imported by a training "
-        "script; or the file of a training system (torchtitan: .toml, or .py)",
+        "script; or StableHLO; or the file of a training system (torchtitan: .toml, or .py)",
     )
 
 
@@ -77,14 +80,18 @@ def run(arguments: argparse.Namespace) -> int:
             f"--config is for training systems; leave it out, or choose --to from "
             f"{', '.join(SYSTEMS)}"
         )
-    suffix = ".py" if arguments.to == "dtensor" else ".safetensors"
+    suffixes = {"dtensor": ".py", "sdy": ".mlir", "safetensors": ".safetensors"}
+    suffix = suffixes[arguments.to]
     if output.suffix != suffix:
         raise DistIRError(f"cannot write {output}: its name has to end in {suffix}")
     if arguments.to == "dtensor":
         _write_plan(arguments.source, arguments.program, output)
+    elif arguments.to == "sdy":
+        _write_shardings(arguments.source, arguments.program, output)
     elif arguments.program is not None:
         raise DistIRError(
-            "--program is for a plan; add --to dtensor, or leave it out to export weights"
+            "--program is for a plan; add --to dtensor or --to sdy, or leave it out to "
+            "export weights"
         )
     else:
         _write_weights(arguments.source, output)
@@ -167,6 +174,43 @@ def _write_plan(source: Path, program: Path | None, output: Path) -> None:
     except OSError as error:
         raise DistIRError(f"cannot write {output}: {error.strerror}") from error
     for remark in plan.remarks:
+        note(remark)
+
+
+def _write_shardings(source: Path, stablehlo: Path | None, output: Path) -> None:
+    """
+    Writes the layouts of the distributed program `source` over the StableHLO that it
+    was imported from.
+    """
+    from importlib.util import find_spec
+
+    from distir.errors import DistIRError
+    from distir.tools.files import read_program
+    from distir.tools.reports.reporting import note, progress
+
+    if stablehlo is None:
+        raise DistIRError(
+            "--to sdy writes shardings over StableHLO; add --program with the file that "
+            "the program was imported from"
+        )
+    if find_spec("jaxlib") is None:
+        raise DistIRError("--to sdy needs JAX; run `pip install distir[jax]`")
+    from distir.exports.sdy import write_shardings
+
+    try:
+        text = stablehlo.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DistIRError(
+            f"cannot read {stablehlo}: {getattr(error, 'strerror', None) or 'it is no text'}"
+        ) from error
+    with progress(f"reading {source}"):
+        program = read_program(source)
+    found = write_shardings(program, text, str(stablehlo))
+    try:
+        write_text(output, found.text)
+    except OSError as error:
+        raise DistIRError(f"cannot write {output}: {error.strerror}") from error
+    for remark in found.notes:
         note(remark)
 
 

@@ -62,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "rate: the program does not take it, and what depends on it is known; may be repeated",
     )
     parser.add_argument(
+        "--ignore-shardings",
+        action="store_true",
+        help="do not read the shardings (sdy, GSPMD) in a file of StableHLO as requests",
+    )
+    parser.add_argument(
         "--no-outline",
         action="store_true",
         help="keep repeated layers unrolled instead of as one function",

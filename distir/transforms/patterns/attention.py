@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isclose, sqrt
 
 import numpy as np
 from xdsl.dialects.builtin import Float32Type, Float64Type
@@ -89,6 +90,8 @@ class AttentionRaiser:
             key, value_ = _shared_heads(found.key), _shared_heads(value)
             if mask is None or not _fits(found.query, key, value_, shape):
                 continue
+            if not _is_exact(found):
+                continue
             self._put(op, found, (found.query, key, value_), mask, read.dropout)
             return True
         return False
@@ -103,17 +106,21 @@ class AttentionRaiser:
     ) -> None:
         """Replaces `op` by one attention op with these operands, masks and dropout."""
         masks = replace(masks, kind=element(scores.query))
+        is_default = _is_double(scores) and _has_default_scale(scores)
+        scale = None if is_default else scores.scale
         if dropout is None:
-            options: dict[str, object] = {"is_causal": 1} if masks.is_causal else {}
+            options: dict[str, object] = {} if scale is None else {"scale": scale}
+            if masks.is_causal:
+                options["is_causal"] = 1
             if scores.cap is not None:
                 options["softcap"] = scores.cap
             given = [*operands, *masks.added_before(op)]
-            replace_by(op, "Attention", given, scale=scores.scale, **options)
+            replace_by(op, "Attention", given, **options)
             return
         mask = next(iter(masks.added_before(op)), None)
         new = DroppedAttentionOp(
             *(*operands, mask, dropout.counter, dropout.coordinates),
-            scale=scores.scale,
+            scale=scale,
             softcap=scores.cap,
             **dropout.drawing,
         )
@@ -298,6 +305,30 @@ def _unguarded(weights: SSAValue) -> SSAValue | None:
     if check is None or check.operands[0] is not s or number(zero) != 0.0:
         return None
     return s
+
+
+def _is_double(scores: Scores) -> bool:
+    return isinstance(element(scores.query), Float64Type)
+
+
+def _has_default_scale(scores: Scores) -> bool:
+    """Whether the scale is that of an attention op without a scale, but for rounding."""
+    shape = known_shape(scores.query)
+    return shape is not None and isclose(
+        scores.scale * sqrt(shape[-1]), 1, rel_tol=1e-14
+    )
+
+
+def _is_exact(scores: Scores) -> bool:
+    """
+    Whether an attention op computes these scores as exactly as they are written. Its
+    scale has 32 bits, which is too few in f64 unless it is the default.
+    """
+    if not _is_double(scores):
+        return True
+    cap = 1.0 if scores.cap is None else scores.cap
+    numbers = [cap] if _has_default_scale(scores) else [cap, scores.scale]
+    return all(float(np.float32(number)) == number for number in numbers)
 
 
 def _shared_heads(value: SSAValue) -> SSAValue:

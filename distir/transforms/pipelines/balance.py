@@ -84,23 +84,34 @@ def layers_before(ops: Sequence[Operation]) -> npt.NDArray[np.int64]:
     return np.cumsum(layers)
 
 
-def balanced_starts(structure: Structure, meshes: Sequence[Mesh]) -> list[int]:
+def balanced_starts(
+    structure: Structure,
+    meshes: Sequence[Mesh],
+    ranges: Sequence[tuple[int, int]] | None = None,
+) -> list[int]:
     """
     Returns the positions among the forward ops at which stages 1, 2, ... begin. The
     busiest stage has as little work as possible, receiving included. Among equally good
-    divisions, the one that sends the fewest bytes is chosen. Each stage has at least
-    one layer, so that there must be as many layers as stages. `meshes` has the mesh of
+    divisions, the one that sends the fewest bytes is chosen. `meshes` has the mesh of
     each stage.
+
+    Each stage has at least one layer, so that there must be as many layers as stages.
+    With `ranges`, the first and the last possible position of each of the stages 1, 2,
+    ..., a stage needs no layer, but an op. Returns an empty list if no division has
+    stages that begin there.
     """
     ops = structure.forward
     known = {mesh: StageWork(structure, mesh) for mesh in meshes}
     weights = {m: np.array([work.of(op) for op in ops]) for m, work in known.items()}
     crossing = {m: _crossing(ops, work) for m, work in known.items()}
-    return division(
-        np.array([weights[mesh] for mesh in meshes]),
-        PRICE_PER_BYTE_SENT * np.array([crossing[mesh] for mesh in meshes]),
-        layers_before(ops),
-    )
+    prices = PRICE_PER_BYTE_SENT * np.array([crossing[mesh] for mesh in meshes])
+    layers = layers_before(ops)
+    if ranges is not None:
+        layers = np.arange(len(ops) + 1)
+        for stage, (first, last) in enumerate(ranges, 1):
+            prices[stage, :first] = prices[stage, last + 1 :] = np.inf
+    loads = np.array([weights[mesh] for mesh in meshes])
+    return division(loads, prices, layers)
 
 
 def division(
@@ -113,16 +124,20 @@ def division(
 
     - `weights[s, i]`: the load of element i in stretch s;
     - `crossing[s, i]`: the price of a cut before element i at the start of stretch s,
-      which is part of the load of that stretch;
+      which is part of the load of that stretch; infinite if stretch s cannot begin there;
     - `layers[i]`: the number of layers before element i. Each stretch has at least one
       layer.
+
+    Returns an empty list if there is no such division.
     """
     count = len(weights)
     total = np.concatenate((np.zeros((count, 1)), np.cumsum(weights, axis=1)), axis=1)
     # A stretch from i may end at first_end[i] or later, where it has a layer.
     first_end = np.searchsorted(layers, layers + 1)
     low = float(total[:, -1].min()) / count
-    high = float(total[:, -1].max() + crossing.max())
+    high = float(total[:, -1].max() + crossing[np.isfinite(crossing)].max())
+    if not _fits(high, total, crossing, first_end):
+        return []
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _fits(middle, total, crossing, first_end):

@@ -22,7 +22,7 @@ from distir.dialects.device import MeshOp
 from distir.dialects.dist import ReshardOp
 from distir.dialects.dist_attributes import RESHARD_EARLY
 from distir.pipelining import Action, Phase, PipelineSchedule
-from distir.program import made_with
+from distir.program import argument_names, made_with
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import PartialPlacement, SplitPlacement
 from distir.transforms.pipelines.emit import Emitter, Groups
@@ -208,6 +208,15 @@ class DividedProgram:
             GroupContents(structure),
             FoldedTypes(mesh, axes),
         )
+
+    def homes_by_name(self) -> dict[str, int]:
+        """Returns the stage of each argument of the program, by name."""
+        function = self.structure.function
+        args, names = function.body.block.args, argument_names(function)
+        return {
+            name: self.homes.arguments[arg]
+            for arg, name in zip(args, names, strict=True)
+        }
 
     def with_micro_batches(self, count: int) -> DividedProgram:
         """Returns the division of the same program for `count` micro-batches."""

@@ -8,8 +8,16 @@ from math import prod
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ReshardOp
+from distir.dialects.dist_attributes import STAGE
 from distir.dialects.tensors import shape_of
-from distir.program import return_op, updated_arguments
+from distir.errors import DistIRError
+from distir.program import (
+    argument_attributes,
+    parameters_of_states,
+    return_op,
+    set_argument_attributes,
+    updated_arguments,
+)
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.structure import Structure
 
@@ -37,14 +45,60 @@ def stages_reached(
     return found
 
 
+def take_homes(structure: Structure) -> dict[SSAValue, int]:
+    """
+    Returns the stages on which arguments are asked to be, and removes these requests
+    (`dist.stage`).
+    """
+    attributes = argument_attributes(structure.function)
+    args = structure.function.body.block.args
+    found: dict[SSAValue, int] = {}
+    for arg, own in zip(args, attributes, strict=True):
+        if (stage := STAGE.of(own)) is not None:
+            found[arg] = stage
+    if found:
+        for own in attributes:
+            own.pop(STAGE, None)
+        set_argument_attributes(structure.function, attributes)
+    return found
+
+
+def ranges_of_starts(
+    structure: Structure, homes: Mapping[SSAValue, int], count: int
+) -> list[tuple[int, int]]:
+    """
+    Returns the first and the last position, among the forward ops, at which each of the
+    stages 1, 2, ... of `count` may begin, so that the first op that needs an argument of
+    `homes` is on the argument's stage. Raises DistIRError if there is no such stage.
+    """
+    for stage in homes.values():
+        if not 0 <= stage < count:
+            raise DistIRError(
+                f"pipeline: an argument is asked to be on stage {stage} ({STAGE}), but the "
+                f"schedule has {count} stages, which are numbered from 0; ask for one of them"
+            )
+    ops = structure.forward
+    places = {op: i for i, op in enumerate(ops)}
+    uses = stages_reached(structure, ops, places)
+    first = [(homes[arg], min(uses[arg])) for arg in homes if arg in uses]
+    return [
+        (
+            max((place + 1 for stage, place in first if stage < start), default=1),
+            min((p for stage, p in first if stage >= start), default=len(ops) - 1),
+        )
+        for start in range(1, count)
+    ]
+
+
 class Homes:
     """
     The stages of arguments and of ops that run after the micro-batches.
 
     - `arguments`: the stage of each argument. It is the first stage that needs the
-      argument in its forward, or else in its backward. If only ops after the
-      micro-batches need it, it is the stage of the first of them. If no op needs it, it
-      is the stage that computes its update.
+      argument in its forward, or else in its backward. That of a state is the stage of
+      its parameter. If only ops after the micro-batches need an argument, it is the
+      stage of the first of them. If no op needs it, it is the stage that computes its
+      update.
     - `after`: the stage of each op of kind `AFTER`. An update runs on the stage of its
       parameter, which is its first operand (or the reshard of it). Any other op runs on
       the stage of its largest operand (ties: the first), so that small operands are
@@ -62,6 +116,10 @@ class Homes:
             for arg in block.args:
                 if arg in reached:
                     self.arguments.setdefault(arg, min(reached[arg]))
+        for state, parameter in parameters_of_states(structure.function).items():
+            home = self.arguments.get(block.args[parameter])
+            if home is not None:
+                self.arguments.setdefault(block.args[state], home)
         after = [op for op in structure.ops if structure.kinds.get(op) is Kind.AFTER]
         for op in after:
             places = self._of_operands(op)

@@ -29,15 +29,17 @@ from distir.transforms.pipelines.structure import Structure
 
 def make_pipeline(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str] = ()
-) -> None:
+) -> dict[str, int]:
     """
-    Turns a program into a pipeline, in place. `stages` is the option of the pass
-    `pipeline` that says where stages begin. Functions that the program does not call
-    stay as they are. Raises DistIRError.
+    Turns a program into a pipeline, in place, and returns the stage of each argument by
+    name. `stages` is the option of the pass `pipeline` that says where stages begin.
+    Functions that the program does not call stay as they are. Raises DistIRError.
     """
     separate_others(module)
     others = other_functions(module)
-    ops = pipeline_ops(divided(module, options, stages), options)
+    division = divided(module, options, stages)
+    homes = division.homes_by_name()
+    ops = pipeline_ops(division, options)
     block = module.body.block
     for old in list(block.ops):
         old.detach()
@@ -51,6 +53,7 @@ def make_pipeline(
                 f"program does not call; give that another name"
             )
         block.add_op(function)
+    return homes
 
 
 def divided(

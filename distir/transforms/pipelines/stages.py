@@ -15,7 +15,11 @@ from distir.pipelining.options import SEARCH
 from distir.program import describe, scope_of
 from distir.sharding.mesh import Mesh
 from distir.transforms.pipelines.balance import balanced_starts, layer_positions
-from distir.transforms.pipelines.homes import stages_reached
+from distir.transforms.pipelines.homes import (
+    ranges_of_starts,
+    stages_reached,
+    take_homes,
+)
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.structure import Structure
 
@@ -34,10 +38,11 @@ def forward_stages(
     `dist.stage_start`.
 
     Without a request, ops that are marked with stages run on these. Otherwise stages
-    begin at ops with `dist.stage_start`. If there are none, the stages get equal work.
-    Raises DistIRError.
+    begin at ops with `dist.stage_start`. If there are none, the stages get equal work,
+    where arguments that are marked with stages allow it. Raises DistIRError.
     """
     ops, count = structure.forward, len(meshes)
+    homes = take_homes(structure)
     uniform = list(request) == [UNIFORM]
     if request and not uniform:
         if count == 1:
@@ -65,9 +70,15 @@ def forward_stages(
         starts = asked
     else:
         layers = layer_positions(ops)
-        if len(layers) < count:
+        if len(layers) < count and not homes:
             raise _too_many(count, len(layers), "layers")
-        starts = balanced_starts(structure, meshes)
+        ranges = ranges_of_starts(structure, homes, count) if homes else None
+        starts = balanced_starts(structure, meshes, ranges)
+        if not starts:
+            raise DistIRError(
+                f"pipeline: arguments are asked to be on stages ({STAGE}) that no division "
+                f"of the program gives, as it uses them in another order; ask for others"
+            )
     _forget_starts(ops)
     return {op: bisect_right(starts, i) for i, op in enumerate(ops)}
 

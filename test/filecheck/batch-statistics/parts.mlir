@@ -9,14 +9,14 @@
 
 // CHECK:      func.func @main
 // CHECK:      %{{.*}}, %[[MOVED:.*]], %{{.*}} = func.call @layer(
-// CHECK-NEXT: onnx.Constant() {value = dense<0.72{{.*}}> : tensor<f32>}
+// CHECK-NEXT: onnx.Constant() {value = dense<7.290000e-01> : tensor<f32>}
 // CHECK-NEXT: onnx.Mul(%v, %{{.*}})
-// CHECK:      %[[LEFT:.*]] = onnx.Constant() {value = dense<0.72{{.*}}> : tensor<f32>}
+// CHECK:      %[[LEFT:.*]] = onnx.Constant() {value = dense<7.290000e-01> : tensor<f32>}
 // CHECK-NEXT: %[[KEPT:.*]] = onnx.Mul(%m, %[[LEFT]])
 // CHECK-NEXT: onnx.Add(%[[KEPT]], %[[MOVED]])
 // CHECK:      func.func private @layer
 // CHECK-NEXT: %y, %[[MEAN:.*]], %[[INVERSE:.*]] = train.ghost_batch_norm %x, %scale, %bias {scope = "bn", groups = 6 : i64, epsilon = 5.000000e-01 : f32} : (tensor<12x4x2xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<12x4x2xf32>, tensor<6x4xf32>, tensor<6x4xf32>)
-// CHECK:      onnx.Constant() {value = dense<{{\[\[}}0.081{{.*}}], [0.000000e+00], [0.09{{.*}}], [0.000000e+00], [0.1{{.*}}], [0.000000e+00]]> : tensor<6x1xf32>
+// CHECK:      onnx.Constant() {value = dense<{{\[\[}}8.100000e-02], [0.000000e+00], [9.000000e-02], [0.000000e+00], [1.000000e-01], [0.000000e+00]]> : tensor<6x1xf32>
 // CHECK:      onnx.ReduceSum
 
 // GRADIENT: train.ghost_batch_norm_grad

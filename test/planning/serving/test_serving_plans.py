@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import inf
 
 import pytest
+from support.thoroughness import sampled
 
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt, build_moe
@@ -83,12 +84,13 @@ def test_a_step_of_a_mixture_verifies_when_distributed() -> None:
         assert simulate(module).step_time_s > 0
 
 
-def test_one_and_two_layers_tell_the_times_of_all() -> None:
-    for sizes, own in ((SMALL, steps(SMALL, 2)), (MIXED, steps(MIXED, 2))):
-        layers = Layers(sizes.layers - sizes.expert_layers, sizes.expert_layers)
-        real = own.simulated(16, 1, 2048, layers).seconds
-        found = own.table(1).step(16, 16 * 2048, 0, 0).latency_s
-        assert found == pytest.approx(real, rel=0.01)
+@pytest.mark.parametrize("sizes", sampled([MIXED, SMALL], 2), ids=["mixed", "small"])
+def test_one_and_two_layers_tell_the_times_of_all(sizes: DecoderSizes) -> None:
+    own = steps(sizes, 2)
+    layers = Layers(sizes.layers - sizes.expert_layers, sizes.expert_layers)
+    real = own.simulated(16, 1, 2048, layers).seconds
+    found = own.table(1).step(16, 16 * 2048, 0, 0).latency_s
+    assert found == pytest.approx(real, rel=0.01)
 
 
 def test_a_pipeline_is_as_long_and_its_stages_are_shorter() -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerType, Signedness, i1
+from xdsl.dialects.builtin import IntegerType, Signedness, bf16, f16, f32, f64, i1
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.onnx_ops.values import numpy_dtype
@@ -235,13 +235,31 @@ def _convert(call: HloCall) -> LazyTensor:
     )
 
 
-@converts(
-    "stablehlo.reduce_precision", "stablehlo.optimization_barrier", "stablehlo.copy"
-)
+@converts("stablehlo.optimization_barrier", "stablehlo.copy")
 def _same(call: HloCall) -> Sequence[LazyTensor]:
-    if call.attribute("mantissa_bits") is not None:
-        raise UnsupportedError("it rounds to a format that is no element type")
     return call.operands
+
+
+_FORMATS = {(11, 52): f64, (8, 23): f32, (8, 7): bf16, (5, 10): f16}
+"""The float types, by the bits of their exponent and of their mantissa."""
+
+
+@converts("stablehlo.reduce_precision")
+def _reduce_precision(call: HloCall) -> LazyTensor:
+    """
+    Converts to nothing, if the format holds all numbers of the element type, as that of
+    values which `jax.checkpoint` saves by name; else to a cast there and back.
+    """
+    [x], element = call.operands, call.element()
+    bits = call.integer("exponent_bits"), call.integer("mantissa_bits")
+    for own, kind in _FORMATS.items():
+        if kind == element and all(b >= o for b, o in zip(bits, own, strict=True)):
+            return x
+    rounded = _FORMATS.get(bits)
+    if rounded is None:
+        raise UnsupportedError("it rounds to a format that is no element type")
+    cast = call.build.cast(call.build.cast(call.build.base(x), rounded), element)
+    return LazyTensor.of(cast, x.shape)
 
 
 @converts("stablehlo.rsqrt")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnxscript
 import torch
 from torch import Tensor
@@ -76,6 +77,9 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
             _registries[key].register_op(
                 torch.ops.aten.unsqueeze.default, _unsqueeze_complex, is_complex=True
             )
+            _registries[key].register_op(
+                torch.ops.aten.scalar_tensor.default, _scalar_tensor
+            )
         return _registries[key]
 
     _fx_passes.decompose_with_registry = decomposed
@@ -95,6 +99,27 @@ def _unsqueeze_complex(x: onnxscript.FLOAT, dim: int) -> Any:
     """
     write: Any = onnxscript.onnx_opset.opset18.Unsqueeze
     return write(x, [dim if dim >= 0 else dim - 1])
+
+
+def _scalar_tensor(
+    s: float,
+    dtype: int = 1,
+    layout: str = "",
+    device: str = "",
+    pin_memory: bool = False,
+) -> Any:
+    """
+    Writes a Python number as a constant of the type `dtype`, a type of ONNX. The
+    exporter's own function rounds it to 32 bits before.
+    """
+    from onnx import helper, numpy_helper
+
+    write: Any = onnxscript.onnx_opset.opset18
+    kind = dtype if dtype > 0 else 1
+    if not isinstance(s, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return write.Cast(s, to=kind)  # of a value that the program computes
+    number = np.asarray(s).astype(helper.tensor_dtype_to_np_dtype(kind))
+    return write.Constant(value=numpy_helper.from_array(number))
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from torch.utils import _pytree
 from distir.errors import DistIRError
 from distir.frontends.onnx.file import LARGE
 from distir.frontends.torch.export.bags import write_bags
+from distir.frontends.torch.export.causal_masks import masks_as_they_are
 from distir.frontends.torch.export.decompositions import quick_decompositions
 from distir.frontends.torch.export.experts import experts_as_ops
 from distir.frontends.torch.export.exported_module import ExportedModule, Value
@@ -88,6 +89,7 @@ def export_dynamo(
         with (
             experts_as_ops(capacity_factor, _batch(args, kwargs)),
             scans_as_ops(),
+            masks_as_they_are(),
             FunctionsAsOps(),
             _SuppressedFailures(Exception),
             torch.enable_grad(),

@@ -271,27 +271,80 @@ def _embedding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
     return None
 
 
+_MOST_OF_MASK = 64
+"""The most operations of which a mask is looked through."""
+
+
 def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
     Rewrites attention that repeats heads (`enable_gqa`), which the exporter writes with
-    invalid axes, or that has a boolean mask. With such a mask, the exporter gives the
-    mean of the values, in place of zeros, to a query that sees no key. Returns None for
+    invalid axes, that has a mask of booleans or of minus infinity, or a scale in f64,
+    which the exporter rounds to 32 bits. With such a mask, the exporter gives the mean of
+    the values, or NaN, in place of zeros, to a query that sees no key. Returns None for
     any other attention.
     """
     given = _arguments(node)
+    is_scaled = given["scale"] is not None and (
+        given["query"].meta["val"].dtype == torch.float64
+    )
+    if is_scaled:
+        _scale_queries(graph, node, given)
     mask: torch.fx.Node | None = given["attn_mask"]
     is_grouped = given["enable_gqa"] and given["query"].meta["val"].dim() == 4
     if is_grouped:
         _repeat_heads(graph, node, given)
-    if mask is None or mask.meta["val"].dtype != torch.bool:
-        return node if is_grouped else None
+    is_boolean = mask is not None and mask.meta["val"].dtype == torch.bool
+    if mask is None or not (is_boolean or _has_infinity(mask)):
+        return node if is_grouped or is_scaled else None
+    if not is_boolean:
+
+        def finite(mask: Tensor) -> Tensor:  # else blind queries have NaN as gradients
+            return torch.where((mask > -math.inf).any(-1, keepdim=True), mask, 0.0)
+
+        given["attn_mask"] = insert_traced(graph, node, finite, [mask])
     with graph.inserting_before(node):
         plain = graph.node_copy(node)
+    if not is_boolean:
+        plain.replace_input_with(mask, given["attn_mask"])
 
-    def zeroed(y: Tensor, seen: Tensor) -> Tensor:
+    def zeroed(y: Tensor, mask: Tensor) -> Tensor:
+        seen = mask if is_boolean else mask > -math.inf
         return torch.where(seen.any(-1, keepdim=True), y, 0.0)
 
     return insert_traced(graph, node, zeroed, [plain, mask])
+
+
+def _has_infinity(mask: torch.fx.Node) -> bool:
+    """Whether a mask of floats is computed from minus infinity, which hides a key."""
+    seen, waiting = {mask}, [mask]
+    while waiting:
+        node = waiting.pop()
+        if any(x == -math.inf for x in node.args if isinstance(x, float)):
+            return True
+        new = [other for other in node.all_input_nodes if other not in seen]
+        seen.update(new)
+        waiting += [other for other in new if len(seen) < _MOST_OF_MASK]
+    return False
+
+
+def _scale_queries(
+    graph: torch.fx.Graph, node: torch.fx.Node, given: dict[str, Any]
+) -> None:
+    """
+    Multiplies the queries before the attention `node`, so that its default scale has the
+    effect of its own. `given` holds the node's arguments and is brought up to date.
+    """
+    factor = given["scale"] * math.sqrt(given["query"].meta["val"].shape[-1])
+
+    def scaled(x: Tensor) -> Tensor:
+        return x * factor
+
+    if factor != 1:
+        given["query"] = insert_traced(graph, node, scaled, [given["query"]])
+    given["scale"] = None
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    node.args = tuple(given[name] for name in names)
+    node.kwargs = {"enable_gqa": given["enable_gqa"]}
 
 
 def _repeat_heads(

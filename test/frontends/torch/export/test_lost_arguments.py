@@ -244,3 +244,17 @@ def test_what_cannot_be_written_is_refused() -> None:
     table = nn.Embedding(4, 2, scale_grad_by_freq=True)
     with pytest.raises(DistIRError, match="scale_grad_by_freq"):
         distir.import_model(table, (torch.tensor([1, 2]),))
+
+
+@pytest.mark.parametrize("scale", [0.3, 8**-0.5])
+def test_numbers_of_64_bits_are_not_rounded(scale: float) -> None:
+    """A number in a module's code, and the scale of attention, written out or not."""
+
+    def attention(x: Tensor) -> Tensor:
+        y = F.scaled_dot_product_attention(x, x, x, scale=scale) * 0.1
+        weights = torch.softmax(y @ y.transpose(-2, -1) * scale, -1)
+        return weights @ y
+
+    module, x = _Applied(attention).double(), _random(2, 4, 3, 8).double()
+    (found,) = _run(distir.import_model(module, (x,)), (x,))
+    np.testing.assert_allclose(found, module(x).detach(), rtol=1e-13)

@@ -1,0 +1,121 @@
+"""
+Finds the values of a StableHLO module in a distributed program that was made from it.
+
+An import is repeatable: the module is converted again, and the converter says which value
+holds the result of which op. Rewrites keep the order of a program's ops, so that the ops
+of both programs, with calls written out, correspond like two versions of one text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.collective import Collective
+from distir.dialects.dist import Dist, Layout, layout_of
+from distir.frontends.stablehlo.registry import HloResult
+from distir.program import entry_function, functions
+
+WINDOW = 64
+"""The most ops that are passed over in one program to find the next of the other."""
+
+AGREEING = 3
+"""The number of ops in a row that must agree before programs go on together."""
+
+Key = tuple[str, tuple[tuple[tuple[int, ...], str], ...]]
+"""The name of an op, and the shapes and element types of its results."""
+
+
+def layouts_of_origins(
+    made: ModuleOp, held: Sequence[tuple[HloResult, SSAValue]], distributed: ModuleOp
+) -> dict[HloResult, set[Layout]]:
+    """
+    Returns the layouts that the results of StableHLO ops have in a distributed program:
+    several for an op in a loop whose rounds differ, none for one that was not found.
+
+    `made` is the sequential program that the StableHLO gives, and `held` has the values
+    of it that hold results.
+    """
+    values: dict[SSAValue, list[HloResult]] = {}
+    for origin, value in held:
+        values.setdefault(value, []).append(origin)
+    first, second = list(_executed(made)), list(_executed(distributed))
+    left, right = [_key(op) for op in first], [_key(op) for op in second]
+    found: dict[HloResult, set[Layout]] = {origin: set() for origin, _ in held}
+    for i, j in _matches(left, right):
+        for before, after in zip(first[i].results, second[j].results, strict=True):
+            layout = layout_of(after.type)
+            for origin in values.get(before, ()):
+                if layout is not None:
+                    found[origin].add(layout)
+    return found
+
+
+def _executed(module: ModuleOp) -> Iterator[Operation]:
+    """Yields the ops of a program in the order in which they run, with calls written out."""
+    known = functions(module)
+    waiting: list[Iterator[Operation]] = [_ops(entry_function(module))]
+    while waiting:
+        op = next(waiting[-1], None)
+        if op is None:
+            waiting.pop()
+        elif isinstance(op, CallOp):
+            waiting.append(_ops(known[op.callee.string_value()]))
+        elif not isinstance(op, ReturnOp) and not _is_added(op):
+            yield op
+
+
+def _is_added(op: Operation) -> bool:
+    """Whether `op` only moves values, or makes a constant, of which each user has its own."""
+    moves = op.dialect_name() in (Collective.name, Dist.name)
+    return moves or op.name == "onnx.Constant"
+
+
+def _ops(function: FuncOp) -> Iterator[Operation]:
+    return iter(function.body.block.ops)
+
+
+def _key(op: Operation) -> Key:
+    return op.name, tuple(
+        (type_.get_shape(), str(type_.element_type))
+        for type_ in op.result_types
+        if isinstance(type_, TensorType)
+    )
+
+
+def _matches(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int, int]]:
+    """
+    Yields the positions of equal keys in two sequences that differ by insertions and
+    removals. Where they differ, the fewest keys are passed over after which several in
+    a row agree.
+    """
+    i = j = 0
+    while i < len(left) and j < len(right):
+        if left[i] == right[j]:
+            yield i, j
+            i, j = i + 1, j + 1
+            continue
+        step = _next_agreement(left, right, i, j)
+        if step is None:
+            # No op of this neighbourhood is alike: this one has no counterpart.
+            i += 1
+            continue
+        i, j = i + step[0], j + step[1]
+
+
+def _next_agreement(
+    left: Sequence[Key], right: Sequence[Key], i: int, j: int
+) -> tuple[int, int] | None:
+    """Returns how many keys to pass over in each sequence, or None."""
+    for total in range(1, WINDOW + 1):
+        for over in range(total + 1):
+            a, b = i + total - over, j + over
+            if a >= len(left) or b >= len(right):
+                continue
+            few = min(AGREEING, len(left) - a, len(right) - b)
+            if left[a : a + few] == right[b : b + few]:
+                return total - over, over
+    return None

@@ -1,0 +1,39 @@
+"""
+Exports `nn.Transformer` with masks of attention that the call does not say to be causal.
+
+PyTorch's layers look into such a mask, whether it is causal, so that attention may take a
+kernel that needs no mask. The exporter has no values of tensors. During an export, masks
+count as any others, which gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+
+import torch
+from torch.nn.modules import transformer
+
+
+@contextlib.contextmanager
+def masks_as_they_are() -> Generator[None]:
+    """
+    A context manager inside which layers of `nn.Transformer` read no values of masks.
+    """
+    name = "_detect_is_causal_mask"
+    if not hasattr(transformer, name):  # a version of PyTorch without it
+        yield
+        return
+    before = getattr(transformer, name)
+    setattr(transformer, name, _is_causal)
+    try:
+        yield
+    finally:
+        setattr(transformer, name, before)
+
+
+def _is_causal(
+    mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
+) -> bool:
+    """Whether the caller says that a mask is causal."""
+    return is_causal is True

@@ -1,0 +1,80 @@
+"""`distir.jax.search_remat`: what `jax.checkpoint` is to save, as a search finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import jax
+
+from distir.errors import DistIRError
+from distir.jax.functions import distribute, search
+from distir.jax.plan import JaxPlan, Remat
+
+FEW = 4
+"""The most names of which all combinations are tried."""
+
+PLANS = 3
+"""The number of ways to split the function for which all policies are tried."""
+
+
+def policies_of(names: Sequence[str]) -> list[Remat]:
+    """
+    Returns what `jax.checkpoint` may save: nothing, everything, the results of products
+    without a batch dimension, and each combination of the values named `names`; of more
+    than four names all of them, and each alone.
+    """
+    policies = jax.checkpoint_policies
+    found = [
+        Remat("nothing", policies.nothing_saveable),
+        Remat("everything", policies.everything_saveable),
+        Remat("products", policies.dots_with_no_batch_dims_saveable),
+    ]
+    sizes = range(1, len(names) + 1) if len(names) <= FEW else (1, len(names))
+    for size in sizes:
+        for own in combinations(names, size):
+            policy = policies.save_only_these_names(*own)
+            found.append(Remat(", ".join(own), policy, own))
+    return found
+
+
+def search_remat(
+    step_of: Callable[[Any], Callable[..., Any]],
+    args: Sequence[Any],
+    *,
+    cluster: str,
+    devices: int,
+    names: Sequence[str] = (),
+    **options: Any,
+) -> JaxPlan:
+    """
+    Finds the policy of `jax.checkpoint` together with the way to split a function.
+    `step_of(policy)` returns the function, which is to pass the policy on:
+    `jax.checkpoint(layer, policy=policy)`. It is called for each policy: to save
+    nothing, everything, or the results of products, and, of the values that the function
+    names with `checkpoint_name`, each combination of `names`. The plan's `remat` has the
+    name of the policy and the policy itself.
+
+    The function that saves nothing is searched like `search`, with its `options`; the
+    other policies are tried for the three best ways to split it. Raises DistIRError as
+    `search` does.
+    """
+    first, *others = policies_of(names)
+    target: dict[str, Any] = {"cluster": cluster, "devices": devices}
+    ways: list[dict[str, int]] = []
+    best = search(step_of(first.policy), args, **target, **options, ways=ways)
+    best = replace(best, remat=first)
+    fixed = {k: v for k, v in options.items() if k not in ("zero", "jobs")}
+    for own in others:
+        function = step_of(own.policy)
+        for way in ways[:PLANS]:
+            try:
+                given: dict[str, Any] = {**target, **fixed, **way}
+                plan = distribute(function, args, **given)
+            except DistIRError as error:
+                raise DistIRError(f"{error} (policy: save {own.name})") from error
+            if plan.simulated.simulation.fits and plan.time_s < best.time_s:
+                best = replace(plan, remat=own)
+    return best

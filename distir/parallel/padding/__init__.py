@@ -1,0 +1,1 @@
+"""Padding of sequences to a few lengths."""

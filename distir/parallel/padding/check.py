@@ -1,0 +1,103 @@
+"""Compares a module on padded sequences with the module on the sequences themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from distir.errors import DistIRError
+from distir.frontends.torch.modules.meta import lacks_values
+from distir.frontends.torch.modules.state import unchanged
+from distir.parallel.calling import Inputs
+from distir.parallel.losses import Loss
+from distir.parallel.padding.lengths import cut
+from distir.parallel.step_check import loss_of_output
+
+
+@dataclass
+class PaddingCheck:
+    """
+    Compares, for the first call that is padded, the module `source` on rank 0's own part of
+    the batch with the same, padded: the losses, or the outputs where the caller computes the
+    loss.
+    """
+
+    source: nn.Module
+    loss: Loss
+    inputs: Inputs
+    _done: set[bool] = field(default_factory=set[bool])
+
+    def __deepcopy__(self, memo: object) -> PaddingCheck:
+        """Returns the object itself: copies of a parallel module share it."""
+        return self
+
+    def __call__(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        given: Mapping[str, torch.Tensor],
+        padded: Mapping[str, torch.Tensor],
+        *,
+        has_labels: bool,
+        has_loss: bool,
+    ) -> None:
+        """
+        Checks a call. `given` are its inputs and labels by name, and `padded` the same,
+        padded. With `has_labels`, the last of `args` are the labels. With `has_loss`, the
+        program computes the loss. Every rank must call this. Raises DistIRError, on every
+        rank, if padding changes the result.
+        """
+        if has_loss in self._done:
+            return
+        self._done.add(has_loss)
+        said: list[str | None] = [None]
+        if dist.get_rank() == 0 and not lacks_values(self.source):
+            names = {id(tensor): name for name, tensor in given.items()}
+            call = (tuple(args), dict(kwargs))
+            other = tree_map_only(
+                torch.Tensor, lambda t: padded.get(names.get(id(t), ""), t), call
+            )
+            results = [
+                self._result(self.inputs.here(each), has_labels, has_loss)
+                for each in (call, other)
+            ]
+            if not _alike(*results):
+                what = "loss" if has_loss else "output"
+                said[0] = (
+                    f"parallelize: padding changes the {what} of "
+                    f"{type(self.source).__name__}; give it a mask that hides what is "
+                    f"appended, and labels that do not count (pad_with={{'labels': -100}}), "
+                    f"or leave pad_to out"
+                )
+        dist.broadcast_object_list(said)
+        if said[0] is not None:
+            raise DistIRError(said[0])
+
+    def _result(
+        self, call: Any, has_labels: bool, has_loss: bool
+    ) -> list[torch.Tensor]:
+        """Returns the loss of a call of the module in evaluation mode, or its outputs."""
+        args, kwargs = call
+        labels = None
+        if has_labels:
+            *args, labels = args
+        with unchanged(self.source, False), torch.no_grad():
+            found = self.source(*args, **kwargs)
+            if has_loss:
+                return [loss_of_output(self.loss, found, labels)]
+        return [leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+
+
+def _alike(found: Sequence[torch.Tensor], padded: Sequence[torch.Tensor]) -> bool:
+    """Whether results are those of padded sequences, but for what is appended."""
+    for own, other in zip(found, padded, strict=True):
+        one, two = own.double(), cut(other, own.shape).double()
+        if one.numel() and (one - two).abs().max() > 1e-4 * one.abs().max() + 1e-6:
+            return False
+    return True

@@ -1,0 +1,28 @@
+"""Gradients in float16 that overflow on some ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from distir.parallel.weights import local_part
+
+
+def spread_overflow(gradients: Sequence[torch.Tensor], device: torch.device) -> None:
+    """
+    Makes a gradient of this rank infinite if some number among the gradients of any rank is
+    not finite, in place: `torch.amp.GradScaler` then leaves out the step on all ranks. By
+    itself it asks only the ranks between which the first gradient is split. Every rank must
+    call this.
+    """
+    found = torch.zeros((), device=device)
+    own = [local_part(gradient) for gradient in gradients]
+    own = [gradient for gradient in own if gradient.device == device]
+    if own:
+        one = torch.ones((), device=device)
+        torch.ops.aten._amp_foreach_non_finite_check_and_unscale_(own, found, one)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    if own and found:
+        own[0].fill_(torch.inf)

@@ -1,0 +1,89 @@
+"""
+The process group of ranks that torchrun starts, also after a rank has died.
+
+`torchrun --max-restarts` starts all ranks again, with the store of the first start, which
+belongs to the agent. Addresses of the ranks that have died are still in it, and ranks that
+look up each other there may find them. Here the ranks agree on a prefix of their own for
+each start.
+"""
+
+import os
+import time
+import uuid
+from datetime import timedelta
+
+import torch.distributed as dist
+
+_PAUSE_S = 0.01
+"""The seconds between two looks into the store."""
+
+
+def join_ranks(backend, timeout):
+    """
+    Makes the process group of the ranks that torchrun has started. `timeout` is a
+    `timedelta`; None for that of PyTorch. Every rank must call this. Raises RuntimeError
+    if ranks do not come in time.
+    """
+    own = {} if timeout is None else {"timeout": timeout}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        dist.init_process_group(backend, **own)
+        return
+    limit = timeout or timedelta(minutes=30)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(host, port, size, is_master=False, timeout=limit)
+    store = dist.PrefixStore(agreed_prefix(store, rank, size, limit), store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, **own)
+
+
+def agreed_prefix(store, rank, size, limit):
+    """
+    Returns a prefix for keys in `store` that the ranks of earlier starts have not used,
+    the same on all ranks of this start. Each rank shows a number that it draws. Rank 0
+    offers a prefix to those that it sees, and begins anew if it has seen one of a rank of
+    an earlier start. Raises RuntimeError if a rank does not come within `limit`.
+    """
+    end = time.monotonic() + limit.total_seconds()
+    drawn = uuid.uuid4().hex
+    store.set(f"distir/rank/{rank}", drawn)
+    if rank == 0:
+        return _offered(store, drawn, size, end)
+    agreed = None
+    while agreed is None or not store.check([f"distir/agreed/{agreed}"]):
+        if store.check([f"distir/offer/{drawn}"]):
+            offer = store.get(f"distir/offer/{drawn}").decode()
+            if offer != agreed:
+                agreed = offer
+                store.set(f"distir/answer/{agreed}/{rank}", drawn)
+        _wait(end, "rank 0")
+    return agreed
+
+
+def _offered(store, drawn, size, end):
+    """Returns the prefix that all ranks have agreed to. Rank 0 calls this."""
+    names = [f"distir/rank/{rank}" for rank in range(size)]
+    while True:
+        seen = [drawn]
+        for rank in range(1, size):
+            while not store.check([names[rank]]):
+                _wait(end, f"rank {rank}")
+            seen.append(store.get(names[rank]).decode())
+        offer = f"distir/start/{store.add('distir/starts', 1)}"
+        for each in seen:
+            store.set(f"distir/offer/{each}", offer)
+        answers = [f"distir/answer/{offer}/{rank}" for rank in range(1, size)]
+        while [store.get(name).decode() for name in names] == seen:
+            if not answers or store.check(answers):
+                store.set(f"distir/agreed/{offer}", drawn)
+                return offer
+            _wait(end, "another rank")
+
+
+def _wait(end, whom):
+    """Waits for a moment. Raises RuntimeError if the time is over."""
+    if time.monotonic() > end:
+        raise RuntimeError(
+            f"{whom} did not come to the store of torchrun in time; see whether it has "
+            f"failed, and on which node"
+        )
+    time.sleep(_PAUSE_S)

@@ -1,0 +1,88 @@
+"""A module with outputs in a dictionary, of which the script computes the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.scenarios import STEPS, Plain, Trained, Training, cases, check, layers
+from torch import nn
+
+WIDTH, CLASSES = 8, 4
+
+PLANS: list[dict[str, Any]] = [
+    dict(d=2),
+    dict(t=2),
+    dict(d=2, zero=3),
+    dict(d=2, t=2, zero=1),
+]
+PIPELINES: list[dict[str, Any]] = [
+    dict(p=2, k=2),
+    dict(p=2, d=2, k=2, zero=3),
+    dict(p=2, t=2, k=4, schedule="zb-h1"),
+]
+
+
+class Heads(nn.Module):
+    """A module with several outputs, one of integers, and a number of the whole batch."""
+
+    def __init__(self, has_penalty: bool = True) -> None:
+        super().__init__()
+        self.has_penalty = has_penalty
+        self.trunk = layers(0, WIDTH, 16, 16)
+        self.values, self.logits = layers(1, 16, WIDTH), layers(2, 16, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        hidden = self.trunk(x)
+        logits = self.logits(hidden)
+        found = {"both": (self.values(hidden), logits), "choice": logits.argmax(-1)}
+        return (
+            found | {"penalty": hidden.square().mean()} if self.has_penalty else found
+        )
+
+
+def heads_loss(output: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
+    values, logits = output["both"]
+    chosen = F.cross_entropy(logits, output["choice"])
+    return F.mse_loss(values, target) + chosen + output.get("penalty", 0.0)
+
+
+def several_outputs(side: Plain) -> Trained:
+    x, y = side.data(0, WIDTH), side.data(1, WIDTH)
+    module = side.make(Heads(), x, loss="outside")
+    optimizer = side.optimizer(module.parameters())
+    losses: list[float] = []
+    for step in range(STEPS):
+        loss = heads_loss(module(side.part(x + step)), side.part(y))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(side.mean(loss))
+    return Trained(losses, [module])
+
+
+def in_micro_batches(side: Plain) -> Trained:
+    """The same without the number of the whole batch, which micro-batches do not have."""
+    x, y = side.data(0, WIDTH), side.data(1, WIDTH)
+    module = side.make(Heads(has_penalty=False), x)
+    optimizer = side.optimizer(module.parameters())
+    losses: list[float] = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        given = side.part(x + step), side.part(y)
+        losses.append(side.step_outside(module, heads_loss, *given))
+        optimizer.step()
+    return Trained(losses, [module])
+
+
+@pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
+def test_several_outputs(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "several_outputs", training, plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training, plan", cases(PIPELINES), ids=str)
+def test_in_micro_batches(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "in_micro_batches", training, plan)
