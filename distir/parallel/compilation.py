@@ -157,11 +157,12 @@ class Request:
 
     def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> Chosen:
         """
-        Distributes a step that computes gradients, in place, and returns the choices for
-        other programs. Options that have no effect, because of the tensors whose gradients
-        the step computes, are left out. For the first step of a module (`is_first`), only
-        ZeRO is left out: the user should learn that no layer is recomputed. Raises
-        DistIRError.
+        Distributes a step that computes gradients, in place. Returns the choices that
+        the module's other programs must follow. Options that can have no effect on this
+        step, given the tensors whose gradients it computes, are left out. For the first
+        step of a module (`is_first`), only ZeRO is left out, so that the user gets an
+        error if no layer can be recomputed. Raises DistIRError for options that do not
+        suit the program.
         """
         own = self.distribution
         without = _inapplicable(program)
@@ -173,8 +174,8 @@ class Request:
 
     def _but_for_zero(self) -> Chosen | None:
         """
-        The choices of the first program for a step, in which ZeRO splits parameters over
-        its axes by itself.
+        The choices of the first program that a step must follow. ZeRO splits parameters
+        over its axes again in each step, so the choices leave these axes free.
         """
         own = self.distribution
         plan = own.result.plan if isinstance(own, SavedPlan) else own
@@ -185,7 +186,8 @@ class Request:
     def distribute_forward(self, program: ModuleOp) -> Chosen:
         """
         Distributes the program of evaluation mode, in place, with parameters in the
-        layouts and on the stages of the first step. Raises DistIRError.
+        layouts and on the stages of the first step. Raises DistIRError for options that
+        do not suit the program.
         """
         own, chosen = self.distribution, self.chosen or Chosen({}, {})
         if isinstance(own, SavedPlan):

@@ -32,8 +32,9 @@ def make_pipeline(
 ) -> dict[str, int]:
     """
     Turns a program into a pipeline, in place, and returns the stage of each argument by
-    name. `stages` is the option of the pass `pipeline` that says where stages begin.
-    Functions that the program does not call stay as they are. Raises DistIRError.
+    name. `stages` is the option `stages` of the pass `pipeline`: the scopes with which
+    stages begin, or `uniform`. Functions that the program does not call stay as they
+    are. Raises DistIRError if the program cannot be divided in this way.
     """
     separate_others(module)
     others = other_functions(module)
