@@ -1,7 +1,7 @@
 """
 Support for the ops of other dialects: how DistIR splits, computes, differentiates,
-prices and emits an op. The names of this module are public: docs/extending.md lists them
-with the version from which on each one stays.
+prices and emits an op. The names of this module are public: docs/extending.md lists
+them with the version from which on each one stays.
 
 For an op of one's own, `OpSupport` is a trait of its class:
 
@@ -65,17 +65,17 @@ class OpSupport(StatedEntries):
     `register_op`. Every argument is optional.
 
     - `rule`: how the op may be split, as text (`"m k, k n -> m n"`, see
-      `distir.rules.rule_from_text`) or as a function from an op to its `Rule`. Without a
-      rule every device computes the whole op.
+      `distir.rules.rule_from_text`) or as a function from an op to its `Rule`. Without
+      a rule every device computes the whole op.
     - `local_form`: makes the ops that compute one device's results; the last of these
       ops has the results. Without a local form, each device runs the same op on its
       parts. Give one if an attribute holds sizes or positions of the whole tensor.
     - `decomposition`: makes new ops that compute the same results and can split the
       factors that the rule lists under `decompose`. It returns None for an op that
       needs no decomposition.
-    - `reference`: computes the op on NumPy arrays. It is called with the op and one array
-      per operand, and returns an array, or a tuple with one per result. `distir check`
-      and `distir.testing.check_op` run it.
+    - `reference`: computes the op on NumPy arrays. It is called with the op and one
+      array per operand, and returns an array, or a tuple with one per result. `distir
+      check` and `distir.testing.check_op` run it.
     - `gradient`: takes the op, the gradients of its results (None for a result without
       one) and a builder of ops. It returns the gradient of each operand, None for an
       operand without one.
@@ -84,8 +84,8 @@ class OpSupport(StatedEntries):
       of its bytes at the memory's bandwidth. The FLOPs are those of the rule, the bytes
       those of the types.
     - `torch`: the Python expression of the result in generated PyTorch programs, as a
-      template (`"{0} @ {1}.mT"`, see `TorchCall.write`) or as a function from the call to
-      the expression, or to one expression per result.
+      template (`"{0} @ {1}.mT"`, see `TorchCall.write`) or as a function from the call
+      to the expression, or to one expression per result.
 
     Raises DistIRError if the text of a rule is wrong.
     """

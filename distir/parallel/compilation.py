@@ -550,7 +550,8 @@ def _package(
 ) -> dict[str, bytes]:
     """
     Returns the files of a program's package, by their paths in it. `apply` distributes
-    the program in place, and returns its choices. `labels` are the names of the inputs that are labels.
+    the program in place, and returns the choices for other programs. `labels` are the
+    names of the inputs that are labels.
     """
     from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes

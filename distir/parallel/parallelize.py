@@ -134,17 +134,17 @@ def parallelize(
     Returns a `ParallelModule`: the module, distributed over all processes that call
     this, under `torchrun`, or on a single process.
 
-    - `args`, `kwargs`: example inputs of the global batch. All values in them that are not
-      tensors become fixed. For a batch with another number of samples, or another length,
-      a call compiles another program over the same parameters, once for each shape. If the
-      samples of a batch cannot be divided evenly among the ranks, each sample is taken
-      several times, which leaves the mean as it is.
+    - `args`, `kwargs`: example inputs of the global batch. All values in them that are
+      not tensors become fixed. For a batch with another number of samples, or another
+      length, a call compiles another program over the same parameters, once for each
+      shape. If the samples of a batch cannot be divided evenly among the ranks, each
+      sample is taken several times, which leaves the mean as it is.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`; the label -100
       is ignored), `mse`, a function of the module's output and the labels, or None if
-      the module's output is the loss. If it is None and the module returns no scalar, or
-      `outside`, the module gives its outputs in training mode too, and the script computes
-      any loss from them, as with `DistributedDataParallel`: each rank takes the mean loss
-      of its part of the batch, and gradients are averaged over the parts.
+      the module's output is the loss. If it is None and the module returns no scalar,
+      or `outside`, the module gives its outputs in training mode too, and the script
+      computes any loss from them, as with `DistributedDataParallel`: each rank takes
+      the mean loss of its part of the batch, and gradients are averaged over the parts.
     - `labels`: an example of the labels of the global batch: a tensor, or several in a
       tuple, list or dictionary. Give it if `loss` is a function and does not determine
       their shapes.
@@ -185,8 +185,8 @@ def parallelize(
     - `shapes`: further global batches, whose programs are compiled at once. Each is a
       list of the positional arguments of the module, followed by the labels if there is
       a loss. Their values do not matter.
-    - `max_programs`: the largest number of shapes of batches. A call with another shape is an
-      error.
+    - `max_programs`: the largest number of shapes of batches. A call with another shape
+      is an error.
     - `pad_to`: a call pads sequences to a multiple of this number (64), or to the least
       of these lengths ([32, 48, 64]) that has room for the longest of all ranks.
       Sequences are dimension 1 of all inputs and labels of integers and flags; a
@@ -195,8 +195,9 @@ def parallelize(
       without padding: a loss or an output that padding changes is an error. `pad_with`:
       the numbers to append, by the name of an input, or under `labels`; by default 0,
       and -100 for integer labels.
-    - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op. The error
-      then names the module in which NaN appears first. Each step waits for its results.
+    - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op. The
+      error then names the module in which NaN appears first. Each step waits for its
+      results.
     - `shared_with`: parallel modules whose source modules share parameters or buffers
       with `module`. The new parallel module then uses the tensors of these modules, so
       that several modules made of the same submodules train one set of parameters. All

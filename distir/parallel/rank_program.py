@@ -38,9 +38,9 @@ class RankProgram:
     - `inputs`, `labels`: the names of the arguments that a call passes, in order;
     - `stages`: the pipeline stages of all arguments, by name;
     - `constants`: the tensors that the exporter made, by name;
-    - `gradients`: the arguments that are gradients of results, by the results' names. If
-      there are any, the caller computes the loss: it calls `start` and `resume` instead of
-      `run`;
+    - `gradients`: the arguments that are gradients of results, by the results' names.
+      If there are any, the caller computes the loss: it calls `start` and `resume`
+      instead of `run`;
     - `parts`: the number of losses that the caller computes in a step: one for each
       micro-batch, 1 for the whole batch, or 0 if the program computes the loss.
     """

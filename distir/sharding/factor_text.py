@@ -148,7 +148,8 @@ def parsed(text: str) -> FactorText:
 
 def checked_rule(text: str) -> RuleFunction:
     """
-    Returns the sharding rule that `text` describes, as a function from an op to its rule.
+    Returns the sharding rule that `text` describes, as a function from an op to its
+    rule.
 
     The text has the dimensions of each operand and each result, such as `"m k, k n -> m
     n"`: spaces separate dimensions, and commas separate tensors. Equal names are one

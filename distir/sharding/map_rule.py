@@ -2,8 +2,8 @@
 Sharding rules from indexing maps, for ops that are loops over tensors. Each operand and
 result has a map, which gives the element that an iteration reads or writes.
 
-A loop that indexes a result is a parallel factor, and any other loop a reduction. A loop
-in an expression such as `d0 + d1` (the windows of a convolution) cannot be split.
+A loop that indexes a result is a parallel factor, and any other loop a reduction. A
+loop in an expression such as `d0 + d1` (the windows of a convolution) cannot be split.
 """
 
 from __future__ import annotations

@@ -131,7 +131,8 @@ class ZeroPadder(ABC):
         build: GradientBuilder,
     ) -> None:
         """
-        Changes padded operands of `op` that depend on sizes, such as indices or shapes.
+        Changes those operands of `op` that depend on the sizes of padded dimensions,
+        such as indices or shapes.
         """
 
     @abstractmethod

@@ -1,8 +1,9 @@
 """
 Published runs that resemble a simulated run, and the errors of their predictions.
 
-`compared_runs.json` beside this file holds one entry per kind of device and parallelism.
-`bench/accuracy.py --record` writes it from runs that no profile was fitted to.
+`compared_runs.json` beside this file holds one entry per kind of device and
+parallelism. `bench/accuracy.py --record` writes it from runs that no profile was fitted
+to.
 """
 
 from __future__ import annotations
