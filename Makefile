@@ -37,7 +37,7 @@ test-latest: ## The tests of everything that calls PyTorch, with the newest vers
 	$(LATEST_VENV)/bin/pytest -n auto --dist worksteal -m "not slow and not gpu" test/frontends test/parallel test/lowering
 
 test-jax: $(JAX_INSTALLED) ## The tests of distir.jax, on 8 devices that XLA makes of the CPU.
-	XLA_FLAGS=--xla_force_host_platform_device_count=8 $(JAX_VENV)/bin/pytest test/jax
+	$(JAX_VENV)/bin/pytest test/jax
 
 test-systems: ## The files of training systems, read by these systems themselves.
 	$(PYTHON) -m venv $(SYSTEMS_VENV)
@@ -69,10 +69,11 @@ gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.m
 docs: $(DOCS) ## The documentation as a site, in build/site; broken links, and cells of notebooks that fail, are errors.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build # not --quiet: then warnings are no errors
 
-lint: install ## Format, style and types.
+lint: install $(JAX_INSTALLED) ## Format, style and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --pythonpath $(JAX_VENV)/bin/python --project test/jax/pyrightconfig.json
 
 format: install
 	$(BIN)/ruff format .
@@ -89,7 +90,7 @@ $(INSTALLED): pyproject.toml
 
 $(JAX_INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(JAX_VENV)
-	$(JAX_VENV)/bin/python -m pip install --quiet --editable ".[jax]" equinox flax optax pytest
+	$(JAX_VENV)/bin/python -m pip install --quiet --editable ".[jax]" equinox flax hypothesis optax pytest
 	@touch $(JAX_INSTALLED)
 
 $(DOCS): $(INSTALLED)

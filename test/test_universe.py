@@ -19,7 +19,7 @@ device.cluster @pair {
   device.kind @cpu on [0 to 2] {memory = 1000000 : i64, memory_bandwidth = 1.0e9 : f64, peak_flops = {default = 1.0e9 : f64}, launch_latency = 0.0 : f64}
   device.link @bus spans 2 {bandwidth = 1.0e9 : f64, latency = 0.0 : f64}
 }
-device.mesh @mesh on @pair <"t" = 2> [0 to 2]
+device.mesh @mesh on @pair <t = 2> [0 to 2]
 func.func @main(
     %x: tensor<4x8xf32> {dist.layout = #dist.layout<@mesh, [{}, {t}]>},
     %w: tensor<8x6xf32> {dist.layout = #dist.layout<@mesh, [{t}, {}]>}
@@ -48,7 +48,7 @@ def test_xdsl_opt_partitions(tmp_path: Path):
     passes = "propagate-sharding,partition,verify-distribution"
     done = subprocess.run([tool, program, "-p", passes], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert 'collective.all_reduce %y over ["t"]' in done.stdout
+    assert "collective.all_reduce %y over [t]" in done.stdout
 
 
 def test_xdsl_opt_emits_torch(tmp_path: Path):

@@ -75,11 +75,11 @@ def test_every_op_is_on_the_page_of_its_dialect(pages: dict[str, str]) -> None:
             else:
                 text = section(page, op.name)
                 assert text.split("|")[0].strip(), op.name
-    reshard = section(
-        pages["reference/dialects/collective.md"], "collective.all_gather"
-    )
-    assert "| `source` | operand | one |" in reshard
-    assert "| `group` | property | one or none |" in reshard
+    page = pages["reference/dialects/collective.md"]
+    gather = section(page, "collective.rank.all_gather")
+    assert "| `source` | operand | one |" in gather
+    assert "| `group` | property | one |" in gather
+    assert "| `run` | property | one or none |" in gather
 
 
 def test_every_command_has_its_options(pages: dict[str, str]) -> None:

@@ -56,7 +56,7 @@ def test_what_is_split_is_counted() -> None:
     device.cluster @cpu {
       device.kind @core on [0 to 2] {memory = 4000000000 : i64, memory_bandwidth = 1.0e+10 : f64, peak_flops = {f32 = 8.0e+10 : f64}}
     }
-    device.mesh @mesh on @cpu <"t" = 2> [0 to 2]
+    device.mesh @mesh on @cpu <t = 2> [0 to 2]
     func.func @main(%w: tensor<4x6xf32, #dist.layout<@mesh, [{}, {t}]>> {dist.role = "parameter", dist.name = "w"},
                     %v: tensor<4x2xf32, #dist.layout<@mesh, [{}, {}]>> {dist.role = "parameter", dist.name = "v"},
                     %x: tensor<8x4xf32, #dist.layout<@mesh, [{}, {}]>> {dist.role = "input", dist.name = "x"})

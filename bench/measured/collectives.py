@@ -16,10 +16,10 @@ from measured.rows import Row
 DEVICES = {"a100": ("a100_sxm_80gb", "A100"), "v100": ("v100_sxm2_16gb", "V100-dgx1")}
 
 _PROGRAM = """
-device.mesh @m on @cluster <"d" = {n}> [0 to {n}]
+device.mesh @m on @cluster <d = {n}> [0 to {n}]
 func.func @main(%x: tensor<{size}xi8, #dist.layout<@m, [{{}}], partial sum {{d}}>>)
     -> tensor<{size}xi8, #dist.layout<@m, [{{}}]>> {{
-  %y = collective.all_reduce %x over ["d"] : tensor<{size}xi8, #dist.layout<@m, [{{}}], partial sum {{d}}>>
+  %y = collective.all_reduce %x over [d] : tensor<{size}xi8, #dist.layout<@m, [{{}}], partial sum {{d}}>>
     -> tensor<{size}xi8, #dist.layout<@m, [{{}}]>>
   func.return %y : tensor<{size}xi8, #dist.layout<@m, [{{}}]>>
 }}

@@ -36,7 +36,7 @@ _CLUSTER = (
     "  device.link @link spans 2 {bandwidth = 1.0e+09 : f64, latency = 0.0 : f64}",
     "}",
 )
-_MESH = (*_CLUSTER, 'device.mesh @m on @machine <"d" = 2> [0, 1]')
+_MESH = (*_CLUSTER, "device.mesh @m on @machine <d = 2> [0, 1]")
 _PAIR = (
     *_CLUSTER,
     "device.mesh @a on @machine <> [0]",
@@ -120,7 +120,7 @@ def _collectives(rows: int, element: str, scale: int) -> Iterator[Probe]:
         ("slice", whole, by_row),
     ):
         op = f"collective.{name}"
-        line = f'%y = {op} %x over ["d"] : {before} -> {after}'
+        line = f"%y = {op} %x over [d] : {before} -> {after}"
         if name == "slice":  # which is no communication
             yield Probe(op, {"x": before}, [line], {"y": after}, prologue=_MESH)
             continue

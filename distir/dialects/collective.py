@@ -1,16 +1,18 @@
 """
 The `collective` dialect: communication among the devices of a mesh.
 
-The same ops serve two forms of a program. In the *distributed* form an op names the
-mesh axes it runs `over`. The layouts of its operand and result determine its work, and
-the verifier rejects everything else. In the *per-rank* form shapes are local. An op
-then also lists its `group`: the global ranks that take part, ordered by their position
-along the axes. `dim`, `run` and `reduction` hold the facts that local types do not
-show.
+Each kind of collective is one op in each form of a program. In the *distributed* form
+an op names the mesh axes it runs `over`. The layouts of its operand and result
+determine its work, and the verifier rejects everything else. In the *per-rank* form,
+which `project` makes, shapes are local, and the op is `collective.rank.KIND`. It lists
+its `group`, the global ranks that take part, ordered by their position along the axes;
+`dim`, `run` and `reduction` hold the facts that local types do not show. In one program
+for all ranks (`project{spmd}`) the op is `collective.spmd.KIND`, and its group is a
+value that is computed from the number of the rank.
 
 ```mlir
-%1 = collective.all_reduce %0 over ["t"] : tensor<8x4xf32, #partial> -> tensor<8x4xf32, #whole>
-%1 = collective.all_reduce %0 over ["t"] {group = array<i64: 0, 1>, reduction = "sum"} : ...
+%1 = collective.all_reduce %0 over [t] : tensor<8x4xf32, #partial> -> tensor<8x4xf32, #whole>
+%1 = collective.rank.all_reduce %0 over [t] {group = array<i64: 0, 1>, reduction = "sum"} : tensor<8x4xf32> -> tensor<8x4xf32>
 ```
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 from xdsl.ir import Dialect
 
-from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.distributed import InDistributedForm
 from distir.dialects.collective_ops.over_axes import (
     AllGatherOp,
     AllReduceOp,
@@ -34,14 +36,16 @@ from distir.dialects.collective_ops.per_rank import (
     SendToRankOp,
     WaitOp,
 )
+from distir.dialects.collective_ops.rank_form import RANK_OPS
 from distir.dialects.collective_ops.rooted import (
     BroadcastOp,
     GatherOp,
     ReduceOp,
     ScatterOp,
 )
+from distir.dialects.collective_ops.spmd_form import SPMD_OPS, RankCountOp, ThisRankOp
 
-COLLECTIVES: tuple[type[CollectiveOp], ...] = (
+COLLECTIVES: tuple[type[InDistributedForm], ...] = (
     AllReduceOp,
     AllGatherOp,
     ReduceScatterOp,
@@ -54,9 +58,20 @@ COLLECTIVES: tuple[type[CollectiveOp], ...] = (
     ReduceOp,
     GatherOp,
 )
+"""The collectives of distributed programs."""
 
 Collective = Dialect(
     "collective",
-    [*COLLECTIVES, CoordinateOp, SendToRankOp, RecvFromRankOp, WaitOp],
+    [
+        *COLLECTIVES,
+        *RANK_OPS.values(),
+        *SPMD_OPS.values(),
+        ThisRankOp,
+        RankCountOp,
+        CoordinateOp,
+        SendToRankOp,
+        RecvFromRankOp,
+        WaitOp,
+    ],
     [],
 )

@@ -46,6 +46,8 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, NoTerminator, SymbolOpInterface, SymbolTable
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.axis_names import parse_axis, print_axis
+
 MOST_DEVICES = 1 << 17
 """
 The largest allowed number of devices of a cluster. It keeps a typing error from filling
@@ -57,7 +59,7 @@ the memory.
 class AxesAttr(Data[tuple[tuple[str, int], ...]]):
     """
     The named axes of a mesh with their sizes, outermost (slowest varying) first:
-    `<"d" = 2, "t" = 4>`.
+    `<d = 2, t = 4>`.
     """
 
     name = "device.axes"
@@ -65,7 +67,7 @@ class AxesAttr(Data[tuple[tuple[str, int], ...]]):
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> tuple[tuple[str, int], ...]:
         def axis() -> tuple[str, int]:
-            axis_name = parser.parse_str_literal()
+            axis_name = parse_axis(parser)
             parser.parse_punctuation("=")
             return axis_name, parser.parse_integer(allow_negative=False)
 
@@ -73,7 +75,7 @@ class AxesAttr(Data[tuple[tuple[str, int], ...]]):
 
     def print_parameter(self, printer: Printer) -> None:
         def axis(item: tuple[str, int]) -> None:
-            printer.print_string_literal(item[0])
+            print_axis(printer, item[0])
             printer.print_string(f" = {item[1]}")
 
         with printer.in_angle_brackets():
@@ -542,7 +544,7 @@ class MeshOp(IRDLOperation):
     fastest. A single device is a mesh without axes.
 
     ```mlir
-    device.mesh @stage0 on @pair <"d" = 2, "t" = 4> [0 to 8]
+    device.mesh @stage0 on @pair <d = 2, t = 4> [0 to 8]
     device.mesh @D1 on @pair <> [0]
     ```
     """

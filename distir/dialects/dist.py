@@ -47,6 +47,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.axis_names import AxisNames, parse_axis
 from distir.dialects.dist_attributes import DistAttribute
 from distir.dialects.host import HostType
 
@@ -169,7 +170,7 @@ class LayoutAttr(Data[Layout]):
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Layout:
         def shard() -> Shard:
-            axis = parser.parse_identifier(" for a mesh axis")
+            axis = parse_axis(parser)
             if parser.parse_optional_punctuation(":") is None:
                 return Shard(axis)
             run = parser.parse_integer(allow_negative=False)
@@ -192,7 +193,7 @@ class LayoutAttr(Data[Layout]):
                     partial += [
                         (axis, monoid)
                         for axis in parser.parse_comma_separated_list(
-                            parser.Delimiter.BRACES, parser.parse_identifier
+                            parser.Delimiter.BRACES, lambda: parse_axis(parser)
                         )
                     ]
                 else:
@@ -405,8 +406,9 @@ class ConstrainOp(IRDLOperation):
     axes = opt_prop_def(ArrayAttr[StringAttr])
     result = result_def(TensorType)
 
+    custom_directives = (AxisNames,)
     assembly_format = (
-        "$source `to` $layout (`over` $axes^)? attr-dict "
+        "$source `to` $layout (`over` custom<AxisNames>($axes)^)? attr-dict "
         "`:` type($source) `->` type($result)"
     )
 

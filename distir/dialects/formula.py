@@ -89,6 +89,9 @@ class Expr:
     def __rtruediv__(self, other: float) -> Expr:
         return _elementwise("divide", other, self)
 
+    def __pow__(self, other: Expr | float) -> Expr:
+        return _elementwise("power", self, other)
+
     def __rpow__(self, other: float) -> Expr:
         return _elementwise("power", other, self)
 
@@ -220,6 +223,21 @@ def erf(x: Expr) -> Expr:
 def absolute(x: Expr) -> Expr:
     """Returns the absolute values of a tensor."""
     return _elementwise("absolute", x)
+
+
+def minimum(x: Expr, other: Expr | float) -> Expr:
+    """Returns the smaller elements of two tensors. An element that is NaN stays NaN."""
+    return _elementwise("minimum", x, other)
+
+
+def maximum(x: Expr, other: Expr | float) -> Expr:
+    """Returns the larger elements of two tensors. An element that is NaN stays NaN."""
+    return _elementwise("maximum", x, other)
+
+
+def sign(x: Expr) -> Expr:
+    """Returns the signs of a tensor: -1, 0 or 1."""
+    return _elementwise("sign", x)
 
 
 def differs(x: Expr, other: Expr | float) -> Expr:

@@ -53,15 +53,17 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.collective_ops.base import CollectiveOp, MayBeInFlight
-from distir.dialects.collective_ops.over_axes import (
-    AllGatherOp,
-    AllReduceOp,
-    ReduceScatterOp,
+from distir.dialects.collective_ops.base import MayBeInFlight
+from distir.dialects.collective_ops.rank_form import (
+    InRankForm,
+    RankAllGatherOp,
+    RankAllReduceOp,
+    RankReduceScatterOp,
 )
 from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train import Train
 from distir.dialects.train_ops.base import I64, INTEGERS, Types, like
 from distir.dialects.train_ops.checks import (
     check_element_type,
@@ -71,14 +73,7 @@ from distir.dialects.train_ops.checks import (
 )
 from distir.dialects.train_ops.convolution import ConvGradOp
 from distir.dialects.train_ops.indexing import GatherGradOp
-from distir.dialects.train_ops.optimizers import (
-    STEP_SETTINGS,
-    AdamFamilyOp,
-    AdamOp,
-    AdamWOp,
-    SgdOp,
-    UpdateOp,
-)
+from distir.dialects.train_ops.optimizers import STEP_SETTINGS, UpdateOp
 
 IN_PLACE = "torch.in_place"
 """The attribute of an op whose result reuses the memory of its first operand."""
@@ -244,10 +239,10 @@ class ConvGradsOp(ConvGradOp):
 
 # Calls on lists of tensors
 
-_MESSAGES: dict[str, type[CollectiveOp]] = {
-    "all_reduce": AllReduceOp,
-    "reduce_scatter": ReduceScatterOp,
-    "all_gather": AllGatherOp,
+_MESSAGES: dict[str, type[InRankForm]] = {
+    "all_reduce": RankAllReduceOp,
+    "reduce_scatter": RankReduceScatterOp,
+    "all_gather": RankAllGatherOp,
 }
 """
 The collectives of which several can be sent in one message, by the name of their kind.
@@ -279,19 +274,17 @@ class MessageOp(TorchOp):
     overwrites = opt_prop_def(UnitAttr)
     traits = traits_def(MayBeInFlight())
 
-    def __init__(
-        self, bucket: Sequence[CollectiveOp], targets: Sequence[SSAValue] = ()
-    ):
+    def __init__(self, bucket: Sequence[InRankForm], targets: Sequence[SSAValue] = ()):
         first = bucket[0]
         properties: dict[str, Attribute | None] = {
             "axes": first.axes,
-            "kind": StringAttr(first.name.removeprefix("collective.")),
-            "reduction": first.reduction,
+            "kind": StringAttr(first.kind),
+            "reduction": first.properties.get("reduction"),
             "overwrites": UnitAttr() if targets else None,
         }
-        if not isinstance(first, AllReduceOp):
-            properties["dims"] = _numbers([op.dim for op in bucket])
-            properties["runs"] = _numbers([op.run for op in bucket])
+        if not isinstance(first, RankAllReduceOp):
+            properties["dims"] = _numbers([op.number("dim") for op in bucket])
+            properties["runs"] = _numbers([op.number("run") for op in bucket])
         super().__init__(
             operands=[[*(op.source for op in bucket), *targets]],
             result_types=[[op.result.type for op in bucket]],
@@ -325,7 +318,7 @@ class MessageOp(TorchOp):
                 f"{self.name}: there are no messages of kind {self.kind.data!r}, only of "
                 f"{', '.join(_MESSAGES)}"
             )
-        needs = "reduction" in kind.NEEDED, "dim" in kind.NEEDED
+        needs = kind.REDUCES, kind is not RankAllReduceOp
         if needs != (self.reduction is not None, self.dims is not None):
             raise VerifyException(
                 f"{self.name}: messages of kind {self.kind.data} need "
@@ -403,10 +396,8 @@ def _verify_halves(op: MessageOp | StateCopiesOp, overwrites: UnitAttr | None) -
             )
 
 
-def _numbers(found: Sequence[IntegerAttr | None]) -> DenseArrayBase:
-    return DenseArrayBase.from_list(
-        i64, [-1 if each is None else each.value.data for each in found]
-    )
+def _numbers(found: Sequence[int | None]) -> DenseArrayBase:
+    return DenseArrayBase.from_list(i64, [-1 if n is None else n for n in found])
 
 
 def _number(value: int | float) -> int | None:
@@ -420,9 +411,11 @@ three words.
 """
 
 _UPDATES: dict[str, type[UpdateOp]] = {
-    op.name.removeprefix("train."): op for op in (SgdOp, AdamOp, AdamWOp)
+    op.name.removeprefix("train."): op
+    for op in Train.operations
+    if issubclass(op, UpdateOp)
 }
-"""The updates that can be grouped in one call, by the name of their function."""
+"""The updates, by the name of their function."""
 
 
 @irdl_op_definition
@@ -435,11 +428,13 @@ class UpdatesOp(TorchOp):
     it replaces: `overwritten` operands are arguments of the program, `reused` ones are
     memory that no other op needs, and `kept` ones must stay unchanged.
 
-    The operands begin with `lists` lists of equal length, one after the other:
-    parameters, gradients, then the optimizer's states. The number of steps follows if
-    the updates need it, then the settings that are operands, whose names are in
-    `given`. The results are the lists of new parameters and new states. Results whose
-    list is `overwritten` or `reused` take the memory of the operands that they replace.
+    The operands begin with `lists` lists of equal length, one for each operand that
+    differs between parameters: parameters, gradients, then the optimizer's states. The
+    number of steps follows if the updates need it, then the settings that are operands,
+    whose names are in `given`. There is a list of results for each result of the
+    updates, such as new parameters and new states. Results whose list is `overwritten`
+    or `reused` take the memory of the operands that they replace; results that replace
+    no operands are `kept`.
     """
 
     name = "torch.updates"
@@ -454,18 +449,18 @@ class UpdatesOp(TorchOp):
 
     def __init__(self, group: Sequence[UpdateOp], in_place: Sequence[str]):
         first = group[0]
-        each = [op.tensors for op in group]
+        each = [op.own_operands for op in group]
         operands = [v for own in zip(*each, strict=True) for v in own]
         results = [
             r for own in zip(*(u.results for u in group), strict=True) for r in own
         ]
         super().__init__(
-            operands=[[*operands, *shared_operands(first)]],
+            operands=[[*operands, *first.shared_operands]],
             result_types=[[result.type for result in results]],
             properties={
                 "function": StringAttr(first.name.removeprefix("train.")),
                 "settings": settings_of(first),
-                "lists": IntegerAttr(len(first.tensors), i64),
+                "lists": IntegerAttr(len(each[0]), i64),
                 "given": ArrayAttr([StringAttr(n) for n in first.given_settings]),
                 "in_place": ArrayAttr([StringAttr(each) for each in in_place]),
             },
@@ -474,16 +469,28 @@ class UpdatesOp(TorchOp):
     @property
     def count(self) -> int:
         """The number of parameters that the op updates."""
-        return len(self.outputs) // (self.lists.value.data - 1)
+        return len(self.outputs) // max(len(self.in_place.data), 1)
 
     @property
-    def replaced(self) -> list[SSAValue]:
+    def module(self) -> str:
+        """The name of the module that defines the function."""
+        return _UPDATES[self.function.data].TORCH_MODULE
+
+    @property
+    def replaced(self) -> list[SSAValue | None]:
         """
         The parameters and states that the results replace, in the order of the results.
+        Results that replace nothing have None.
         """
-        operands, count = list(self.inputs), self.count
-        lists = self.lists.value.data
-        return [*operands[:count], *operands[2 * count : lists * count]]
+        count = self.count
+        found: list[SSAValue | None] = []
+        places = _UPDATES[self.function.data].REPLACED[: len(self.in_place.data)]
+        for place in places:
+            if place is None:
+                found += [None] * count
+            else:
+                found += self.inputs[place * count : (place + 1) * count]
+        return found
 
     @property
     def overwritten(self) -> dict[SSAValue, SSAValue]:
@@ -495,7 +502,7 @@ class UpdatesOp(TorchOp):
         return {
             result: operand
             for i, (result, operand) in enumerate(pairs)
-            if kinds[i // self.count] == OVERWRITTEN
+            if operand is not None and kinds[i // self.count] == OVERWRITTEN
         }
 
     def verify_(self) -> None:
@@ -521,38 +528,35 @@ class UpdatesOp(TorchOp):
             raise VerifyException(
                 f"{self.name}: in_place says {OVERWRITTEN}, {REUSED} or {KEPT} of each list"
             )
-        self._verify_lists(len(given) + issubclass(update, AdamFamilyOp))
+        has_step = any(
+            name == "step" for name, _ in update.get_irdl_definition().operands
+        )
+        self._verify_lists(len(given) + has_step, len(update.REPLACED))
 
-    def _verify_lists(self, others: int) -> None:
+    def _verify_lists(self, others: int, results: int) -> None:
         """
         Raises VerifyException unless the numbers and types of operands and results
-        agree. `others` is the number of operands after the lists.
+        agree. `others` is the number of operands after the lists, and `results` is the
+        largest number of results of one update.
         """
-        lists = self.lists.value.data
-        whole = lists >= 2 and len(self.outputs) == self.count * (lists - 1)
+        lists, kinds = self.lists.value.data, len(self.in_place.data)
         if (
-            not whole
+            lists < 2
+            or not 1 <= kinds <= results
             or not self.outputs
+            or len(self.outputs) != self.count * kinds
             or len(self.inputs) != self.count * lists + others
-            or len(self.in_place.data) != lists - 1
+            or len(self.replaced) != len(self.outputs)
         ):
             raise VerifyException(
                 f"{self.name}: {len(self.inputs)} operands, {len(self.outputs)} results and "
-                f"{len(self.in_place.data)} kinds in in_place do not make {lists} lists, of "
-                f"which all but the gradients are replaced"
+                f"{kinds} kinds in in_place do not make {lists} lists, of which some are "
+                f"replaced"
             )
         for result, operand in zip(self.outputs, self.replaced, strict=True):
-            assert isinstance(operand.type, TensorType)
-            check_type(self, "a result", result, operand.type)
-
-
-def shared_operands(op: UpdateOp) -> list[SSAValue]:
-    """
-    Returns the operands that updates of several parameters have in common: the number
-    of steps, if the optimizer needs it, and the settings that are operands.
-    """
-    step = [op.step] if isinstance(op, AdamFamilyOp) else []
-    return [*step, *op.step_settings]
+            if operand is not None:
+                assert isinstance(operand.type, TensorType)
+                check_type(self, "a result", result, operand.type)
 
 
 def settings_of(op: UpdateOp) -> DictionaryAttr:
@@ -562,9 +566,8 @@ def settings_of(op: UpdateOp) -> DictionaryAttr:
         for name in sorted(op.settings)
         if name not in op.given_settings
     }
-    if isinstance(op, SgdOp) and op.nesterov is not None:
-        found["nesterov"] = op.nesterov
-    return DictionaryAttr(found)
+    flags = {n: v for n, v in op.properties.items() if isinstance(v, UnitAttr)}
+    return DictionaryAttr(found | flags)
 
 
 # Values of Python

@@ -19,7 +19,8 @@ from distir.dialects.dist_attributes import LOSS_SCALE
 from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.checks import accumulation_type
-from distir.gradients.optimizers import Gradient, Result, sum_of_squares, updated
+from distir.gradients.clipping import sum_of_squares
+from distir.gradients.parameter_update import Gradient, Result, updated
 from distir.gradients.rule import GradientBuilder
 from distir.gradients.training_step import TrainingStep
 

@@ -19,8 +19,20 @@ loss. With "outside", the caller computes the loss from the results, and gives t
 gradients to the program.
 """
 
-OPTIMIZERS = ("adamw", "adam", "sgd", "none")
+OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor", "lamb", "lion", "muon", "none")
 """The optimizers. With "none", a step returns the gradients."""
+
+STATE_DTYPES = ("parameter", "bf16", "int8")
+"""
+The element types of the optimizer's states: that in which parameters are updated, bf16,
+or codes of 8 bits with a scale for each block.
+"""
+
+MUON_SCALES = ("match_rms_adamw", "original")
+"""Muon's factors of the learning rate, with the names that PyTorch gives them."""
+
+ORTHOGONALIZE_DTYPES = ("bf16", "parameter")
+"""The element types of the products in Muon's orthogonalisation."""
 
 DROPOUT_MASKS = ("drawn", "stored")
 """
@@ -53,13 +65,26 @@ class OptimizerOptions:
         choices=OPTIMIZERS,
     )
     learning_rate: float = option(1e-3, "step size (default 0.001)", metavar="X")
-    momentum: float = option(0.0, "of sgd (default 0)", metavar="X")
-    beta1: float = option(0.9, "of adam and adamw (default 0.9)", metavar="X")
-    beta2: float = option(0.999, "of adam and adamw (default 0.999)", metavar="X")
-    epsilon: float = option(1e-8, "of adam and adamw (default 1e-8)", metavar="X")
+    momentum: float | None = option(
+        None, "of sgd (default 0) and muon (default 0.95)", metavar="X"
+    )
+    beta1: float = option(
+        0.9, "of adam, adamw, lamb and lion (default 0.9)", metavar="X"
+    )
+    beta2: float | None = option(
+        None,
+        "of adam, adamw and lamb (default 0.999) and lion (default 0.99)",
+        metavar="X",
+    )
+    epsilon: float | None = option(
+        None,
+        "of adam and adamw (default 1e-8), lamb (1e-6), muon (1e-7) and adafactor (that "
+        "of the parameter's type)",
+        metavar="X",
+    )
     weight_decay: float | None = option(
         None,
-        "as in PyTorch (default 0.01 for adamw, 0 for the others)",
+        "as in PyTorch (default 0.01 for adamw and lamb, 0.1 for muon, 0 for the others)",
         metavar="X",
     )
     clip: float = option(
@@ -67,18 +92,39 @@ class OptimizerOptions:
         "the largest global norm of the gradients (default 0: any)",
         metavar="X",
     )
+    relative_step: bool = option(
+        True,
+        "adafactor: steps of the learning rate, instead of steps in proportion to each "
+        "parameter that become shorter with time",
+        flag="no-relative-step",
+    )
+    muon_scale: str = option(
+        "match_rms_adamw",
+        "steps of muon that are as long as those of adamw (default), or the original ones",
+        choices=MUON_SCALES,
+    )
+    orthogonalize_dtype: str = option(
+        "bf16",
+        "the type of muon's products (default bf16)",
+        choices=ORTHOGONALIZE_DTYPES,
+    )
+    by_adamw: tuple[str, ...] = option(
+        (),
+        "parameters that adamw updates instead of muon, such as that of the last layer: "
+        "names or patterns with *",
+        metavar="NAME",
+    )
+    state_dtype: str = option(
+        "parameter",
+        "how the optimizer's states are stored: in the type that parameters are updated "
+        "in (default), in bf16, or in 8 bits with a scale for each block of 64",
+        choices=STATE_DTYPES,
+    )
     master_weights: bool = option(
         True,
         "update 16-bit parameters themselves instead of an f32 copy of each",
         flag="no-master-weights",
     )
-
-    @property
-    def decay(self) -> float:
-        """The weight decay, by default that of PyTorch for the optimizer."""
-        if self.weight_decay is not None:
-            return self.weight_decay
-        return 0.01 if self.optimizer == "adamw" else 0.0
 
 
 @dataclass(frozen=True)

@@ -325,7 +325,8 @@ class ReverseMode:
                 continue
             if doubt := DOUBT.of(op.attributes):
                 raise DistIRError(f"differentiate: {describe(op)}: {reason(doubt)}")
-            build = GradientBuilder(insert, op.attributes.get(SCOPE))
+            scope = op.attributes.get(SCOPE)
+            build = GradientBuilder(insert, scope, op.location)
             known = [gradients.get(r) for r in op.results]
             if isinstance(op, CallOp):
                 found = self._through_call(op, pairs[op], known, build)

@@ -28,6 +28,7 @@ from xdsl.dialects.builtin import (
     Float16Type,
     Float32Type,
     Float64Type,
+    LocationAttr,
     TensorType,
     UnrankedTensorType,
     f32,
@@ -85,17 +86,25 @@ def _named(value: SSAValue) -> str:
 class GradientBuilder:
     """
     Builds the ops of a backward: appends them in order. Ops without a scope get that of
-    the forward op.
+    the forward op, and all get its location.
     """
 
-    def __init__(self, insert: Callable[[Operation], None], scope: Attribute | None):
+    def __init__(
+        self,
+        insert: Callable[[Operation], None],
+        scope: Attribute | None,
+        location: LocationAttr | None = None,
+    ):
         self._insert = insert
         self._scope = scope
+        self._location = location
 
     def add(self, op: Operation) -> Operation:
         """Appends an op of any dialect and returns it."""
         if self._scope is not None and SCOPE not in op.attributes:
             op.attributes[SCOPE] = self._scope
+        if self._location is not None:
+            op.location = self._location
         self._insert(op)
         return op
 

@@ -53,6 +53,7 @@ from distir.interpreters.joint_ops import joint_op, results_on
 from distir.interpreters.onnx_evaluator import evaluate
 from distir.interpreters.reference_communication import CommunicationFunctions
 from distir.interpreters.sharded import Sharded, from_shards
+from distir.interpreters.spmd import is_for_all_ranks, runner_for_all_ranks
 from distir.program import argument_names, describe, entry_function, functions
 from distir.program.source_forms import SourceForm, argument_forms, result_forms
 from distir.sharding.kernel_parts import parts_of, reference_part, rule_of
@@ -200,11 +201,13 @@ def program_runner(
     target = entry_function(module) if function is None else known.get(function)
     if target is None:
         raise DistIRError(f"the program has no function @{function}")
+    interpreter = ReferenceInterpreter(module)
+    if is_for_all_ranks(module):
+        return runner_for_all_ranks(module, target, interpreter.run_op)
     name = target.sym_name.data
     types = target.function_type.inputs.data
     names = argument_names(target)
     given, returned = argument_forms(target), result_forms(target)
-    interpreter = ReferenceInterpreter(module)
 
     def run(arguments: Sequence[Any]) -> list[Any]:
         if len(arguments) != len(types):

@@ -30,6 +30,7 @@ from distir.dialects.collective_ops.per_rank import (
     SendToRankOp,
     WaitOp,
 )
+from distir.dialects.collective_ops.rank_form import RANK_OPS
 from distir.dialects.collective_ops.rooted import RootedOp
 from distir.dialects.dist import Layout, layout_of
 from distir.errors import DistIRError
@@ -114,6 +115,8 @@ class CommunicationFunctions(InterpreterFunctions):
             if op_type not in own:
                 is_rooted = issubclass(op_type, RootedOp)
                 yield op_type, cls.run_rooted if is_rooted else cls.run_over_axes
+        for op_type in RANK_OPS.values():
+            yield op_type, cls.run_in_rank_form
 
     def run_over_axes(
         self, interpreter: Interpreter, op: CollectiveOp, args: PythonValues
@@ -123,6 +126,11 @@ class CommunicationFunctions(InterpreterFunctions):
         assert after is not None
         shards = exchange(source, after, op.axis_names)
         return self._result(op, from_shards(shards, op.result.type, self.meshes))
+
+    def run_in_rank_form(
+        self, interpreter: Interpreter, op: Operation, args: PythonValues
+    ) -> OpImplResult:
+        raise _per_rank(op)
 
     @impl(RaggedAllToAllOp)
     def run_ragged(

@@ -41,8 +41,9 @@ def layouts_inside(traced: TracedFunction, program: ModuleOp) -> dict[str, Layou
     closed = jax.make_jaxpr(traced.function)(*traced.args)
     structs = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in closed.in_avals]
     run = jax.jit(jex.jaxpr_as_fun(with_marks(closed)), keep_unused=True)
-    operation = run.lower(*structs).compiler_ir().operation
-    text = operation.get_asm(print_generic_op_form=True, enable_debug_info=True)
+    module = run.lower(*structs).compiler_ir()
+    assert module is not None
+    text = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True)
     parsed = parse_stablehlo(text, "the function")
     held: list[tuple[HloResult, SSAValue]] = []
     made = convert_module(parsed, "the function", None, held)

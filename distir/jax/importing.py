@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import jax
@@ -55,18 +56,22 @@ def trace(
             f"{type(args).__name__} is given; write (argument,) for a single one"
         )
     donated = _numbers(donate_argnums, len(args), "donate_argnums")
-    lowered = jax.jit(lambda *own: function(*own), keep_unused=True).lower(*args)
-    structs = jax.tree_util.tree_map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), lowered.out_info
-    )
+
+    # A function of our own: one that `jax.jit` has returned keeps its donated arguments.
+    @wraps(function)
+    def traced(*own: Any) -> Any:
+        return function(*own)
+
+    lowered = jax.jit(traced, keep_unused=True).lower(*args)
+    structs = jax.tree_util.tree_map(_struct_of, lowered.out_info)
     prefixes = argument_prefixes(function, len(args))
     name = getattr(function, "__name__", type(function).__name__)
     arguments = leaves_of(tuple(args), prefixes)
     results = leaves_of(structs, "result")
     updated = updates(args, structs, donated)
-    text = lowered.compiler_ir().operation.get_asm(
-        print_generic_op_form=True, enable_debug_info=True
-    )
+    module = lowered.compiler_ir()
+    assert module is not None
+    text = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True)
     made = import_stablehlo(text, name)
     inputs = _batch_leaves(args, updated, batch_argnums)
     describe(made.module, arguments, results, updated, inputs)
@@ -80,6 +85,10 @@ def trace(
         function,
         tuple(args),
     )
+
+
+def _struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def _numbers(given: int | Sequence[int], count: int, option: str) -> list[int]:

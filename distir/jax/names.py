@@ -84,9 +84,11 @@ def with_constraints(closed: Any, shardings: Mapping[str, NamedSharding]) -> Any
             return equation
         [value] = equation.invars
         like = jax.ShapeDtypeStruct(value.aval.shape, value.aval.dtype)
-        made = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, asked))(
-            like
-        )
+
+        def constrain(x: Any) -> Any:
+            return jax.lax.with_sharding_constraint(x, asked)
+
+        made = jax.make_jaxpr(constrain)(like)
         [constraint] = made.eqns
         return equation.replace(
             primitive=constraint.primitive, params=constraint.params

@@ -19,6 +19,7 @@ from distir.errors import DistIRError, did_you_mean, listed
 from distir.facade.model_program import ModelProgram
 from distir.facade.show import ShownProgram, show
 from distir.facade.simulate import SimulatedProgram, simulate
+from distir.jax.collectives import Collectives, compared
 from distir.jax.constraints import constrained, layouts_inside
 from distir.jax.importing import TracedFunction
 from distir.program import argument_names, entry_function, return_op
@@ -98,10 +99,11 @@ class JaxPlan:
         return self._placed(self.out_specs)
 
     def _placed(self, specs: Any) -> Any:
+        def placed(spec: PartitionSpec) -> NamedSharding:
+            return NamedSharding(self.mesh, spec)
+
         return jax.tree_util.tree_map(
-            lambda spec: NamedSharding(self.mesh, spec),
-            specs,
-            is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
+            placed, specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
         )
 
     @cached_property
@@ -161,6 +163,20 @@ class JaxPlan:
     def simulated(self) -> SimulatedProgram:
         """The simulation of a step."""
         return simulate(self.program)
+
+    def collectives(self, compiled: jax.stages.Compiled) -> Collectives:
+        """
+        Compares the collectives of the simulated step with those of the function that
+        XLA compiled: `jax.jit(...).lower(*args).compile()`, with the shardings of this
+        plan. Raises DistIRError if the compiled function cannot be read.
+        """
+        text = compiled.as_text()
+        if text is None:
+            raise DistIRError(
+                "distir.jax: the compiled function has no text; this backend of XLA "
+                "does not give one"
+            )
+        return compared(self.simulated.simulation, self.layout_mesh, text)
 
     @property
     def time_s(self) -> float:

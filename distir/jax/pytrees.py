@@ -26,7 +26,8 @@ def leaves_of(tree: Any, prefixes: Sequence[str] | str) -> Leaves:
         if isinstance(prefixes, str):
             first, rest = prefixes, path
         else:
-            first, rest = prefixes[path[0].idx], path[1:]
+            child: int = path[0].idx
+            first, rest = prefixes[child], path[1:]
         dotted = jax.tree_util.keystr(rest, simple=True, separator=".")
         names.append(f"{first}.{dotted}" if dotted else first)
         kinds.append(leaf_kind(leaf))
@@ -38,7 +39,7 @@ def leaf_kind(leaf: Any) -> Kind:
     Returns the shape and the name of the element type of an array, or of a
     `jax.ShapeDtypeStruct`.
     """
-    aval = jax.api_util.shaped_abstractify(leaf)
+    aval: Any = jax.api_util.shaped_abstractify(leaf)
     return tuple(aval.shape), str(aval.dtype)
 
 

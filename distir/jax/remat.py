@@ -72,7 +72,8 @@ def search_remat(
         function = step_of(own.policy)
         for way in ways[:PLANS]:
             try:
-                plan = distribute(function, args, **target, **fixed, **way)
+                given: dict[str, Any] = {**target, **fixed, **way}
+                plan = distribute(function, args, **given)
             except DistIRError as error:
                 raise DistIRError(f"{error} (policy: save {own.name})") from error
             if plan.simulated.simulation.fits and plan.time_s < best.time_s:

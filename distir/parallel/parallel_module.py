@@ -114,8 +114,8 @@ class ParallelModule(BatchMethods):
         self._stored = StoredValues(program, others, buffers)
         refuse_hooks(self)
         refuse_optimizers()
-        for parameter in self.parameters():
-            owned(parameter, is_pipeline=program.is_pipeline)
+        names = dict(source.named_parameters()) if program.is_pipeline else ()
+        owned(self.parameters(), tuple(names))
         self.train(source.training)
 
     # What training scripts use

@@ -24,19 +24,23 @@ from distir.gradients.losses import (
     described,
     prediction_of,
 )
-from distir.gradients.optimizers import Result, add_updates
 from distir.gradients.options import (
     DROPOUT_MASKS,
     GRADIENT_DTYPES,
     LOSS_SCALINGS,
     LOSSES,
+    MUON_SCALES,
     OPTIMIZERS,
+    ORTHOGONALIZE_DTYPES,
     OUTSIDE,
+    STATE_DTYPES,
     StepOptions,
 )
+from distir.gradients.parameter_update import Result
 from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, is_differentiable, shape
 from distir.gradients.training_step import TrainingStep
+from distir.gradients.updates import add_updates
 from distir.passes.batch_statistics import BatchStatisticsPass
 from distir.passes.options import DistIRPass
 from distir.passes.train_dropout import TrainDropoutPass
@@ -65,10 +69,24 @@ class DifferentiatePass(StepOptions, DistIRPass):
     - `output`: the index of the result from which the loss is computed.
     - `ignore_index`: the label of positions that do not count in a cross-entropy, such
       as padding; by default every label is a class.
-    - `optimizer`: `sgd`, `adam` or `adamw`. With `none` the program returns the
-      gradients, with the role `gradient` and the names `<parameter>.gradient`.
-      `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
-      PyTorch. `clip`: the largest global norm of the gradients; 0 for no limit.
+    - `optimizer`: `sgd`, `adam`, `adamw`, `adafactor`, `lamb`, `lion` or `muon`. With
+      `none` the program returns the gradients, with the role `gradient` and the names
+      `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`,
+      `weight_decay`: as in PyTorch. `clip`: the largest global norm of the gradients; 0
+      for no limit.
+    - `relative_step`: whether steps of `adafactor` are in proportion to each
+      parameter's size and become shorter with time, as in PyTorch; the learning rate is
+      then their bound.
+    - `muon_scale`: whether steps of `muon` are as long as those of `adamw`
+      (`match_rms_adamw`), or those of the first publication (`original`).
+      `orthogonalize_dtype`: the type of its products, `bf16` or that of the
+      `parameter`. `by_adamw`: names of parameters, or patterns with `*`, that `adamw`
+      updates, besides those that are not matrices of products.
+    - `state_dtype`: how states of the parameter's shape are stored: in the type that it
+      is updated in (`parameter`), in `bf16`, or as `int8`: codes of 8 bits with a scale
+      for each block of 64 elements of the last dimension. States of fewer than 4096
+      elements keep the wider type, as do codes whose blocks do not divide the last
+      dimension.
     - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
       optimizer updates. Without it, the optimizer updates the parameters, and its
       states have their type.
@@ -97,6 +115,10 @@ class DifferentiatePass(StepOptions, DistIRPass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         one_of("loss", self.loss, LOSSES, self.name)
         one_of("optimizer", self.optimizer, OPTIMIZERS, self.name)
+        one_of("scale of muon", self.muon_scale, MUON_SCALES, self.name)
+        types = ORTHOGONALIZE_DTYPES
+        one_of("type of products", self.orthogonalize_dtype, types, self.name)
+        one_of("type of states", self.state_dtype, STATE_DTYPES, self.name)
         one_of("way to have masks", self.dropout_masks, DROPOUT_MASKS, self.name)
         one_of("type of gradients", self.gradient_dtype, GRADIENT_DTYPES, self.name)
         one_of("loss scaling", self.loss_scaling, LOSS_SCALINGS, self.name)

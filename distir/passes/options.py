@@ -4,13 +4,20 @@ The base class of all passes: accepts numbers in any notation, and names wrong o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from functools import wraps
 from typing import Any, Self, get_args, get_type_hints
 
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ArgSpec, ParameterListType, ParameterType
 
 from distir.errors import DistIRError
+from distir.program.locations import KnownLocations
+
+Apply = Callable[..., None]
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -19,9 +26,18 @@ class DistIRPass(ModulePass):
     """
     The base of DistIR's passes. The options of a pass are the fields of its dataclass,
     as in xDSL. In addition, an option for a fractional number accepts integers and
-    forms such as `memory=16e9`, which xDSL reads as text. An unknown option, or a value
-    of the wrong type, raises a DistIRError that names the option.
+    forms such as `memory=16e9`, which xDSL reads as text, and the name of an option that
+    is true or false stands for true. An unknown option, or a value of the wrong type,
+    raises a DistIRError that names the option.
+
+    Ops that a pass makes have the location of the op that they were made for
+    (`distir.program.locations`), if the program has locations.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "apply" in cls.__dict__:
+            cls.apply = _keeping_locations(cls.apply)
 
     @classmethod
     def from_spec(cls, spec: ArgSpec) -> Self:
@@ -40,6 +56,8 @@ class DistIRPass(ModulePass):
                 )
             if float in _parts(known[name]):
                 values = tuple(map(_as_number, values))
+            if known[name] is bool and not values:
+                values = (True,)  # `project{spmd}` is `project{spmd=true}`
             options[name] = values
         try:
             return super().from_spec(ArgSpec(spec.name, options))
@@ -65,6 +83,19 @@ class DistIRPass(ModulePass):
             raise DistIRError(
                 f"{cls.name}: option {_written(name)} takes {kind}, but is given {given}"
             ) from error
+
+
+def _keeping_locations(apply: Apply) -> Apply:
+    """Returns the method `apply` of a pass so that the program keeps its locations."""
+
+    @wraps(apply)
+    def run(self: ModulePass, ctx: Context, op: ModuleOp) -> None:
+        known = KnownLocations.of(op)
+        apply(self, ctx, op)
+        if known is not None:
+            known.complete(op)
+
+    return run
 
 
 def _written(name: str) -> str:

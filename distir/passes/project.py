@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
 from distir.program import replace_program
-from distir.transforms.projection import project
+from distir.transforms.projection import project, project_for_all_ranks
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,22 @@ class ProjectPass(DistIRPass):
     also awaited right before its result is used, possibly in the caller of the function
     that started it. Arguments and results keep their layout in the attribute
     `dist.layout`.
+
+    With `spmd`, it is one program for all ranks instead. The number of the rank is a
+    value, `collective.spmd.rank`, from which coordinates and the groups of collectives
+    are computed. The number of ranks along the outermost mesh axis is not in the code.
+    A program whose ranks run different code, such as a pipeline, is refused.
     """
 
     name = "project"
 
     rank: int = 0
+    spmd: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        replace_program(op, project(op, self.rank))
+        if self.spmd and self.rank:
+            raise DistIRError(
+                "project: with spmd there is one program for all ranks; leave out rank"
+            )
+        one = project_for_all_ranks(op) if self.spmd else project(op, self.rank)
+        replace_program(op, one)

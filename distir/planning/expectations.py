@@ -113,7 +113,7 @@ def check_expectations(module: ModuleOp, micro_batches: int = 1) -> None:
                 and _is_within(scoped.scope, scope)
                 and (scoped.entered in needed) != is_backward
             ):
-                kind = op.name.removeprefix("collective.")
+                kind = op.kind
                 if kind in wanted or not isinstance(op, SliceOp):  # no communication
                     found.setdefault(kind, []).append(op)
         # Collectives that run once for all micro-batches count once per micro-batch.

@@ -8,6 +8,7 @@ that other folders import from here.
 - `entries`: programs with several entries, one by one and joined;
 - `arguments`: roles, names and links of arguments and results;
 - `naming`: names of ops and values in messages and labels;
+- `locations`: the lines of source code that ops came from;
 - `rewriting`: helpers that change a program;
 - `source_forms`, `repacking`: arguments that hold a tensor of the source model in
   another form, or several tensors;

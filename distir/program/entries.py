@@ -37,15 +37,20 @@ SHARED_ROLES = ("parameter", "constant", "cache")
 def one_entry(module: ModuleOp, name: str) -> ModuleOp:
     """
     Returns a copy of a program with several entries that has only the entry `name`, as
-    `@main`, and the functions that it calls. Raises DistIRError if there is no such
-    entry.
+    `@main`, and the functions that it calls. In a module without entries (`dist.entry`),
+    `name` is a public function: it becomes `@main`, and the other functions stay.
+    Raises DistIRError if there is no such entry or function.
     """
     known = entry_points(module)
+    function = functions(module).get(name)
+    if not known and function is not None and not _is_private(function):
+        return _with_main(module, name)
     if name not in known:
         if not known:
             raise DistIRError(
                 f"the program has one entry, @{entry_function(module).sym_name.data}; the "
-                f"entry {name!r} is for programs with several, such as those of --serve"
+                f"entry {name!r} is for programs with several, such as those of --serve, "
+                f"and no public function of the module has that name"
             )
         raise DistIRError(
             f"the program has no entry {name!r}; {did_you_mean(name, known)}it has "
@@ -66,6 +71,25 @@ def one_entry(module: ModuleOp, name: str) -> ModuleOp:
         _rename(part, {ENTRY: free_name(taken, ENTRY)})
     _rename(part, {own: ENTRY})
     del functions(part)[ENTRY].attributes[ENTRY_POINT]
+    return part
+
+
+def _is_private(function: FuncOp) -> bool:
+    visibility = function.sym_visibility
+    return visibility is not None and visibility.data == "private"
+
+
+def _with_main(module: ModuleOp, name: str) -> ModuleOp:
+    """
+    Returns a copy of a module in which the function `name` is `@main`. A function that
+    has this name already gets another.
+    """
+    part = module.clone()
+    taken = set(functions(part))
+    names = {name: ENTRY}
+    if ENTRY in taken - {name}:
+        names[ENTRY] = free_name(taken, ENTRY)
+    _rename(part, names)
     return part
 
 

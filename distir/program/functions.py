@@ -86,7 +86,8 @@ def entry_function(module: ModuleOp) -> FuncOp:
     if ENTRY not in found and len(found) != 1:
         raise DistIRError(
             f"the module has {len(found)} functions and none is called @{ENTRY}; "
-            f"name the program's entry function @{ENTRY}"
+            f"name the program's entry function @{ENTRY}, or choose it with --entry NAME "
+            f"or the pass choose-entry{{entry=NAME}}"
         )
     entry = found[ENTRY] if ENTRY in found else next(iter(found.values()))
     _check_straight(entry)

@@ -12,6 +12,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.registries import name_of
+from distir.program.locations import line_of
 
 _HINT = re.compile(r"(?!(?:_\d+)+$)[A-Za-z_$.-][\w$.-]*", re.ASCII)
 """
@@ -51,13 +52,17 @@ def scope_of(op: Operation) -> str:
 
 def describe(op: Operation) -> str:
     """
-    Returns a text for messages about an op: its name, its first result and its scope.
+    Returns a text for messages about an op: its name, its first result, its scope, and
+    the line of the source code that it came from, if the program says so (`loc(...)`).
     """
     text = name_of(op)
     if op.results and op.results[0].name_hint:
         text += f" %{op.results[0].name_hint}"
-    scope = scope_of(op)
-    return f"{text} (in {scope})" if scope else text
+    scope, line = scope_of(op), line_of(op.location)
+    where = " at ".join(filter(None, (f"in {scope}" if scope else "", line)))
+    if not scope and line:
+        where = f"at {line}"
+    return f"{text} ({where})" if where else text
 
 
 def unique_names(names: Iterable[str]) -> list[str]:

@@ -14,6 +14,6 @@ class EntryOptions:
     entry: str | None = option(
         None,
         "of a program with several entries, as --serve makes them, the one that is meant: "
-        "prefill or decode",
+        "prefill or decode; of another module, the public function that is the program",
         metavar="NAME",
     )

@@ -106,6 +106,7 @@ def made_with(
         properties=_retyped(op, op.properties, result_types),
         attributes=_retyped(op, op.attributes, result_types),
         regions=regions,
+        location=op.location,
     )
 
 

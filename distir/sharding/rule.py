@@ -120,6 +120,8 @@ class Rule:
       operand uses.
     - `own_axes`: the axes over which the op communicates by itself. They split operands
       and results as declared there, whatever the factors.
+    - `fills`: whether each device can make any part of the results from whole operands,
+      such as the shape of a tensor whose elements are all equal.
     """
 
     factors: tuple[Factor, ...] = ()
@@ -133,6 +135,7 @@ class Rule:
     flops: int = 0
     unread: frozenset[int] = frozenset()
     own_axes: tuple[AxisDims, ...] = ()
+    fills: bool = False
 
     @staticmethod
     def replicated(op: Operation) -> Rule:
@@ -153,10 +156,11 @@ class Rule:
     @property
     def is_made_anywhere(self) -> bool:
         """
-        Whether the op makes its results, out of no tensors, in any layout: each device
-        can make any part of a tensor whose elements are all equal.
+        Whether the op makes its results in any layout, out of no tensors or because it
+        `fills` them: each device can make any part of a tensor whose elements are all
+        equal.
         """
-        return bool(self.result_factors) and not any(self.operands)
+        return bool(self.result_factors) and (self.fills or not any(self.operands))
 
     def with_axes(self, own_axes: tuple[AxisDims, ...]) -> Rule:
         """Returns the rule of an op that communicates by itself over these axes."""

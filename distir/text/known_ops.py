@@ -183,6 +183,7 @@ class KnownOp:
             result_types=self.result_types,
             properties=self.properties,
             attributes=attributes,
+            location=self.example.location,  # it is in the text of both
         )
         for name, result in zip(names, op.results, strict=True):
             values[name] = (result,)

@@ -21,6 +21,7 @@ from distir.system.plugins import installed_universe
 from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
 from distir.text.number_parser import NumberParser
+from distir.text.old_forms import bring_up_to_date
 
 _TYPE = re.compile(
     r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)', re.ASCII
@@ -78,6 +79,8 @@ class ProgramParser(NumberParser):
             self.raise_error(f"cannot be read ({str(error) or type(error).__name__})")
         if len(module.body.blocks) != 1:
             self.raise_error("a module has one block")
+        if "group" in self._content:
+            bring_up_to_date(module)
         check_dominance(module)
         check_dist_attributes(module)
         return module

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TensorType, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 
-from distir.dialects.constants import constant_of
+from distir.dialects.constants import constant_of, draws_random_numbers
 from distir.dialects.dist import (
     LAYOUT,
     OPERAND_LAYOUTS,
@@ -19,6 +19,7 @@ from distir.dialects.dist import (
     Layout,
     LayoutAttr,
     ReshardOp,
+    Shard,
     layout_of,
     with_layout,
 )
@@ -48,7 +49,13 @@ from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.prices import local_bytes
 from distir.sharding.reshard import plan_reshard, reshard_bytes
-from distir.sharding.rule import layouts_read, rule_for
+from distir.sharding.rule import (
+    factor_shards,
+    inference_of,
+    layout_for,
+    layouts_read,
+    rule_for,
+)
 from distir.transforms.expert_shards import rows_and_taken
 from distir.transforms.pipelines.over_time import over_time, without_time
 from distir.transforms.resharding import lower_reshards
@@ -117,6 +124,7 @@ class Partitioner:
         self.is_entry = is_entry
         # Ops that were made once more in another layout.
         self.made_again: dict[Operation, None] = {}
+        self.made_in: dict[tuple[SSAValue, Layout], SSAValue] = {}
 
     def run(self) -> None:
         """Replaces the function's body, type and argument attributes."""
@@ -141,7 +149,7 @@ class Partitioner:
             self.versions[arg] = {layout: new}
         for op in function.body.block.ops:
             self._op(op)
-        for made in self.made_again:
+        for made in reversed(self.made_again):
             if not any(result.uses for result in made.results):
                 made.detach()
                 made.erase()
@@ -204,7 +212,7 @@ class Partitioner:
                 alike or versions.values(),
                 key=lambda v: self._price(value.type, v, layout),
             )
-        made = self._made(source, with_layout(value.type, layout), layout)
+        made = self._made(source, layout)
         if made is not None:
             versions[layout] = made
             return made
@@ -220,27 +228,74 @@ class Partitioner:
             versions[layout] = reshard.result
         return reshard.result
 
-    def _made(
-        self, source: SSAValue, type_: Attribute, layout: Layout
-    ) -> SSAValue | None:
+    def _made(self, source: SSAValue, layout: Layout) -> SSAValue | None:
         """
-        Returns `source` in `layout`, made by the same op once more, if the op can make
-        its result in any layout, as constants with equal elements can. Returns None for
-        other values.
+        Returns `source` in `layout`, made by the same op once more, if that takes no
+        communication. This holds for ops that make their result in any layout, such as
+        constants with equal elements and `tensor.empty`, and for ops whose operands
+        that must change can be made in this way, such as fills and broadcasts. Returns
+        None for other values.
         """
         op = source.owner
         if not isinstance(op, Operation) or len(op.results) != 1 or layout.partial:
             return None
-        # Asked first, as a rule takes long to make and most ops have tensors as operands.
-        if any(isinstance(operand.type, TensorType) for operand in op.operands):
+        if (source, layout) in self.made_in:
+            return self.made_in[source, layout]
+        tensors = [v for v in op.operands if isinstance(v.type, TensorType)]
+        # Asked first, as a rule takes long to make and most ops have other operands.
+        if not all(self._may_be_made(v, layout) for v in tensors):
             return None
-        if not rule_for(op).is_made_anywhere:
+        operands = self._operands_for(op, layout)
+        type_ = source.type
+        if operands is None or not isinstance(type_, TensorType):
             return None
-        new = made_with(op, op.operands, [type_])
+        new = made_with(op, operands, [with_layout(type_, layout)])
         self.made_again[op] = None
         self.block.insert_op_after(new, op)
-        new.results[0].name_hint = source.name_hint
-        return new.results[0]
+        made = self.made_in[source, layout] = new.results[0]
+        made.name_hint = source.name_hint
+        return made
+
+    def _may_be_made(self, value: SSAValue, layout: Layout) -> bool:
+        """
+        Whether a made op may have the operand `value`: it comes from an op, or no axis
+        splits it and its shape has no dimension that `layout` splits.
+        """
+        if isinstance(value.owner, Operation):
+            return not draws_random_numbers(value.owner)
+        return len(shape_of(value)) < len(layout.dims)
+
+    def _operands_for(self, op: Operation, layout: Layout) -> list[SSAValue] | None:
+        """
+        Returns operands from which `op` makes its result in `layout`. Each is as it is
+        now, or is made in another layout. Returns None if there are no such operands,
+        or if the op computes.
+        """
+        rule, mesh = rule_for(op), self.known[layout.mesh]
+        if rule.is_made_anywhere:
+            return list(op.operands)
+        if rule.flops or draws_random_numbers(op):
+            return None  # making it again would cost work, or other numbers
+        assignment: dict[int, tuple[Shard, ...]] = {}
+        for dim, shards in zip(
+            rule.results[0], layout.full_dims(len(rule.results[0])), strict=True
+        ):
+            split = factor_shards(shards, dim, rule, mesh)
+            if split is None:
+                return None
+            assignment |= split
+        wanted = [
+            layout_for(dims, rule, assignment, mesh) if layout_of(v) else None
+            for v, dims in zip(op.operands, rule.operands, strict=True)
+        ]
+        found = inference_of(rule, [own or Layout(mesh.name) for own in wanted], mesh)
+        if isinstance(found, str) or found.results != (layout,):
+            return None
+        operands = [
+            value if own is None or layout_of(value) == own else self._made(value, own)
+            for value, own in zip(op.operands, wanted, strict=True)
+        ]
+        return None if None in operands else [v for v in operands if v is not None]
 
     def _bring_rows(self, op: ConstrainOp, layout: Layout) -> None:
         """

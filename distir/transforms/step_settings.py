@@ -49,7 +49,7 @@ def has_step_settings(module: ModuleOp) -> bool:
     can `add_step_settings` make arguments.
     """
     own, others = _updates(module)
-    return bool(own) and not others
+    return any(op.step_setting_names for op in own) and not others
 
 
 def add_step_settings(
@@ -74,7 +74,7 @@ def add_step_settings(
     for op in own:
         given = dict(op.given_settings)
         for name in settings:
-            if name not in given:
+            if name in op.step_setting_names and name not in given:
                 given[name] = arguments.of(op, name)
         if len(given) > len(op.given_settings):
             op.give_settings(given)

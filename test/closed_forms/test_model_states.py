@@ -21,13 +21,20 @@ WIDE, NARROW = 46875, 40000
 """Four matrices of these have 7.5e9 elements, which 64 devices divide evenly."""
 
 
-def held(d: int, zero: int, batch: int = 64, k: int = 1, **options: object) -> float:
-    """Bytes that 7.5e9 parameters hold on each of d devices."""
+def held(
+    d: int,
+    zero: int,
+    batch: int = 64,
+    k: int = 1,
+    wide: int = WIDE,
+    **options: object,
+) -> float:
+    """Bytes that 4 matrices of 40000 by `wide` hold on each of d devices."""
     few, more = (
         on_each_device(
             peak_memory,
             distributed(
-                chain([NARROW, WIDE] * pairs + [NARROW], batch, **options),
+                chain([NARROW, wide] * pairs + [NARROW], batch, **options),
                 d=d,
                 zero=zero,
                 k=k,
@@ -129,3 +136,37 @@ def test_gathered_parameters_live_no_longer_than_their_use(
     kept = (matrices - 2) * (whole + activation)
     first_gradient = activation + whole + whole // d
     assert on_each_device(peak_memory, module) == lasting + kept + first_gradient
+
+
+BLOCKS = 48000
+"""A size that blocks of 64 elements divide, as they divide 40000."""
+
+
+@pytest.mark.parametrize("zero", sampled([0, 1, 3], 3))
+@pytest.mark.parametrize(
+    ("optimizer", "state_dtype", "each"),
+    [
+        ("adamw", "bf16", 2 + 2),
+        ("adamw", "int8", 2 * (1 + 4 / 64)),
+        ("lion", "parameter", 4),
+        ("lion", "int8", 1 + 4 / 64),
+        ("lamb", "parameter", 8),
+        ("muon", "parameter", 4),
+        ("muon", "bf16", 2),
+        ("adafactor", "parameter", 4 * (1 / NARROW + 1 / BLOCKS)),
+    ],
+)
+def test_z1_states_of_other_optimizers(
+    optimizer: str, state_dtype: str, each: float, zero: int
+) -> None:
+    """
+    Parameters and gradients of 2 bytes and an f32 copy, with states of `each` bytes for
+    a parameter: 8 bits are a code for each element, and 4 bytes for each block of 64.
+    """
+    parameters, d = 4 * NARROW * BLOCKS, 1 if zero == 0 else 64
+    whole, split = {0: (4, 4 + each), 1: (4, 4 + each), 3: (0, 8 + each)}[zero]
+    if optimizer == "adafactor" and zero == 1:  # sums are taken of scattered gradients
+        whole, split = 2, 6 + each
+    found = held(d, zero, wide=BLOCKS, optimizer=optimizer, state_dtype=state_dtype)
+    expected = whole * parameters + split * parameters / d
+    assert found == pytest.approx(expected, rel=1e-6)

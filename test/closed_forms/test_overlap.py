@@ -27,11 +27,11 @@ def step_time(given: str) -> float:
     for i, seconds in enumerate((2.0, 4.0, 4.0)):
         lines += [
             f'%g{i} = "test.pureop"() {{seconds = {seconds} : f64}} : () -> {PARTIAL}',
-            f'%r{i} = collective.all_reduce %g{i} over ["d"] {given}: {PARTIAL} -> {WHOLE}',
+            f"%r{i} = collective.all_reduce %g{i} over [d] {given}: {PARTIAL} -> {WHOLE}",
         ]
     newline = "\n"
     text = f"""
-    device.mesh @m on @c <"d" = 2> [0 to 2]
+    device.mesh @m on @c <d = 2> [0 to 2]
     func.func @main() -> ({WHOLE}, {WHOLE}, {WHOLE}) {{
       {newline.join(lines)}
       func.return %r0, %r1, %r2 : {WHOLE}, {WHOLE}, {WHOLE}

@@ -26,27 +26,25 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.collective_ops.base import CollectiveOp
-from distir.dialects.collective_ops.over_axes import (
-    AllGatherOp,
-    AllReduceOp,
-    AllToAllOp,
-    PermuteOp,
-    RaggedAllToAllOp,
-    ReduceScatterOp,
-    SliceOp,
-)
 from distir.dialects.collective_ops.per_rank import (
     CoordinateOp,
     RecvFromRankOp,
     SendToRankOp,
     WaitOp,
 )
-from distir.dialects.collective_ops.rooted import (
-    BroadcastOp,
-    GatherOp,
-    ReduceOp,
-    ScatterOp,
+from distir.dialects.collective_ops.rank_form import (
+    InRankForm,
+    RankAllGatherOp,
+    RankAllReduceOp,
+    RankAllToAllOp,
+    RankBroadcastOp,
+    RankGatherOp,
+    RankPermuteOp,
+    RankRaggedAllToAllOp,
+    RankReduceOp,
+    RankReduceScatterOp,
+    RankScatterOp,
+    RankSliceOp,
 )
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx_ops.values import numpy_dtype
@@ -93,7 +91,7 @@ class Network:
     """Per pair of ranks what the first sent to the second, in order."""
     received: dict[tuple[int, int], int] = field(default_factory=dict)
     """How many receives each pair has begun."""
-    joined: dict[tuple[tuple[int, ...], int], dict[int, tuple[CollectiveOp, Array]]] = (
+    joined: dict[tuple[tuple[int, ...], int], dict[int, tuple[InRankForm, Array]]] = (
         field(default_factory=dict)
     )
     """Per group and turn what each member joined it with."""
@@ -114,7 +112,7 @@ class Network:
         queue = self.sent.setdefault((peer, rank), [])
         return Arriving(lambda: len(queue) > place, lambda: queue[place])
 
-    def join(self, rank: int, op: CollectiveOp, array: Array) -> Arriving:
+    def join(self, rank: int, op: InRankForm, array: Array) -> Arriving:
         """Begins the next collective of the op's group."""
         group = op.ranks
         assert group is not None
@@ -140,7 +138,7 @@ class Network:
         return Arriving(lambda: len(members) == len(group), get)
 
 
-def _agree(op: CollectiveOp, other: CollectiveOp) -> bool:
+def _agree(op: InRankForm, other: InRankForm) -> bool:
     """Whether two members of a group mean the same collective."""
     return op is other or (
         op.name == other.name
@@ -172,7 +170,7 @@ def _join(pieces: Sequence[Array], dim: int, run: int | None) -> Array:
 
 
 def _outcome(
-    op: CollectiveOp,
+    op: InRankForm,
     group: tuple[int, ...],
     rank: int,
     arrays: Sequence[Array],
@@ -184,35 +182,36 @@ def _outcome(
     first = group.index(root) if root is not None else 0
 
     def reduced() -> Array:
-        assert op.reduction is not None
-        return reduce(REDUCTIONS[op.reduction.data], arrays)
+        assert op.monoid is not None
+        return reduce(REDUCTIONS[op.monoid], arrays)
 
     def part(x: Array, over: int | None, length: int | None) -> Array:
         assert over is not None
         return _split(x, len(group), over, length)[place]
 
     match op:
-        case AllReduceOp():
+        case RankAllReduceOp():
             return reduced()
-        case ReduceScatterOp():
+        case RankReduceScatterOp():
             return part(reduced(), dim, run)
-        case AllGatherOp():
+        case RankAllGatherOp():
             assert dim is not None
             return _join(arrays, dim, run)
-        case AllToAllOp() | RaggedAllToAllOp():
+        case RankAllToAllOp() | RankRaggedAllToAllOp():
             assert dim is not None
             over, length = _number(op, "split_dim"), _number(op, "split_run")
             return _join([part(x, over, length) for x in arrays], dim, run)
-        case PermuteOp():
-            shift = 1 if op.shift is None else op.shift.value.data
+        case RankPermuteOp():
+            shift = op.number("shift")
+            shift = 1 if shift is None else shift
             return arrays[(place - shift) % len(group)]
-        case BroadcastOp():
+        case RankBroadcastOp():
             return arrays[first]
-        case ScatterOp():
+        case RankScatterOp():
             return part(arrays[first], dim, run)
-        case ReduceOp():
+        case RankReduceOp():
             return reduced()
-        case GatherOp():
+        case RankGatherOp():
             assert dim is not None
             return _join(arrays, dim, run)
         case _:
@@ -269,11 +268,9 @@ class Rank:
                 if op.is_asynchronous:
                     return [arriving]
                 return [(yield from self._wait(arriving, op))]
-            case SliceOp():
-                group = op.ranks
-                assert group is not None
-                return [_outcome_of_slice(op, group, self.number, inputs[0])]
-            case CollectiveOp():
+            case RankSliceOp():
+                return [_outcome_of_slice(op, op.ranks, self.number, inputs[0])]
+            case InRankForm():
                 arriving = self.network.join(self.number, op, inputs[0])
                 if op.is_asynchronous:
                     return [arriving]
@@ -295,7 +292,7 @@ class Rank:
             return
         shape, dtype = value.type.get_shape(), numpy_dtype(value.type.element_type)
         # A gather onto a root means nothing on other ranks, whatever its shape.
-        if isinstance(op, GatherOp | ReduceOp):
+        if isinstance(op, RankGatherOp | RankReduceOp):
             return
         if result.shape != shape or result.dtype != dtype:
             raise LockstepError(
@@ -305,7 +302,7 @@ class Rank:
 
 
 def _outcome_of_slice(
-    op: SliceOp, group: tuple[int, ...], rank: int, array: Array
+    op: RankSliceOp, group: tuple[int, ...], rank: int, array: Array
 ) -> Array:
     dim = _number(op, "dim")
     assert dim is not None

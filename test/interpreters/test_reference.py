@@ -13,8 +13,8 @@ from distir.errors import DistIRError
 from distir.interpreters.reference import run_program
 
 MESH = """
-device.mesh @m on @box <"d" = 2, "t" = 2> [0 to 4]
-device.mesh @n on @box <"d" = 2, "t" = 2> [4 to 8]
+device.mesh @m on @box <d = 2, t = 2> [0 to 4]
+device.mesh @n on @box <d = 2, t = 2> [4 to 8]
 device.mesh @one on @box <> [0]
 """
 
@@ -117,7 +117,7 @@ def test_column_then_row_split() -> None:
       %h = onnx.MatMul(%x, %a) : (tensor<4x6xf32, #rep>, tensor<6x8xf32, #col>) -> tensor<4x8xf32, #h>
       %r = onnx.Relu(%h) : (tensor<4x8xf32, #h>) -> tensor<4x8xf32, #h>
       %p = onnx.MatMul(%r, %b) : (tensor<4x8xf32, #h>, tensor<8x2xf32, #row>) -> tensor<4x2xf32, #part>
-      %y = collective.all_reduce %p over ["t"] : tensor<4x2xf32, #part> -> tensor<4x2xf32, #rep>
+      %y = collective.all_reduce %p over [t] : tensor<4x2xf32, #part> -> tensor<4x2xf32, #rep>
       func.return %y : tensor<4x2xf32, #rep>
     }""")
     x, a, b = numbers(4, 6), numbers(6, 8, seed=1), numbers(8, 2, seed=2)
@@ -151,8 +151,8 @@ def test_sends_and_rooted_collectives() -> None:
     func.func @main(%x: tensor<4x2xf32, #split>) -> (tensor<4x2xf32, #other>, tensor<4x2xf32, #rows>, tensor<4x2xf32, #one>) {
       %s = dist.send %x : tensor<4x2xf32, #split> -> tensor<4x2xf32, #other>
       %r = dist.reshard %x : tensor<4x2xf32, #split> -> tensor<4x2xf32, #rows>
-      %g = collective.gather %r over ["d", "t"] : tensor<4x2xf32, #rows> -> tensor<4x2xf32, #one>
-      %b = collective.scatter %g over ["d", "t"] : tensor<4x2xf32, #one> -> tensor<4x2xf32, #rows>
+      %g = collective.gather %r over [d, t] : tensor<4x2xf32, #rows> -> tensor<4x2xf32, #one>
+      %b = collective.scatter %g over [d, t] : tensor<4x2xf32, #one> -> tensor<4x2xf32, #rows>
       func.return %s, %b, %g : tensor<4x2xf32, #other>, tensor<4x2xf32, #rows>, tensor<4x2xf32, #one>
     }""")
     x = numbers(4, 2)
@@ -164,7 +164,7 @@ def test_permute_rolls_by_whole_shards() -> None:
     module = parse("""
     #split = #dist.layout<@m, [{d, t}]>
     func.func @main(%x: tensor<8xf32, #split>) -> tensor<8xf32, #split> {
-      %y = collective.permute %x over ["t"] : tensor<8xf32, #split> -> tensor<8xf32, #split>
+      %y = collective.permute %x over [t] : tensor<8xf32, #split> -> tensor<8xf32, #split>
       func.return %y : tensor<8xf32, #split>
     }""")
     x = np.arange(8, dtype=np.float32)
@@ -175,7 +175,7 @@ def test_permute_rolls_by_whole_shards() -> None:
 def test_programs_of_one_rank_are_refused() -> None:
     module = parse("""
     func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
-      %y = collective.all_reduce %x over ["t"] {group = array<i64: 0, 1>, reduction = "sum"} : tensor<2xf32> -> tensor<2xf32>
+      %y = collective.rank.all_reduce %x over [t] {group = array<i64: 0, 1>, reduction = "sum"} : tensor<2xf32> -> tensor<2xf32>
       func.return %y : tensor<2xf32>
     }""")
     with pytest.raises(DistIRError, match="belongs to the program of one rank"):

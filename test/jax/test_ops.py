@@ -228,6 +228,52 @@ def test_convolutions(rng: np.random.Generator) -> None:
     same_as_jit(jax.value_and_grad(function, (0, 1)), x, kernel, tolerance=1e-4)
 
 
+def test_grouped_convolutions(rng: np.random.Generator) -> None:
+    """A kernel's gradient has groups along the batch."""
+    x, kernel = floats(rng, 2, 8, 9, 4), floats(rng, 3, 3, 2, 6)
+    depthwise = floats(rng, 3, 3, 1, 8)
+
+    def function(x: Any, *kernels: Any) -> Any:
+        return sum(
+            (
+                lax.conv_general_dilated(
+                    x, kernel, (1, 2), "SAME",
+                    dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups,
+                ) ** 2
+            ).sum()
+            for kernel, groups in zip(kernels, (2, 4), strict=True)
+        )  # fmt: skip
+
+    same_as_jit(
+        jax.value_and_grad(function, (0, 1, 2)), x, kernel, depthwise, tolerance=1e-4
+    )
+
+
+def test_cumulative_sums(rng: np.random.Generator) -> None:
+    """Those of integers too, and exactly: as averages they would be rounded."""
+    x, n = floats(rng, 3, 7, 2), jnp.asarray(rng.integers(-9, 9, (5, 11)), jnp.int32)
+    same_as_jit(
+        lambda x, n: (
+            jnp.cumsum(x, 1), lax.cumsum(x, 0, reverse=True), jnp.cumsum(n, 1),
+            jnp.cumsum((n % 3 == 0).astype(jnp.float32), 1).astype(jnp.int32),
+        ),
+        x, n,
+    )  # fmt: skip
+
+
+def test_gradients_of_pooling(rng: np.random.Generator) -> None:
+    from flax import linen as nn
+
+    def function(x: Any) -> Any:
+        return (
+            (nn.max_pool(x, (3, 3), (2, 2), "SAME") ** 2).sum()
+            + (nn.max_pool(x, (2, 2), (2, 2)) ** 3).sum()
+            + (nn.avg_pool(x, (3, 2), (1, 2), "SAME") ** 2).sum()
+        )
+
+    same_as_jit(jax.value_and_grad(function), floats(rng, 2, 8, 8, 3))
+
+
 def test_pooling(rng: np.random.Generator) -> None:
     from flax import linen as nn
 

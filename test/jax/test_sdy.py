@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import numpy as np
 from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib.mlir import ir
+from support import jax_models as models
 
 from distir.errors import DistIRError
 from distir.exports.sdy import write_shardings
@@ -27,13 +27,6 @@ from distir.facade.model_program import ModelProgram
 from distir.facade.programs import distribute as distribute_program
 from distir.frontends.stablehlo.file import import_stablehlo_file
 from distir.jax import distribute
-
-_SPEC = importlib.util.spec_from_file_location(
-    "jax_models", Path(__file__).with_name("models.py")
-)
-assert _SPEC is not None and _SPEC.loader is not None
-models = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(models)
 
 _COLLECTIVE = re.compile(
     r"= (\S+) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)"

@@ -20,10 +20,10 @@ from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
 
 PROGRAM = """
-device.mesh @mesh on @box <"t" = 2> [0 to 2]
+device.mesh @mesh on @box <t = 2> [0 to 2]
 func.func @main(%x: tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>> {dist.name = "x"}, %w: tensor<2xf32, #dist.layout<@mesh>> {dist.name = "w", dist.role = "parameter"}) -> (tensor<4x2xf32, #dist.layout<@mesh>> {dist.name = "y"}) {
   %a = onnx.Add(%x, %w) : (tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>>, tensor<2xf32, #dist.layout<@mesh>>) -> tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>>
-  %y = collective.all_gather %a over ["t"] : tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>> -> tensor<4x2xf32, #dist.layout<@mesh>>
+  %y = collective.all_gather %a over [t] : tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>> -> tensor<4x2xf32, #dist.layout<@mesh>>
   func.return %y : tensor<4x2xf32, #dist.layout<@mesh>>
 }
 """

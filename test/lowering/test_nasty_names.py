@@ -164,9 +164,9 @@ def test_only_known_shapes_of_code() -> None:
 def test_mesh_and_axis_names(tmp_path: Path, spawner: Spawner) -> None:
     module = parse(
         """
-        device.mesh @mesh on @box <"t" = 2> [0 to 2]
+        device.mesh @mesh on @box <t = 2> [0 to 2]
         func.func @main(%x: tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>>) -> tensor<4x2xf32, #dist.layout<@mesh>> {
-          %y = collective.all_gather %x over ["t"] : tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>> -> tensor<4x2xf32, #dist.layout<@mesh>>
+          %y = collective.all_gather %x over [t] : tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>> -> tensor<4x2xf32, #dist.layout<@mesh>>
           func.return %y : tensor<4x2xf32, #dist.layout<@mesh>>
         }"""
     )

@@ -21,7 +21,7 @@ from support.parallel_scripts import (
     training_run,
 )
 from support.ranks import run_ranks
-from support.thoroughness import chosen
+from support.thoroughness import chosen, sampled
 
 PLANS: dict[str, dict[str, Any]] = {
     "one rank": dict(),
@@ -137,11 +137,24 @@ def test_every_sample_is_seen_once(micro_batches: int) -> None:
     assert sorted(first + third) == list(range(12))
 
 
-def test_checkpoints_are_read_under_other_plans(tmp_path: Path) -> None:
+_MOVES = [
+    (2, dict(p=2, k=2), dict(d=2, zero=3)),
+    (4, dict(p=2, d=2, k=2, zero=1), dict(d=2, t=2)),
+    (4, dict(d=2, t=2), dict(p=2, d=2, k=2, zero=3)),
+    (2, dict(p=2, k=2), dict(p=2, k=2)),
+    (4, dict(p=2, t=2, k=2), dict(d=4, zero=2)),
+]
+
+
+@pytest.mark.parametrize(("ranks", "before", "after"), sampled(_MOVES, 5), ids=str)
+def test_checkpoints_are_read_under_other_plans(
+    ranks: int, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
+    """Parameters and the optimizer's states, by `get_state_dict` without options."""
     folder = tmp_path / "checkpoint"
-    expected = run_ranks(2, saved, dict(t=2), folder)[0]
+    expected = run_ranks(ranks, saved, before, folder)[0]
     assert expected[0] != expected[1]
-    for losses in run_ranks(4, resumed, dict(p=2, d=2, k=2, zero=3), folder):
+    for losses in run_ranks(ranks, resumed, after, folder):
         assert losses == pytest.approx(expected, rel=1e-5)
     assert run_ranks(1, resumed_plainly, folder) == [pytest.approx(expected, rel=1e-5)]
 

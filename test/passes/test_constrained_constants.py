@@ -16,7 +16,7 @@ from distir.passes.partition import PartitionPass
 from distir.passes.propagate_sharding import PropagateShardingPass
 from distir.sharding.verification import verify_distribution
 
-MESH = 'device.mesh @mesh on @c <"x" = 2, "y" = 2> [0 to 4]'
+MESH = "device.mesh @mesh on @c <x = 2, y = 2> [0 to 4]"
 LAYOUT = ", dist.layout = #dist.layout<@mesh, [{}, {y}]>"
 I2 = "tensor<2xi64>"
 # The op, with %k for the constant that is constrained; the constant; the result's type.
@@ -77,8 +77,8 @@ func.func @main(%a: {t}) -> {t.replace("4x4", "2x4")} {{
   %ends = onnx.Constant() {{value = dense<[2, 4]> : {I2}}} : () -> {w}
   %axes = onnx.Constant() {{value = dense<[0, 1]> : {I2}}} : () -> {w}
   %c = onnx.Constant() {{value = dense<1> : {I2}}} : () -> {w}
-  %part = collective.slice %c over ["x"] : {w} -> {s}
-  %k = collective.all_gather %part over ["x"] : {s} -> {w}
+  %part = collective.slice %c over [x] : {w} -> {s}
+  %k = collective.all_gather %part over [x] : {s} -> {w}
   %y = onnx.Slice(%a, %zeros, %ends, %axes, %k) : ({t}, {w}, {w}, {w}, {w}) -> {t.replace("4x4", "2x4")}
   func.return %y : {t.replace("4x4", "2x4")}
 }}"""
@@ -94,8 +94,8 @@ def test_a_ring_shift_gives_another_constant():
 {MESH}
 func.func @main(%a: {t}) -> {t} {{
   %c = onnx.Constant() {{value = dense<[0, 1]> : {I2}}} : () -> tensor<2xi64, #dist.layout<@mesh>>
-  %part = collective.slice %c over ["x"] : tensor<2xi64, #dist.layout<@mesh>> -> tensor<2xi64, #dist.layout<@mesh, [{{x}}]>>
-  %k = collective.permute %part over ["x"] : tensor<2xi64, #dist.layout<@mesh, [{{x}}]>> -> tensor<2xi64, #dist.layout<@mesh, [{{x}}]>>
+  %part = collective.slice %c over [x] : tensor<2xi64, #dist.layout<@mesh>> -> tensor<2xi64, #dist.layout<@mesh, [{{x}}]>>
+  %k = collective.permute %part over [x] : tensor<2xi64, #dist.layout<@mesh, [{{x}}]>> -> tensor<2xi64, #dist.layout<@mesh, [{{x}}]>>
   func.return %a : {t}
 }}"""
     from distir.dialects.constants import constant_of
@@ -116,12 +116,12 @@ def test_ops_that_differ_in_a_constant_behind_collectives_are_told_apart():
     def total(axis: int) -> str:
         return f"""
   %c{axis} = onnx.Constant() {{value = dense<{axis}> : tensor<1xi64>}} : () -> {w}
-  %s{axis} = collective.slice %c{axis} over ["one"] : {w} -> {s}
-  %g{axis} = collective.all_gather %s{axis} over ["one"] : {s} -> {w}
+  %s{axis} = collective.slice %c{axis} over [one] : {w} -> {s}
+  %g{axis} = collective.all_gather %s{axis} over [one] : {s} -> {w}
   %y{axis} = onnx.ReduceSum(%a, %g{axis}) {{keepdims = 0 : i64}} : ({t}, {w}) -> {sums}"""
 
     text = f"""
-device.mesh @mesh on @c <"one" = 1, "y" = 2> [0 to 2]
+device.mesh @mesh on @c <one = 1, y = 2> [0 to 2]
 func.func @main(%a: {t}) -> ({sums}, {sums}) {{{total(0)}{total(1)}
   func.return %y0, %y1 : {sums}, {sums}
 }}"""
@@ -135,7 +135,7 @@ def test_a_mode_behind_a_send_is_still_known() -> None:
     here, t = "tensor<i1, #dist.layout<@mesh>>", "tensor<4xf32, #dist.layout<@mesh>>"
     text = f"""
 {MESH}
-device.mesh @other on @c <"x" = 2, "y" = 2> [4 to 8]
+device.mesh @other on @c <x = 2, y = 2> [4 to 8]
 func.func @main(%a: {t}) -> {t} {{
   %ratio = onnx.Constant() {{value = dense<0.5> : tensor<f32>}} : () -> tensor<f32, #dist.layout<@mesh>>
   %off = onnx.Constant() {{value = dense<false> : tensor<i1>}} : () -> {there}

@@ -406,7 +406,7 @@ def test_programs_without_a_batch_are_refused() -> None:
 def test_batch_split_over_devices_first_is_refused() -> None:
     """Its micro-batches would be rows from all over the batch."""
     module = parse("""
-device.mesh @mesh on @c <"k" = 2, "d" = 2> [0 to 4]
+device.mesh @mesh on @c <k = 2, d = 2> [0 to 4]
 func.func @main(
     %x: tensor<8x4xf32, #dist.layout<@mesh, [{d, k}, {}]>> {dist.name = "x"}
 ) -> tensor<8x4xf32, #dist.layout<@mesh, [{d, k}, {}]>> {

@@ -89,7 +89,7 @@ def test_random_requests(module: ModuleOp) -> None:
     assert_same(module)
 
 
-def program(body: str, mesh: str = '<"d" = 2, "t" = 2> [0 to 4]') -> ModuleOp:
+def program(body: str, mesh: str = "<d = 2, t = 2> [0 to 4]") -> ModuleOp:
     return parse(f"device.mesh @m on @c {mesh}\n{body}")
 
 
@@ -150,7 +150,7 @@ def test_a_returned_value_keeps_only_splits_that_fit_together() -> None:
                 : tensor<4x8xf32> -> tensor<4x8xf32>
               func.return %0, %x : tensor<4x8xf32>, tensor<4x8xf32>
             }""",
-            '<"d" = 2, "t" = 4> [0 to 8]',
+            "<d = 2, t = 4> [0 to 8]",
         )
     )
 

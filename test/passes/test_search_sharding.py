@@ -311,14 +311,14 @@ def test_constraints_are_honoured() -> None:
     """All axes of one value, and one axis of another, whose other axis is chosen."""
     module = parse(
         """
-        device.mesh @mesh on @c <"d" = 2, "t" = 2> [0 to 4]
+        device.mesh @mesh on @c <d = 2, t = 2> [0 to 4]
         func.func @main(%x: tensor<64x64xf32> {dist.role = "input"})
             -> tensor<64x64xf32> {
           %0 = onnx.Relu(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>
           %1 = dist.constrain %0 to <@mesh, [{}, {d}]>
             : tensor<64x64xf32> -> tensor<64x64xf32>
           %2 = onnx.Sigmoid(%1) : (tensor<64x64xf32>) -> tensor<64x64xf32>
-          %3 = dist.constrain %2 to <@mesh, [{t}, {}]> over ["t"]
+          %3 = dist.constrain %2 to <@mesh, [{t}, {}]> over [t]
             : tensor<64x64xf32> -> tensor<64x64xf32>
           %4 = onnx.Tanh(%3) : (tensor<64x64xf32>) -> tensor<64x64xf32>
           func.return %4 : tensor<64x64xf32>

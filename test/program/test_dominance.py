@@ -18,7 +18,7 @@ T = "tensor<4xf32, #dist.layout<@mesh>>"
 def program(body: str) -> str:
     """A distributed program; `T` is the type of all of its values."""
     text = f"""
-device.mesh @mesh on @c <"d" = 2> [0 to 2]
+device.mesh @mesh on @c <d = 2> [0 to 2]
 func.func @main(%x: T) -> T {{
   {body}
   func.return %z : T

@@ -84,7 +84,7 @@ def one_op_each(devices: str, element: str = "f32") -> ModuleOp:
     )
     return parse(
         CLUSTER
-        + f'device.mesh @mesh on @box <"a" = 2, "b" = 2> {devices}\n'
+        + f"device.mesh @mesh on @box <a = 2, b = 2> {devices}\n"
         + f"func.func @main({', '.join(arguments)}) -> ({named}) {{\n"
         + "\n".join(body)
         + f"\nfunc.return {', '.join(results)} : {', '.join(types)}\n}}"
@@ -130,11 +130,11 @@ def test_values_survive(
 
 
 PARTIAL = """
-device.mesh @mesh on @box <"a" = 2, "b" = 2> DEVICES
+device.mesh @mesh on @box <a = 2, b = 2> DEVICES
 func.func @main(%x: tensor<4x8xf32, #dist.layout<@mesh, [{a}, {b}]>>, %w: tensor<8x6xf32, #dist.layout<@mesh, [{b}, {}]>>) -> (tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}]>>, tensor<4x6xf32, #dist.layout<@mesh, [{a}, {b}]>>, tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}], partial sum {b}>>) {
   %p = onnx.MatMul(%x, %w) : (tensor<4x8xf32, #dist.layout<@mesh, [{a}, {b}]>>, tensor<8x6xf32, #dist.layout<@mesh, [{b}, {}]>>) -> tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}], partial sum {b}>>
-  %y = collective.all_reduce %p over ["b"] : tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}], partial sum {b}>> -> tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}]>>
-  %z = collective.reduce_scatter %p over ["b"] : tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}], partial sum {b}>> -> tensor<4x6xf32, #dist.layout<@mesh, [{a}, {b}]>>
+  %y = collective.all_reduce %p over [b] : tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}], partial sum {b}>> -> tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}]>>
+  %z = collective.reduce_scatter %p over [b] : tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}], partial sum {b}>> -> tensor<4x6xf32, #dist.layout<@mesh, [{a}, {b}]>>
   func.return %y, %z, %p : tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}]>>, tensor<4x6xf32, #dist.layout<@mesh, [{a}, {b}]>>, tensor<4x6xf32, #dist.layout<@mesh, [{a}, {}], partial sum {b}>>
 }
 """
@@ -153,14 +153,14 @@ def test_partial_sums_are_added(devices: str, tmp_path: Path, spawner: Spawner) 
 
 # A ring shift, and ops with a root that is not the first device of the mesh.
 ROOTED = """
-device.mesh @mesh on @box <"a" = 4> [2, 0, 3, 1]
+device.mesh @mesh on @box <a = 4> [2, 0, 3, 1]
 device.mesh @one on @box <> [3]
 func.func @main(%x: tensor<8x4xf32, #dist.layout<@one>>, %s: tensor<8x4xf32, #dist.layout<@mesh, [{a}, {}]>>, %p: tensor<8x4xf32, #dist.layout<@mesh, partial sum {a}>>) -> (tensor<8x4xf32, #dist.layout<@mesh>>, tensor<8x4xf32, #dist.layout<@mesh, [{a:1}, {}]>>, tensor<8x4xf32, #dist.layout<@one>>, tensor<8x4xf32, #dist.layout<@one>>, tensor<8x4xf32, #dist.layout<@mesh, [{a}, {}]>>) {
-  %b = collective.broadcast %x over ["a"] : tensor<8x4xf32, #dist.layout<@one>> -> tensor<8x4xf32, #dist.layout<@mesh>>
-  %c = collective.scatter %x over ["a"] : tensor<8x4xf32, #dist.layout<@one>> -> tensor<8x4xf32, #dist.layout<@mesh, [{a:1}, {}]>>
-  %g = collective.gather %s over ["a"] : tensor<8x4xf32, #dist.layout<@mesh, [{a}, {}]>> -> tensor<8x4xf32, #dist.layout<@one>>
-  %r = collective.reduce %p over ["a"] : tensor<8x4xf32, #dist.layout<@mesh, partial sum {a}>> -> tensor<8x4xf32, #dist.layout<@one>>
-  %t = collective.permute %s over ["a"] : tensor<8x4xf32, #dist.layout<@mesh, [{a}, {}]>> -> tensor<8x4xf32, #dist.layout<@mesh, [{a}, {}]>>
+  %b = collective.broadcast %x over [a] : tensor<8x4xf32, #dist.layout<@one>> -> tensor<8x4xf32, #dist.layout<@mesh>>
+  %c = collective.scatter %x over [a] : tensor<8x4xf32, #dist.layout<@one>> -> tensor<8x4xf32, #dist.layout<@mesh, [{a:1}, {}]>>
+  %g = collective.gather %s over [a] : tensor<8x4xf32, #dist.layout<@mesh, [{a}, {}]>> -> tensor<8x4xf32, #dist.layout<@one>>
+  %r = collective.reduce %p over [a] : tensor<8x4xf32, #dist.layout<@mesh, partial sum {a}>> -> tensor<8x4xf32, #dist.layout<@one>>
+  %t = collective.permute %s over [a] : tensor<8x4xf32, #dist.layout<@mesh, [{a}, {}]>> -> tensor<8x4xf32, #dist.layout<@mesh, [{a}, {}]>>
   func.return %b, %c, %g, %r, %t : tensor<8x4xf32, #dist.layout<@mesh>>, tensor<8x4xf32, #dist.layout<@mesh, [{a:1}, {}]>>, tensor<8x4xf32, #dist.layout<@one>>, tensor<8x4xf32, #dist.layout<@one>>, tensor<8x4xf32, #dist.layout<@mesh, [{a}, {}]>>
 }
 """
@@ -180,9 +180,9 @@ def test_roots_and_rings(tmp_path: Path, spawner: Spawner) -> None:
 # Two pipeline stages on meshes of two; a function that uses both; a mesh that sends to
 # itself in another order, so that its devices face each other.
 STAGES = """
-device.mesh @first on @box <"t" = 2> [0 to 2]
-device.mesh @second on @box <"t" = 2> [2 to 4]
-device.mesh @turned on @box <"t" = 2> [3, 2]
+device.mesh @first on @box <t = 2> [0 to 2]
+device.mesh @second on @box <t = 2> [2 to 4]
+device.mesh @turned on @box <t = 2> [3, 2]
 func.func @both(%x: tensor<4x4xf32, #dist.layout<@first, [{t}, {}]>>, %y: tensor<4x4xf32, #dist.layout<@second, [{t}, {}]>>) -> (tensor<4x4xf32, #dist.layout<@first, [{t}, {}]>>, tensor<4x4xf32, #dist.layout<@second, [{t}, {}]>>) {
   %a = onnx.Relu(%x) : (tensor<4x4xf32, #dist.layout<@first, [{t}, {}]>>) -> tensor<4x4xf32, #dist.layout<@first, [{t}, {}]>>
   %s = dist.send %a : tensor<4x4xf32, #dist.layout<@first, [{t}, {}]>> -> tensor<4x4xf32, #dist.layout<@second, [{t}, {}]>>

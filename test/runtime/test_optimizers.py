@@ -54,13 +54,13 @@ def test_gradients_are_cast_for_a_few_parameters_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cast: list[int] = []
-    alike: Any = vars(optimizers)["_alike"]
+    alike: Any = vars(optimizers)["alike"]
 
     def counted(gradients: Any, parameters: Any) -> Any:
         cast.append(len(gradients))
         return alike(gradients, parameters)
 
-    monkeypatch.setattr(optimizers, "_alike", counted)
+    monkeypatch.setattr(optimizers, "alike", counted)
     at_once = update(torch.bfloat16)
     monkeypatch.setattr(optimizers, "_CAST_BYTES", 80)
     in_parts = update(torch.bfloat16)

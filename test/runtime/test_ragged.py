@@ -41,12 +41,12 @@ def program(element: str) -> str:
       device.kind @core on [0 to 4] {{memory = 1000000 : i64, memory_bandwidth = 1.0e9 : f64, peak_flops = {{default = 1.0e9 : f64}}, launch_latency = 0.0 : f64}}
       device.link @bus spans 4 {{bandwidth = 1.0e9 : f64, latency = 0.0 : f64}}
     }}
-    device.mesh @mesh on @box <"a" = 2, "b" = 2> [2, 0, 3, 1]
+    device.mesh @mesh on @box <a = 2, b = 2> [2, 0, 3, 1]
     func.func @main(%x: {x} {{dist.name = "x"}}, %r: {r} {{dist.name = "r"}}) -> ({y} {{dist.name = "y"}}, {z} {{dist.name = "z"}}) {{
-      %s = collective.all_to_all %r over ["a", "b"] : {r} -> {s}
-      %t = collective.all_to_all %s over ["b"] : {s} -> {t}
-      %y = collective.ragged_all_to_all %x of %r to %s over ["a", "b"] {{taken = 6 : i64}} : {x}, {r}, {s} -> {y}
-      %z = collective.ragged_all_to_all %y of %s to %t over ["b"] {{taken = 6 : i64}} : {y}, {s}, {t} -> {z}
+      %s = collective.all_to_all %r over [a, b] : {r} -> {s}
+      %t = collective.all_to_all %s over [b] : {s} -> {t}
+      %y = collective.ragged_all_to_all %x of %r to %s over [a, b] {{taken = 6 : i64}} : {x}, {r}, {s} -> {y}
+      %z = collective.ragged_all_to_all %y of %s to %t over [b] {{taken = 6 : i64}} : {y}, {s}, {t} -> {z}
       func.return %y, %z : {y}, {z}
     }}"""  # fmt: skip
 

@@ -43,6 +43,9 @@ ONNX = {
     "tanh": "Tanh",
     "erf": "Erf",
     "absolute": "Abs",
+    "minimum": "Min",
+    "maximum": "Max",
+    "sign": "Sign",
     "sum": "ReduceSum",
     "mean": "ReduceMean",
     "max": "ReduceMax",
@@ -132,7 +135,9 @@ APART = {
     "train.cross_entropy_part_grad": "labels",
     "train.cross_entropy_sum": "labels",
     "train.label_logit": "labels",
+    "train.lamb_direction": "Python numbers",
     "train.logit_maximum": "terms of a maximum, which a kernel's rule does not have",
+    "train.second_moment": "Python numbers",
 }
 """Formulas that are no few ONNX ops, and why."""
 

@@ -10,7 +10,7 @@ from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist_attributes import ASYNCHRONOUS
 
 HEAD = """
-device.mesh @m on @c <"d" = 2> [0, 1]
+device.mesh @m on @c <d = 2> [0, 1]
 #W = #dist.layout<@m>
 #D = #dist.layout<@m, [{d}]>
 #P = #dist.layout<@m, [], partial sum {d}>
@@ -32,7 +32,7 @@ def collective(kind: str, result: str, operand: str, *, start: bool = True) -> s
     }[kind]
     attribute = " {dist.asynchronous}" if start else ""
     return (
-        f'%{result} = collective.{kind} %{operand} over ["d"]{attribute} : '
+        f"%{result} = collective.{kind} %{operand} over [d]{attribute} : "
         f"tensor<4xf32, #{before}> -> tensor<4xf32, #{after}>\n"
     )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from distir.parallel.parallelize import parallelize
+from distir.parallel.scripts.optimizers import ALLOWED
 from support.parallel_scripts import Options, own_part, whole
 from support.parallel_shapes import message_of
 
@@ -99,6 +101,35 @@ def differences(options: Options, names: Collection[str]) -> dict[str, float]:
     return found
 
 
+class Stranger(torch.optim.SGD):
+    """An optimizer that no test knows, as it has a step of its own."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(group["lr"] * parameter.grad)
+
+
+class Renamed(torch.optim.SGD):
+    """An optimizer with the step of one that works."""
+
+
+def _of_strangers(parallel: nn.Module, own: Any) -> dict[str, tuple[str, float]]:
+    """
+    Returns the message for an unknown optimizer, which is refused when it is made. One
+    that says that it works, and one with a known step, are not refused.
+    """
+    parameters = list(parallel.parameters())
+    message = message_of(lambda: Stranger(parameters, lr=0.0))
+    Renamed(parameters, lr=0.0)
+    setattr(Stranger, ALLOWED, True)
+    parallel(*own).backward()
+    Stranger(parameters, lr=0.0).step()
+    delattr(Stranger, ALLOWED)
+    return {f"{Stranger.__module__}.Stranger": (message, 0.0)}
+
+
 def refusals(options: Options) -> dict[str, tuple[str, float]]:
     """The message for each optimizer that is refused, and the change of a parameter."""
     batch = _batch()
@@ -111,14 +142,15 @@ def refusals(options: Options) -> dict[str, tuple[str, float]]:
     found: dict[str, tuple[str, float]] = {}
     for name, settings in cases.items():
         for given in settings:
-            message = message_of(
-                lambda name=name, given=given: _trained(name, given, parallel, own)
-            )
+            kind = getattr(torch.optim, name)
+            make = partial(kind, parallel.parameters(), lr=LR, **given)
+            message = message_of(make)
             changed = max(
                 float((whole(p) - before[n]).abs().max())
                 for n, p in parallel.named_parameters()
             )
             found[f"{name} {given}"] = message, changed
+    found |= _of_strangers(parallel, own)
     theirs = Layers()
     for name in ("Adafactor", "Rprop"):  # of other modules they are not refused
         _trained(name, {}, theirs, batch)

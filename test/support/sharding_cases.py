@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distir.dialects.onnx_ops.elementwise import OPERATORS
+from distir.dialects.onnx_ops.values import constant_attr
 from support.sharding_harness import Array, Case
 
 _rng = np.random.default_rng(7)
@@ -185,6 +186,9 @@ case("Flatten", f(2, 6, 4), axis=0)
 case("Squeeze", f(2, 1, 6, 1))
 case("Squeeze", f(2, 1, 6, 1), Const([1]))
 case("Unsqueeze", f(2, 6), Const([0, 2]))
+case("Constant", value=constant_attr(np.full((6, 4), 2.5, np.float32)), label="equal")
+case("Constant", value=constant_attr(np.arange(6)), label="others")
+case("ConstantOfShape", Const([6, 4]))
 case("Expand", f(6, 1), Const([2, 6, 4]))
 case("Expand", f(2, 6, 4), Const([6, 1]), label="smaller")
 case("Tile", f(6, 4), Const([2, 3]))

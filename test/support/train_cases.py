@@ -30,6 +30,12 @@ from distir.dialects.train_ops.activation import (
     SoftmaxGradOp,
     SwishGradOp,
 )
+from distir.dialects.train_ops.adafactor import (
+    AdafactorOp,
+    FactoredDirectionOp,
+    FactorSumsOp,
+    SecondMomentOp,
+)
 from distir.dialects.train_ops.attention import (
     AttentionGradOp,
     AttentionOp,
@@ -76,6 +82,8 @@ from distir.dialects.train_ops.float8 import (
     float8_linear,
 )
 from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
+from distir.dialects.train_ops.lamb import LambDirectionOp, LambOp
+from distir.dialects.train_ops.lion import LionOp
 from distir.dialects.train_ops.losses import (
     CrossEntropyGradOp,
     CrossEntropyOp,
@@ -87,6 +95,7 @@ from distir.dialects.train_ops.losses import (
     LabelLogitOp,
     LogitMaximumOp,
 )
+from distir.dialects.train_ops.muon import MuonMomentumOp, MuonOp, OrthogonalizeOp
 from distir.dialects.train_ops.normalization import (
     LayerNormGradOp,
     LayerNormOp,
@@ -99,6 +108,10 @@ from distir.dialects.train_ops.optimizers import (
     AdamWOp,
     SgdOp,
     SquareSumOp,
+)
+from distir.dialects.train_ops.quantized_states import (
+    DequantizeStateOp,
+    QuantizeStateOp,
 )
 from distir.dialects.train_ops.recurrent import (
     GatheredGruGradOp,
@@ -171,6 +184,13 @@ def case(
     )
 
 
+def _dequantized(codes: Any, scales: Any, **options: Any) -> Operation:
+    """Returns the op that makes an f32 state of codes."""
+    state = TensorType(f32, shape_of(codes))
+    return DequantizeStateOp(codes, scales, state=state, **options)
+
+
+_dequantized.name = DequantizeStateOp.name
 _labels = integers(0, 6, 4, 12)
 _padded = np.where(_rng.random((4, 12)) < 0.3, -100, _labels)
 for _options in ({}, {"divisor": 48}, {"divisor": 48, "ignore_index": -100}):
@@ -604,6 +624,69 @@ for _nesterov in (False, True):
         nesterov=_nesterov,
     )
 case(SquareSumOp, real(4, 6))
+
+_rng = np.random.default_rng(47)
+_decayed = {"learning_rate": 0.1, "weight_decay": 0.2}
+_betas = {"beta1": 0.9, "beta2": 0.99}
+_total = scalar(5.0), scalar(3.0), scalar(2, np.int64)
+case(LionOp, real(4, 6), real(4, 6), real(4, 6), **_decayed, **_betas)
+case(
+    *(LambDirectionOp, real(4, 6), real(4, 6), real(4, 6), positive(4, 6)),
+    *(scalar(2, np.int64),),
+    weight_decay=0.2,
+    epsilon=1e-6,
+    **_betas,
+)
+for _squares in (_total[:2], (scalar(0.0), scalar(3.0)), (scalar(2.0), scalar(0.0))):
+    case(LambOp, real(4, 6), real(4, 6), *_squares, learning_rate=0.1)
+for _nesterov in (False, True):
+    case(
+        *(MuonMomentumOp, real(4, 6), real(4, 6)),
+        momentum=0.9,
+        nesterov=_nesterov,
+    )
+_iteration = {"steps": 3, "a": 3.4445, "b": -4.775, "c": 2.0315, "epsilon": 1e-7}
+for _shape in ((4, 6), (6, 4), (2, 4, 6), (2, 6, 4)):
+    case(OrthogonalizeOp, real(*_shape), label=str(_shape), **_iteration)
+case(OrthogonalizeOp, real(4, 6, dtype=np.float64), label="f64", **_iteration)
+case(
+    OrthogonalizeOp,
+    np.zeros((4, 6), np.float32),
+    label="zeros",
+    **_iteration,
+)
+case(MuonOp, real(4, 6), real(4, 6), **_decayed, scale=0.5)
+for _shape in ((4, 6), (2, 4, 6)):
+    case(FactorSumsOp, real(*_shape), label=str(_shape))
+case(
+    *(SecondMomentOp, positive(4, 1), positive(4, 1), scalar(2, np.int64)),
+    count=6.0,
+    beta2_decay=-0.8,
+)
+case(
+    *(FactoredDirectionOp, real(4, 6), positive(4, 1), positive(1, 6)),
+    *(positive(1, 1),),
+    count=4.0,
+    epsilon=1e-8,
+)
+for _relative in (False, True):
+    case(
+        *(AdafactorOp, real(4, 6), real(4, 6), *_total),
+        clip_threshold=1.0,
+        epsilon=1e-3,
+        count=24.0,
+        relative_step=_relative,
+        label=f"relative={_relative}",
+        **_decayed,
+    )
+for _signed in (False, True):
+    _values = real(4, 16) if _signed else positive(4, 16)
+    case(QuantizeStateOp, _values, block=4, signed=_signed)
+    case(
+        *(_dequantized, integers(0, 256, 4, 16, dtype=np.uint8), positive(4, 4)),
+        block=4,
+        signed=_signed,
+    )
 case(SquareSumOp, real(4, 6, dtype=np.float16) * 8)
 
 

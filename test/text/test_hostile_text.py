@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import ParseError
 
 from distir.text import ProgramParser, new_context
 
-MESH = 'device.mesh @mesh on @c <"d" = 2> '
+MESH = "device.mesh @mesh on @c <d = 2> "
 
 
 def attribute(text: str) -> Attribute:

@@ -27,7 +27,7 @@ CONTEXT = new_context()
 
 ALIASES = """
 !w = tensor<4x4xf32, #dist.layout<@mesh, [{}, {t}]>>
-device.mesh @mesh on @box <"t" = 2> [0 to 2]
+device.mesh @mesh on @box <t = 2> [0 to 2]
 func.func @main(%0: !w, %a.b-c$: !w) -> (!w, !w) {
   // A comment, with %names and "quotes.
   %1, %2 = func.call @f(%0, %a.b-c$) {scope = "a \\22 } b"} : (!w, !w) -> (!w, !w)

@@ -10,7 +10,7 @@ from distir.text import ProgramParser, ProgramPrinter, ProgramTarget
 from distir.tools.files import new_context
 
 PROGRAM = """
-device.mesh @mesh on @box <"d" = 2, "t" = 2> [0 to 4]
+device.mesh @mesh on @box <d = 2, t = 2> [0 to 4]
 func.func @main(%x: tensor<8x16xf32, #dist.layout<@mesh, [{d}, {}]>>,
                 %w: tensor<16x32xf32, #dist.layout<@mesh, [{}, {t:8}]>>)
                   -> tensor<8x32xf32, #dist.layout<@mesh, [{d}, {t:8}]>> {

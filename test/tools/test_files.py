@@ -79,17 +79,17 @@ TYPES = {
         ("onnx.Add(%a, %x) : (A, B) -> B", "result 0 is declared"),
         ("onnx.Reshape(%a, %m) : (A, N) -> R", "result 0 is declared"),
         ('"onnx.Add"(%a, %x) ({}) : (A, B) -> A', "0 regions"),
-        ('collective.all_reduce %p over ["d"] : P -> A', None),
-        ('collective.all_reduce %p over ["d"] : P -> P', "expected result layout"),
+        ("collective.all_reduce %p over [d] : P -> A", None),
+        ("collective.all_reduce %p over [d] : P -> P", "expected result layout"),
         ("collective.all_reduce %p over [] : P -> A", "no axis"),
         (
-            'collective.all_reduce %p over ["d"] {dist.bucket = 1 : i64} : P -> A\n'
-            '%e = collective.all_reduce %p over ["d"] {dist.bucket = 1 : i64} : P -> A',
+            "collective.all_reduce %p over [d] {dist.bucket = 1 : i64} : P -> A\n"
+            "%e = collective.all_reduce %p over [d] {dist.bucket = 1 : i64} : P -> A",
             None,
         ),
         (
-            'collective.all_reduce %p over ["d"] {dist.bucket = 1 : i64} : P -> A\n'
-            '%e = collective.all_reduce %k over ["d"] {dist.bucket = 1 : i64} : H -> C',
+            "collective.all_reduce %p over [d] {dist.bucket = 1 : i64} : P -> A\n"
+            "%e = collective.all_reduce %k over [d] {dist.bucket = 1 : i64} : H -> C",
             "differs from it in kind, axes",
         ),
     ],
@@ -99,9 +99,9 @@ def test_what_is_wrong_is_found_behind_an_op_that_is_right(
 ) -> None:
     """Operators and collectives: only what makes no difference is not looked at again."""
     text = f"""
-      device.mesh @m on @c <"d" = 2> [0 to 2]
+      device.mesh @m on @c <d = 2> [0 to 2]
       func.func @main(%a: A, %x: B, %p: P, %k: H) {{
-        %q = collective.all_reduce %p over ["d"] : P -> A
+        %q = collective.all_reduce %p over [d] : P -> A
         %b = onnx.Add(%a, %x) : (A, B) -> A
         %n = onnx.Constant() {{value = dense<2> : N}} : () -> N
         %m = onnx.Constant() {{value = dense<4> : N}} : () -> N

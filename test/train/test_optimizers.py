@@ -15,7 +15,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from distir.dialects.train_ops.optimizers import AdamOp, AdamWOp, SgdOp
-from distir.gradients.optimizers import clipped
+from distir.gradients.clipping import clipped
 from distir.gradients.rule import GradientBuilder
 from distir.interpreters.reference import run_program
 

@@ -32,7 +32,7 @@ def program() -> ModuleOp:
 
     return parse(
         f"""
-        device.mesh @m on @box <"d" = 2> [0 to 2]
+        device.mesh @m on @box <d = 2> [0 to 2]
         func.func @main(%x: tensor<4x8xf32> {{dist.layout = #dist.layout{ROWS}}})
             -> (tensor<4x8xf32>, tensor<4x8xf32>) {{
           %h = onnx.Relu(%x) {does(ROWS, ROWS)}

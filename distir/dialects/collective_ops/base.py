@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
-    DenseArrayBase,
     IntegerAttr,
     StringAttr,
     TensorType,
@@ -23,41 +22,19 @@ from xdsl.irdl import (
     IRDLOperation,
     ParsePropInAttrDict,
     operand_def,
-    opt_prop_def,
     prop_def,
     result_def,
-    traits_def,
 )
 from xdsl.traits import (
-    EffectInstance,
-    MemoryEffect,
-    MemoryEffectKind,
     OpTrait,
     SymbolTable,
 )
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.dist import Layout, Shard, layout_of
+from distir.dialects.axis_names import AxisNames
 from distir.dialects.dist_attributes import ASYNCHRONOUS, BUCKET
 
 I64 = IntegerAttr.constr(i64)
-
-
-class _MeetsOthers(MemoryEffect):
-    """
-    The effects of collectives on other devices. In the distributed form, which is one
-    program for all devices, there are none. In the per-rank form, a collective must
-    stay even if its result is unused, because the other ranks of its group run it too.
-    """
-
-    @classmethod
-    def get_effects(cls, op: Operation) -> frozenset[EffectInstance]:
-        """Returns the effects that generic passes must assume for an op."""
-        return _MEETING if is_per_rank(op) else _NOTHING
-
-
-_MEETING = frozenset((EffectInstance(MemoryEffectKind.WRITE),))
-_NOTHING = frozenset[EffectInstance]()
 
 
 REPEAT = "torch.repeat"
@@ -140,38 +117,21 @@ class CollectiveOp(IRDLOperation):
       same kind, mesh, axes, element type and monoid, and all are asynchronous or none
       is. If a pass deletes some of them, the others still form a bucket. The attribute
       does not change results. Not every collective can be in a bucket.
-    - per-rank form only: `group` (global ranks in order), `dim` (the dimension that is
-      gathered, scattered or sliced; for `all_to_all` the one that is gathered),
-      `split_dim` (`all_to_all`: the dimension that is split), `run` / `split_run` (run
-      lengths on these dimensions; absent for contiguous splits), `reduction` (monoid).
+
+    The two forms of a program have ops of their own, with the facts of this class in
+    common: `InDistributedForm` and `InRankForm`.
     """
 
     source = operand_def(TensorType)
     result = result_def(TensorType)
     axes = prop_def(ArrayAttr[StringAttr])
-    group = opt_prop_def(DenseArrayBase.constr(i64))
-    reduction = opt_prop_def(StringAttr)
-    dim = opt_prop_def(I64)
-    run = opt_prop_def(I64)
-    split_dim = opt_prop_def(I64)
-    split_run = opt_prop_def(I64)
 
     irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(_MeetsOthers())
+    custom_directives = (AxisNames,)
     assembly_format = (
-        "$source `over` $axes attr-dict `:` type($source) `->` type($result)"
+        "$source `over` custom<AxisNames>($axes) attr-dict "
+        "`:` type($source) `->` type($result)"
     )
-
-    NEEDED: ClassVar[tuple[str, ...]] = ()
-    """Properties that this op must have in the per-rank form."""
-
-    PER_RANK: ClassVar[tuple[str, ...]] = (
-        *("group", "reduction", "dim", "run", "split_dim", "split_run", "root"),
-    )
-    """
-    Properties that only the per-rank form has. In the distributed form, layouts
-    determine them.
-    """
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = False
     """Whether devices can go on with other work while this op runs."""
@@ -204,39 +164,19 @@ class CollectiveOp(IRDLOperation):
     The function in `TORCH_MODULE` that implements the op; "" if it has the op's name.
     """
 
-    def __init__(
-        self,
-        source: SSAValue,
-        axes: Sequence[str],
-        result_type: Attribute,
-        *,
-        group: Sequence[int] | None = None,
-        reduction: str | None = None,
-        dim: int | None = None,
-        run: int | None = None,
-        split_dim: int | None = None,
-        split_run: int | None = None,
-    ):
-        properties: dict[str, Attribute] = {
-            "axes": ArrayAttr([StringAttr(a) for a in axes])
-        }
-        if group is not None:
-            properties["group"] = DenseArrayBase.from_list(i64, list(group))
-        if reduction is not None:
-            properties["reduction"] = StringAttr(reduction)
-        numbers = {
-            "dim": dim,
-            "run": run,
-            "split_dim": split_dim,
-            "split_run": split_run,
-        }
-        for name, number in numbers.items():
-            if number is not None:
-                properties[name] = IntegerAttr(number, i64)
+    def __init__(self, source: SSAValue, axes: Sequence[str], result_type: Attribute):
         # Like IRDL's constructor, which is slow.
         Operation.__init__(
-            self, operands=[source], result_types=[result_type], properties=properties
+            self,
+            operands=[source],
+            result_types=[result_type],
+            properties={"axes": ArrayAttr([StringAttr(a) for a in axes])},
         )
+
+    @property
+    def kind(self) -> str:
+        """What the op does, the same in both forms: `all_reduce`, `all_gather`, ..."""
+        return self.name.rpartition(".")[2]
 
     @property
     def axis_names(self) -> tuple[str, ...]:
@@ -244,30 +184,19 @@ class CollectiveOp(IRDLOperation):
         return tuple(a.data for a in self.axes.data)
 
     @property
-    def ranks(self) -> tuple[int, ...] | None:
-        """
-        The global ranks that take part, in the per-rank form; None in the distributed form.
-        """
-        if self.group is None:
-            return None
-        return tuple(int(r) for r in self.group.get_values())
+    def monoid(self) -> str | None:
+        """The monoid of the reduction, or None if the op does not reduce."""
+        raise NotImplementedError
 
     @property
-    def is_per_rank(self) -> bool:
-        return self.group is not None
+    def communicators(self) -> Attribute | str | None:
+        """Names the groups that the op runs in: equal for two ops if these are equal."""
+        raise NotImplementedError
 
     @property
     def share(self) -> float:
         """The fraction of the tensors that travels, from 0 to 1."""
         return 1.0
-
-    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
-        """
-        Returns the result layouts that this op can produce from an operand with layout
-        `before` and `rank` dimensions (distributed form). Raises VerifyException if the
-        op cannot take an operand with this layout.
-        """
-        raise NotImplementedError
 
     @property
     def is_asynchronous(self) -> bool:
@@ -293,23 +222,15 @@ class CollectiveOp(IRDLOperation):
     @property
     def message(self) -> tuple[Attribute | str | bool | None, ...]:
         """A key that is equal for collectives that can travel in one message."""
-        layout = layout_of(self.source)
         source = self.source.type
         return (
             self.name,
             self.axes,
-            None if layout is None else layout.mesh,
-            self.group,
-            self._monoid(layout),
+            self.communicators,
+            self.monoid,
             source.element_type if isinstance(source, TensorType) else None,
             self.is_asynchronous,
         )
-
-    def _monoid(self, layout: Layout | None) -> str | None:
-        """Returns the monoid of the reduction, or None if the op does not reduce."""
-        if layout is None:
-            return None if self.reduction is None else self.reduction.data
-        return dict(layout.partial).get(self.axis_names[0])
 
     def verify_(self) -> None:
         if self.is_asynchronous and not self.CAN_BE_ASYNCHRONOUS:
@@ -322,45 +243,6 @@ class CollectiveOp(IRDLOperation):
             raise VerifyException(f"{self.name} names an axis twice")
         if BUCKET in self.attributes:
             self.check_bucket()
-        before, after = layout_of(self.source), layout_of(self.result)
-        if self.is_per_rank:
-            if before is not None or after is not None:
-                raise VerifyException(
-                    f"{self.name} is in per-rank form (it has a group), but its types have "
-                    f"layouts, from which follows who takes part; remove `group`"
-                )
-            for name in self.NEEDED:
-                if name not in self.properties:
-                    raise VerifyException(
-                        f"{self.name} in per-rank form needs `{name}`"
-                    )
-            if self.is_asynchronous:
-                require_waits(self.result)
-            return
-        extra = [name for name in self.PER_RANK if name in self.properties]
-        if extra:
-            raise VerifyException(
-                f"{self.name} has `{extra[0]}`, which belongs to the per-rank form; in a "
-                f"distributed program it follows from the layouts, so remove it"
-            )
-        if before is None or after is None:
-            raise VerifyException(
-                f"{self.name} needs a #dist.layout on both sides, or a `group`"
-            )
-        source, result = self.source.type, self.result.type
-        assert isinstance(source, TensorType) and isinstance(result, TensorType)
-        if source.shape != result.shape or source.element_type != result.element_type:
-            raise VerifyException(
-                f"{self.name} keeps the global shape and element type, but turns "
-                f"{source} into {result}"
-            )
-        expected = self.expect(before, source.get_num_dims())
-        if after not in expected:
-            choices = " or ".join(str(layout) for layout in expected)
-            raise VerifyException(
-                f"{self.name} over {_names(self.axis_names)}: expected result layout "
-                f"{choices}, got {after}"
-            )
 
     def check_bucket(self) -> None:
         """
@@ -388,93 +270,28 @@ class CollectiveOp(IRDLOperation):
                 f"message; give it another number or remove {BUCKET}"
             )
 
-    def _require_partial(self, before: Layout) -> str:
-        """
-        Returns the monoid with which the operand is partial over every axis of this op.
-        Raises VerifyException unless there is exactly one.
-        """
-        monoids = {dict(before.partial).get(axis) for axis in self.axis_names}
-        if len(monoids) != 1 or None in monoids:
-            raise VerifyException(
-                f"{self.name}: expected an operand that is partial over "
-                f"{_names(self.axis_names)} with one reduction, got {before}"
-            )
-        (monoid,) = monoids
-        assert monoid is not None
-        return monoid
 
-    def _ending_dims(self, before: Layout, rank: int) -> list[int]:
-        """
-        Returns the dimensions whose innermost axes are exactly the axes of this op.
-        Raises VerifyException if there are none.
-        """
-        n = len(self.axis_names)
-        dims = [
-            i
-            for i, dim in enumerate(before.full_dims(rank))
-            if tuple(s.axis for s in dim[-n:]) == self.axis_names
-        ]
-        if not dims:
-            raise VerifyException(
-                f"{self.name}: expected an operand with a dimension whose innermost "
-                f"axes are {_names(self.axis_names)}, got {before}"
-            )
-        return dims
-
-    def _require_free(self, before: Layout) -> None:
-        """
-        Raises VerifyException unless the operand is replicated over the axes of this
-        op.
-        """
-        used = {*before.split_axes, *before.partial_axes} & set(self.axis_names)
-        if used:
-            raise VerifyException(
-                f"{self.name}: expected an operand that is replicated over "
-                f"{_names(self.axis_names)}, got {before}"
-            )
-
-    def _splits(self, layout: Layout, rank: int) -> list[Layout]:
-        """
-        Returns one layout per dimension: `layout` with the axes of this op appended to
-        that dimension. Run lengths are taken from the declared result.
-        """
-        after = layout_of(self.result)
-        if after is None:
-            return []
-        n = len(self.axis_names)
-        found: list[Layout] = []
-        for i in range(rank):
-            tail = after.full_dims(rank)[i][-n:] if len(after.dims) in (0, rank) else ()
-            if tuple(s.axis for s in tail) != self.axis_names:
-                tail = tuple(Shard(axis) for axis in self.axis_names)
-            found.append(layout.with_dim(i, (*layout.dim(i), *tail), rank))
-        return found
+_Kind = TypeVar("_Kind", bound=CollectiveOp)
 
 
-def bucket_of(op: CollectiveOp) -> list[CollectiveOp]:
+def bucket_of(op: _Kind) -> list[_Kind]:
     """
     Returns the collectives that travel in one message with `op`, including `op`, in
-    program order.
+    program order. All are of the class of `op`.
     """
-    first = op
-    while first.is_joined and isinstance(first.prev_op, CollectiveOp):
+    kind, first = type(op), op
+    while first.is_joined and isinstance(first.prev_op, kind):
         first = first.prev_op
     found = [first]
     after = first.next_op
-    while isinstance(after, CollectiveOp) and after.is_joined:
+    while isinstance(after, kind) and after.is_joined:
         found.append(after)
         after = after.next_op
     return found
 
 
-def _names(axes: Sequence[str]) -> str:
-    return "{" + ", ".join(axes) + "}"
-
-
 def is_per_rank(op: Operation) -> bool:
     """Whether an op belongs to the program of one rank."""
-    if isinstance(op, CollectiveOp):
-        return op.is_per_rank
     return op.has_trait(OfOneRank, value_if_unregistered=False)
 
 

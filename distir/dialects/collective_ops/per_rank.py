@@ -24,6 +24,7 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.axis_names import AxisNames
 from distir.dialects.collective_ops.base import (
     I64,
     CollectiveOp,
@@ -52,7 +53,8 @@ class CoordinateOp(IRDLOperation):
 
     irdl_options = (ParsePropInAttrDict(),)
     traits = traits_def(Pure(), OfOneRank())
-    assembly_format = "`over` $axes attr-dict `:` type($result)"
+    custom_directives = (AxisNames,)
+    assembly_format = "`over` custom<AxisNames>($axes) attr-dict `:` type($result)"
 
     def __init__(self, axes: Sequence[str], index: int):
         super().__init__(

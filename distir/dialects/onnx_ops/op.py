@@ -207,7 +207,8 @@ class OnnxOp(IRDLOperation):
         shown = {k: v for k, v in self.properties.items() if k != OMITTED}
         printer.print_op_attributes(shown | self.attributes)
         printer.print_string(" : ")
-        printer.print_operation_type(self)
+        # `print_operation_type` would print the location, which xDSL prints after this.
+        printer.print_function_type(self.operand_types, self.result_types)
 
 
 def _span(low: int, high: int) -> str:

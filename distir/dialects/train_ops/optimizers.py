@@ -10,7 +10,7 @@ the f32 master copy, and a Cast after the update makes the narrow copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import isfinite
 from typing import Any, ClassVar
 
@@ -58,7 +58,9 @@ STEP_SETTINGS = ("learning_rate", "weight_decay")
 
 class UpdateOp(FormulaOp):
     """
-    Base of all updates. Each has the operands `parameter` and `gradient`.
+    Base of ops that compute new values of a parameter or of its states, which may take
+    the memory of the old ones. The first operand is the parameter or a state, and the
+    second is the gradient, or a direction that was computed from it.
 
     Hyper-parameters are properties. Those of `STEP_SETTINGS` may also be operands, as
     f64 scalars: `given` holds their names, in the order of the operands
@@ -69,8 +71,27 @@ class UpdateOp(FormulaOp):
     IS_UPDATE: ClassVar[bool] = True
     PARTIAL_OPERANDS: ClassVar[Sequence[str] | None] = ()
 
-    learning_rate = prop_def(F64)
-    weight_decay = prop_def(F64)
+    TORCH_MODULE: ClassVar[str] = "optimizers"
+    """
+    The module of `distir/runtime/loop` that has a function of the op's name, for lists
+    of tensors.
+    """
+
+    IS_WHOLE: ClassVar[bool] = True
+    """
+    Whether the op is all of an update and elementwise. Parameters may then be updated
+    in any shape. Several such updates run as one call.
+    """
+
+    REPLACED: ClassVar[Sequence[int | None]] = (0, 2, 3)
+    """
+    For each result, the index of the operand that it replaces; None if there is none.
+    Results that an op lacks come last.
+    """
+
+    SIGNED: ClassVar[Collection[str]] = ()
+    """The hyper-parameters that may be negative."""
+
     given = opt_prop_def(ArrayAttr[StringAttr])
     step_settings = var_operand_def(TensorType)
 
@@ -103,6 +124,31 @@ class UpdateOp(FormulaOp):
         values = self.step_settings
         return {n.data: v for n, v in zip(names, values, strict=True)}
 
+    @property
+    def step_setting_names(self) -> list[str]:
+        """The hyper-parameters of the op that may differ from step to step."""
+        known = self.get_irdl_definition().properties
+        return [name for name in STEP_SETTINGS if name in known]
+
+    @property
+    def gradient_operand(self) -> SSAValue:
+        """The gradient, or the direction that was computed from it."""
+        return self.operands[1]
+
+    @property
+    def shared_operands(self) -> list[SSAValue]:
+        """
+        The operands that updates of several parameters have in common: the number of
+        steps, if the op has it, and the settings that are operands.
+        """
+        step: SSAValue | None = getattr(self, "step", None)
+        return [*([] if step is None else [step]), *self.step_settings]
+
+    @property
+    def own_operands(self) -> list[SSAValue]:
+        """The operands that differ between parameters."""
+        return list(self.operands)[: len(self.operands) - len(self.shared_operands)]
+
     def give_settings(self, given: Mapping[str, SSAValue]) -> None:
         """Makes the op take the hyper-parameters `given`, by name, as operands."""
         others = len(self.operands) - len(self.step_settings)
@@ -115,15 +161,21 @@ class UpdateOp(FormulaOp):
         The operands that have the parameter's shape: the parameter, its gradient, its
         states.
         """
-        apart = set(self.step_settings)
-        return [value for value in self.operands if value not in apart]
+        return self.own_operands
 
-    def _verify(self, parameter: SSAValue, gradient: SSAValue) -> None:
-        check_float(self, "parameter", parameter)
+    def verify_pair(
+        self, parameter: SSAValue, gradient: SSAValue, name: str = "parameter"
+    ) -> None:
+        """
+        Raises VerifyException unless `parameter`, which the message calls `name`, and
+        `gradient` are floats of one shape, the hyper-parameters are valid, and all
+        types follow from the formula.
+        """
+        check_float(self, name, parameter)
         check_float(self, "gradient", gradient)
         check_shape(self, "gradient", gradient, shape_of(parameter))
         for name, value in self.settings.items():
-            if not isfinite(value) or value < 0:
+            if not isfinite(value) or (value < 0 and name not in self.SIGNED):
                 raise VerifyException(
                     f"{self.name}: {name} is {value}, expected a number that is not "
                     f"negative"
@@ -139,12 +191,21 @@ class UpdateOp(FormulaOp):
                 f"{len(self.step_settings)} operands; name each of them once"
             )
         for name, value in zip(names, self.step_settings, strict=True):
-            if name not in STEP_SETTINGS:
+            if name not in self.step_setting_names:
                 raise VerifyException(
                     f"{self.name}: {name!r} cannot be given as an operand; those that can "
-                    f"are {', '.join(STEP_SETTINGS)}"
+                    f"are {', '.join(self.step_setting_names)}"
                 )
             check_type(self, name, value, TensorType(f64, []))
+
+
+def check_below_one(op: UpdateOp, **rates: FloatAttr) -> None:
+    """Raises VerifyException unless the rates, by name, are less than 1."""
+    for name, rate in rates.items():
+        if rate.value.data >= 1:
+            raise VerifyException(
+                f"{op.name}: {name} is {rate.value.data}, expected less than 1"
+            )
 
 
 @irdl_op_definition
@@ -166,6 +227,8 @@ class SgdOp(UpdateOp):
     parameter = operand_def(TensorType)
     gradient = operand_def(TensorType)
     buffer = opt_operand_def(TensorType)
+    learning_rate = prop_def(F64)
+    weight_decay = prop_def(F64)
     momentum = opt_prop_def(F64)
     nesterov = opt_prop_def(UnitAttr)
     new_parameter = result_def(TensorType)
@@ -248,7 +311,7 @@ class SgdOp(UpdateOp):
         printer.print_function_type(operands, results)
 
     def verify_(self) -> None:
-        self._verify(self.parameter, self.gradient)
+        self.verify_pair(self.parameter, self.gradient)
         given = (self.buffer, self.new_buffer, self.momentum)
         if any((v is None) != (self.buffer is None) for v in given):
             raise VerifyException(
@@ -282,20 +345,14 @@ class AdamFamilyOp(UpdateOp):
     exp_avg = operand_def(TensorType)
     exp_avg_sq = operand_def(TensorType)
     step = operand_def(TensorType)
+    learning_rate = prop_def(F64)
+    weight_decay = prop_def(F64)
     beta1 = prop_def(F64)
     beta2 = prop_def(F64)
     epsilon = prop_def(F64)
     new_parameter = result_def(TensorType)
     new_exp_avg = result_def(TensorType)
     new_exp_avg_sq = result_def(TensorType)
-
-    @property
-    def tensors(self) -> Sequence[SSAValue]:
-        """
-        The operands that have the parameter's shape: the parameter, its gradient, its
-        states.
-        """
-        return [self.parameter, self.gradient, self.exp_avg, self.exp_avg_sq]
 
     TYPES: ClassVar[Types] = dict.fromkeys(("exp_avg", "exp_avg_sq"), like("parameter"))
 
@@ -335,13 +392,9 @@ class AdamFamilyOp(UpdateOp):
         return parameter - rate * exp_avg / denominator, exp_avg, exp_avg_sq
 
     def verify_(self) -> None:
-        self._verify(self.parameter, self.gradient)
+        self.verify_pair(self.parameter, self.gradient)
         check_type(self, "step", self.step, TensorType(i64, []))
-        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
-            if beta.value.data >= 1:
-                raise VerifyException(
-                    f"{self.name}: {name} is {beta.value.data}, expected less than 1"
-                )
+        check_below_one(self, beta1=self.beta1, beta2=self.beta2)
 
 
 @irdl_op_definition

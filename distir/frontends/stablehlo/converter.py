@@ -25,7 +25,7 @@ from distir.frontends.stablehlo.builder import CONSTANT_ELEMENTS, TensorBuilder
 from distir.frontends.stablehlo.loops import convert_loop
 from distir.frontends.stablehlo.names import scope_of_name
 from distir.frontends.stablehlo.ops import load_all
-from distir.frontends.stablehlo.parser import line_of, name_of
+from distir.frontends.stablehlo.parser import name_of
 from distir.frontends.stablehlo.registry import (
     CONVERSIONS,
     HloCall,
@@ -35,6 +35,7 @@ from distir.frontends.stablehlo.registry import (
 )
 from distir.frontends.stablehlo.requests import ShardingRequests
 from distir.frontends.stablehlo.tensors import Array, LazyTensor
+from distir.program.locations import line_of
 
 Signature = tuple[Any, ...]
 

@@ -86,16 +86,6 @@ def name_of(location: LocationAttr | None) -> str:
     return location.desc.data if isinstance(location, NameLoc) else ""
 
 
-def line_of(location: LocationAttr | None) -> str:
-    """Returns `file:line` of an op in the user's code, or "" if it is unknown."""
-    if isinstance(location, NameLoc):
-        inner = location.location
-        location = inner if isinstance(inner, LocationAttr) else None
-    if isinstance(location, FileLineColLoc) and location.line.data:
-        return f"{location.filename.data}:{location.line.data}"
-    return ""
-
-
 class StablehloParser(ProgramParser):
     """A parser of modules with StableHLO ops. Ops keep their locations."""
 

@@ -25,6 +25,21 @@ def _sqrt(x: Any) -> Any:
     return math.sqrt(x) if type(x) is float else np.sqrt(x)
 
 
+def _smaller(x: Any, other: Any) -> Any:
+    """
+    Returns the smaller elements. That of two Python numbers is a Python number, so it
+    adapts to any array type.
+    """
+    both = type(x) is float and type(other) is float
+    return min(x, other) if both else np.minimum(x, other)
+
+
+def _larger(x: Any, other: Any) -> Any:
+    """Returns the larger elements; of two Python numbers, a Python number."""
+    both = type(x) is float and type(other) is float
+    return max(x, other) if both else np.maximum(x, other)
+
+
 def _number(x: Array) -> int | float:
     return np.asarray(x).item()
 
@@ -49,6 +64,9 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "greater": operator.gt,
     "not_equal": operator.ne,
     "absolute": np.abs,
+    "minimum": _smaller,
+    "maximum": _larger,
+    "sign": np.sign,
     "where": np.where,
     "exp": np.exp,
     "log": np.log,

@@ -1,11 +1,12 @@
 """Emitters of the `collective` dialect in per-rank form."""
 
-from xdsl.dialects.builtin import IntegerAttr
-
 from distir.dialects import collective
-from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.per_rank import RecvFromRankOp, SendToRankOp
-from distir.dialects.collective_ops.rooted import RootedOp
+from distir.dialects.collective_ops.rank_form import (
+    RANK_OPS,
+    InRankForm,
+    RootedInRankForm,
+)
 from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.torch import IN_PLACE
 from distir.lowering.emitter import (
@@ -16,17 +17,6 @@ from distir.lowering.emitter import (
     torch_templates,
 )
 
-
-def _op(call: Call) -> CollectiveOp:
-    op = call.op
-    assert isinstance(op, CollectiveOp)
-    if not op.is_per_rank:
-        raise NoLowering(
-            f"{op.name} is in distributed form; run `project` before lowering it"
-        )
-    return op
-
-
 _NUMBERS = ("dim", "run", "split_dim", "split_run", "shift")
 """The integer properties that become arguments, in the order of the arguments."""
 
@@ -34,31 +24,37 @@ _NUMBERS = ("dim", "run", "split_dim", "split_run", "shift")
 def _written(call: Call) -> str:
     """
     Returns the text `module.function(x, group, name=value, ...)` with the properties
-    that are set. For an asynchronous op the function is `start_function`. Raises
-    NoLowering for a collective in distributed form.
+    that are set. For an asynchronous op the function is `start_function`.
     """
-    op = _op(call)
-    function = op.TORCH_FUNCTION or op.name.removeprefix("collective.")
+    op = call.op
+    assert isinstance(op, InRankForm)
+    function = op.TORCH_FUNCTION or op.kind
     if op.is_asynchronous:
         function = f"start_{function}"
     parts = [*call.operands(), call.names.group(op)]
     for name in _NUMBERS:
-        attr = op.properties.get(name)
-        if isinstance(attr, IntegerAttr):
-            parts.append(f"{name}={attr.value.data}")
-    if op.reduction is not None:
-        parts.append(f"reduction={op.reduction.data!r}")
+        number = op.number(name)
+        if number is not None:
+            parts.append(f"{name}={number}")
+    if op.monoid is not None:
+        parts.append(f"reduction={op.monoid!r}")
     if IN_PLACE in op.attributes:
         parts.append("in_place=True")
-    if isinstance(op, RootedOp):
-        assert op.ranks is not None
-        root = op.ranks[0] if op.root is None else op.root.value.data
-        parts.append(f"root={call.names.number(root)}")
+    if isinstance(op, RootedInRankForm):
+        parts.append(f"root={call.names.number(op.root_rank)}")
     return call.write(f"{function}({{given}})", op.TORCH_MODULE, given=", ".join(parts))
 
 
-for _type in collective.COLLECTIVES:
+def _distributed(call: Call) -> str:
+    raise NoLowering(
+        f"{call.op.name} is in distributed form; run `project` before lowering it"
+    )
+
+
+for _type in RANK_OPS.values():
     torch_emitter(_type.name)(_written)
+for _type in collective.COLLECTIVES:
+    torch_emitter(_type.name)(_distributed)
 
 
 @torch_emitter("collective.coordinate")

@@ -275,7 +275,7 @@ def _is_non_negative(value: SSAValue) -> bool:
         return False
     if isinstance(op, CoordinateOp):
         return True
-    if isinstance(op, CollectiveOp) and op.reduction is None:
+    if isinstance(op, CollectiveOp) and not op.REDUCES:
         return _is_non_negative(op.source)
     match op.name:
         case "onnx.Abs":

@@ -97,6 +97,6 @@ def updates(call: Call) -> str:
     writes = [kind.data != KEPT for kind in op.in_place.data]
     if any(writes):
         parts.append(f"in_place={True if all(writes) else tuple(writes)}")
-    written = f"{call.helper('optimizers')}.{op.function.data}({', '.join(parts)})"
+    written = f"{call.helper(op.module)}.{op.function.data}({', '.join(parts)})"
     one = len(op.outputs) == 1 and not op.overwritten
     return f"{written}[0]" if one else written

@@ -9,8 +9,8 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.collective_ops.base import CollectiveOp, bucket_of
-from distir.dialects.collective_ops.over_axes import AllGatherOp
+from distir.dialects.collective_ops.base import bucket_of
+from distir.dialects.collective_ops.rank_form import InRankForm, RankAllGatherOp
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.torch import MessageOp
 from distir.lowering.rewrites.sharing import SharedMemory
@@ -26,7 +26,7 @@ def fuse_messages(module: ModuleOp) -> None:
     """
     entry, memory = entry_function(module), SharedMemory.of(module)
     for op in list(entry.body.block.ops):
-        if not isinstance(op, AllGatherOp) or op.parent is None:
+        if not isinstance(op, RankAllGatherOp) or op.parent is None:
             continue  # another op, or one whose message has been made
         if not op.is_joined and not op.is_asynchronous:
             bucket = bucket_of(op)
@@ -35,7 +35,7 @@ def fuse_messages(module: ModuleOp) -> None:
                 _replace(bucket, targets)
     for function in functions(module).values():
         for op in list(function.body.block.ops):
-            if not isinstance(op, CollectiveOp) or op.is_joined or op.parent is None:
+            if not isinstance(op, InRankForm) or op.is_joined or op.parent is None:
                 continue
             bucket = bucket_of(op)
             if len(bucket) > 1:
@@ -43,7 +43,7 @@ def fuse_messages(module: ModuleOp) -> None:
 
 
 def _overwritten(
-    bucket: Sequence[CollectiveOp], entry: FuncOp, memory: SharedMemory
+    bucket: Sequence[InRankForm], entry: FuncOp, memory: SharedMemory
 ) -> list[SSAValue]:
     """
     Returns the arguments of the program into whose memory the results of `bucket` can
@@ -67,7 +67,7 @@ def _overwritten(
     return found
 
 
-def _replace(bucket: Sequence[CollectiveOp], targets: Sequence[SSAValue] = ()) -> None:
+def _replace(bucket: Sequence[InRankForm], targets: Sequence[SSAValue] = ()) -> None:
     first, new = bucket[0], MessageOp(bucket, targets)
     for key in (MESH, SCOPE):
         if key in first.attributes:

@@ -11,8 +11,8 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.collective_ops.over_axes import AllReduceOp
 from distir.dialects.collective_ops.per_rank import RecvFromRankOp, SendToRankOp, WaitOp
+from distir.dialects.collective_ops.rank_form import RankAllReduceOp
 from distir.dialects.dist_attributes import COMPILED
 from distir.dialects.onnx_ops.traits import PERMUTATIONS
 from distir.dialects.tensors import element_type, known_shape
@@ -67,7 +67,7 @@ def reuse_operands(module: ModuleOp) -> None:
     for function in memory.functions:
         for op in list(function.body.block.ops):
             is_write = op.name == "onnx.TensorScatter"
-            if is_write or isinstance(op, AllReduceOp | AddLookUpsOp):
+            if is_write or isinstance(op, RankAllReduceOp | AddLookUpsOp):
                 if memory.dies(op, op.operands[0]):
                     op.attributes[IN_PLACE] = UnitAttr()
             elif op.name == "onnx.Add" and len(op.operands) == 2:
@@ -94,8 +94,8 @@ def _makes_new(op: Operation) -> bool:
     all-reduces of several processes: if they work in the memory of an operand, the
     operand has no later use.
     """
-    if isinstance(op, AllReduceOp):
-        return op.ranks is not None and len(op.ranks) > 1
+    if isinstance(op, RankAllReduceOp):
+        return len(op.ranks) > 1
     if isinstance(op, TrainOp):
         return is_fresh(op) and op.name.endswith("_grad")
     return is_fresh(op)

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.collective_ops.over_axes import SliceOp
+from distir.dialects.collective_ops.rank_form import RankSliceOp
 from distir.dialects.onnx_ops.traits import FRESH
 from distir.program import reachable_functions, return_op
 
@@ -19,7 +19,7 @@ def is_fresh(op: Operation) -> bool:
     Whether all results of an op lie in new memory. Returns False for an unknown op,
     because it may return an operand or a view of one.
     """
-    return FRESH.of(op) or isinstance(op, SliceOp)  # a copy of the part
+    return FRESH.of(op) or isinstance(op, RankSliceOp)  # a copy of the part
 
 
 @dataclass

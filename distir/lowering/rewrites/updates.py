@@ -24,10 +24,10 @@ from distir.dialects.torch import (
     REUSED,
     UpdatesOp,
     settings_of,
-    shared_operands,
 )
 from distir.dialects.train_ops.opaque import OpaqueBase
 from distir.dialects.train_ops.optimizers import UpdateOp
+from distir.dialects.train_ops.quantized_states import DequantizeStateOp
 from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.lowering.rewrites.sharing import SharedMemory
 from distir.program import entry_function, functions, return_op, updated_arguments
@@ -71,6 +71,9 @@ class UpdateFuser:
             if is_end or (waiting.needed_by(op) and (is_update or not _can_wait(op))):
                 self._write(waiting, op)
                 waiting = _Waiting()
+            if isinstance(op, UpdateOp) and not _is_grouped(op):
+                self._write(_Waiting([op]), op)
+                continue
             if isinstance(op, UpdateOp):
                 waiting.updates.append(op)
             elif waiting.needed_by(op):
@@ -88,8 +91,8 @@ class UpdateFuser:
                 op.name,
                 settings_of(op),
                 tuple(op.given_settings),
-                tuple(shared_operands(op)),
-                tuple(element_type(v) for v in op.tensors),
+                tuple(op.shared_operands),
+                tuple(element_type(v) for v in op.own_operands),
                 self._in_place(op),
             )
             groups.setdefault(key, []).append(op)
@@ -113,12 +116,14 @@ class UpdateFuser:
 
     def _in_place(self, op: UpdateOp) -> tuple[str, ...]:
         """
-        Returns, for each operand that a result of the update replaces, whether it is
+        Returns, for each result of the update, whether the operand that it replaces is
         kept, reused or overwritten.
         """
-        parameter, _, *states = op.tensors
-        pairs = zip((parameter, *states), op.results, strict=True)
-        return tuple(self._becomes(op, operand, result) for operand, result in pairs)
+        places = op.REPLACED[: len(op.results)]
+        return tuple(
+            KEPT if place is None else self._becomes(op, op.operands[place], result)
+            for place, result in zip(places, op.results, strict=True)
+        )
 
     def _becomes(self, op: UpdateOp, operand: SSAValue, result: SSAValue) -> str:
         """
@@ -135,6 +140,20 @@ class UpdateFuser:
             is_own = not self.memory.sources(operand.op)[operand]
             return REUSED if is_own else KEPT
         return OVERWRITTEN if self.updated.get(operand) is result else KEPT
+
+
+def _is_grouped(op: UpdateOp) -> bool:
+    """
+    Whether an update waits for others, to run with them as one call. Updates in several
+    steps, and those of states that are stored in a narrower type, run at once: else the
+    steps' results and the wide states of all parameters would be in memory together.
+    """
+    replaced = [op.operands[i] for i in op.REPLACED[: len(op.results)] if i is not None]
+    return op.IS_WHOLE and not any(
+        isinstance(value.owner, DequantizeStateOp)
+        or (isinstance(value.owner, Operation) and value.owner.name == "onnx.Cast")
+        for value in replaced
+    )
 
 
 def _can_wait(op: Operation) -> bool:

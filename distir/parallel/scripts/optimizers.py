@@ -1,19 +1,21 @@
 """
-The optimizers of `torch.optim` that cannot update parameters that are split over ranks.
+The optimizers that cannot update parameters that are split over ranks.
 For some of them, PyTorch's DTensor lacks a rule for an operation. LBFGS computes sums
 over all parameters, and a rank of a pipeline has only its own stages' parameters.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, wraps
+from inspect import unwrap
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from distir.errors import DistIRError
+from distir.parallel.scripts.stage_names import name_all_stages
 
 _REFUSED: dict[type[torch.optim.Optimizer], tuple[str, str]] = {
     torch.optim.Adafactor: (
@@ -38,54 +40,102 @@ _REFUSED_IF_FUSED = (torch.optim.Adagrad, torch.optim.SGD)
 """Optimizers for whose fused kernels DTensor has no rule."""
 
 
+_TESTED = (
+    torch.optim.ASGD,
+    torch.optim.Adadelta,
+    torch.optim.Adagrad,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.LBFGS,
+    torch.optim.Muon,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.SGD,
+)
+"""The optimizers that tests compare with PyTorch's results on whole parameters."""
+
+ALLOWED = "works_on_parts"
+"""
+The attribute by which the class of another optimizer says that it may update parameters
+that are split over ranks.
+"""
+
+
 @cache
 def refuse_optimizers() -> None:
     """
-    Makes the first step of an unsuitable optimizer raise a DistIRError that names it,
-    before any parameter changes. An optimizer is unsuitable if it cannot update the
-    parameters of a parallel module. Optimizers of other parameters are not affected.
+    Makes the construction of an unsuitable optimizer raise a DistIRError that names it.
+    An optimizer is unsuitable if it cannot update the parameters of a parallel module,
+    or if no test shows that it can. Optimizers of other parameters are not affected.
     """
-    register_optimizer_step_pre_hook(_check)
+    add = torch.optim.Optimizer.add_param_group
+
+    # PyTorch has hooks for steps and states of optimizers, but none for parameters.
+    @wraps(add)
+    def checked(
+        self: torch.optim.Optimizer, param_group: dict[str, Any], *args: Any
+    ) -> None:
+        add(self, param_group, *args)
+        _check(self, self.param_groups[-1])
+        name_all_stages(self)
+
+    torch.optim.Optimizer.add_param_group = checked
 
 
-def owned(parameter: torch.Tensor, *, is_pipeline: bool) -> None:
-    """
-    Marks `parameter` as one of a parallel module. `is_pipeline` says whether other
-    ranks have other parameters.
-    """
-    parameter._distir_pipeline = is_pipeline  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _check(
-    optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]
+def owned(
+    parameters: Iterable[torch.Tensor], names_of_all_stages: Sequence[str]
 ) -> None:
-    kind = type(optimizer)
-    refused = _REFUSED.get(kind)
-    is_fused = kind in _REFUSED_IF_FUSED
-    if refused is None and not is_fused and kind is not torch.optim.LBFGS:
+    """
+    Marks `parameters` as those of a parallel module. `names_of_all_stages` has the
+    names of all its parameters if it is a pipeline, whose other ranks have other
+    parameters; else it is empty.
+    """
+    for each in parameters:
+        each._distir_pipeline = names_of_all_stages  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _check(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+    """
+    Raises DistIRError if `optimizer` cannot update the parameters of `group` that are
+    of a parallel module.
+    """
+    ours = [p for p in group["params"] if _is_of_module(p)]
+    if not ours:
         return
-    for group in optimizer.param_groups:
-        ours = [p for p in group["params"] if _is_of_module(p)]
-        if not ours:
-            continue
-        if refused is not None:
-            reason, advice = refused
-            raise DistIRError(
-                f"torch.optim.{kind.__name__} cannot update the parameters of a parallel "
-                f"module: {reason}; {advice}"
-            )
-        if is_fused and group.get("fused"):
-            raise DistIRError(
-                f"torch.optim.{kind.__name__} with fused=True cannot update the parameters of a "
-                f"parallel module: PyTorch's DTensor has no rule for its fused kernel; take "
-                f"foreach=True, which is as fast, or fused=True of Adam or AdamW"
-            )
-        if kind is torch.optim.LBFGS and any(p._distir_pipeline for p in ours):
-            raise DistIRError(
-                "torch.optim.LBFGS cannot update the parameters of a pipeline: it computes "
-                "products over all parameters, and each rank has those of its own stages alone; "
-                "take another optimizer, or p=1"
-            )
+    kind = type(optimizer)
+    refused = next((r for c, r in _REFUSED.items() if isinstance(optimizer, c)), None)
+    if refused is not None:
+        reason, advice = refused
+        raise DistIRError(
+            f"torch.optim.{kind.__name__} cannot update the parameters of a parallel "
+            f"module: {reason}; {advice}"
+        )
+    if isinstance(optimizer, _REFUSED_IF_FUSED) and group.get("fused"):
+        raise DistIRError(
+            f"torch.optim.{kind.__name__} with fused=True cannot update the parameters of a "
+            f"parallel module: PyTorch's DTensor has no rule for its fused kernel; take "
+            f"foreach=True, which is as fast, or fused=True of Adam or AdamW"
+        )
+    if isinstance(optimizer, torch.optim.LBFGS) and any(
+        p._distir_pipeline for p in ours
+    ):
+        raise DistIRError(
+            "torch.optim.LBFGS cannot update the parameters of a pipeline: it computes "
+            "products over all parameters, and each rank has those of its own stages alone; "
+            "take another optimizer, or p=1"
+        )
+    # PyTorch wraps the step of a class when its first optimizer is made.
+    step = unwrap(kind.step)
+    known = any(isinstance(optimizer, c) and step is unwrap(c.step) for c in _TESTED)
+    if not known and not getattr(kind, ALLOWED, False):
+        raise DistIRError(
+            f"{kind.__module__}.{kind.__name__} is no optimizer that is known to update "
+            f"parameters that are split over ranks (DTensor); take one of torch.optim, or, if "
+            f"it calls operations of PyTorch alone and you have compared its results, set "
+            f"{kind.__name__}.{ALLOWED} = True"
+        )
 
 
 def _is_of_module(parameter: torch.Tensor) -> bool:

@@ -23,6 +23,7 @@ def split_further(
     outside: bool,
     cut_runs: bool,
     merged: int | None = None,
+    last: int | None = None,
 ) -> Layout:
     """
     Returns `layout` with one more dimension split over the axis `axis`: the first
@@ -32,7 +33,8 @@ def split_further(
     scatters and gathers only its own part. Dimensions that other axes split in runs
     come last. They are used only with `cut_runs`, because all parts have to move if
     their runs are cut. In stacks of matrices (experts), dimensions that no other axis
-    splits come first, because work may then be split along them as well.
+    splits come first, because work may then be split along them as well. The
+    dimension `last` comes after the others.
 
     `outside` says that the optimizer runs outside of the program. Axes are then in the
     mesh's order, as DTensor requires. Dimensions whose runs the axis would cut are not
@@ -42,7 +44,11 @@ def split_further(
     several = len(shape) > 2
     dims = sorted(
         range(len(shape)),
-        key=lambda dim: (_has_runs(layout, dim), several and bool(layout.dim(dim))),
+        key=lambda dim: (
+            _has_runs(layout, dim),
+            dim == last,
+            several and bool(layout.dim(dim)),
+        ),
     )
     for dim in dims:
         if _has_runs(layout, dim) and not cut_runs:

@@ -14,8 +14,10 @@ from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr, Shard
 from distir.dialects.dist_attributes import REDUCE_LATE, RESHARD_EARLY
 from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import rank_of, shape_of
+from distir.dialects.train_ops.adafactor import FactoredDirectionOp, FactorSumsOp
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
+from distir.dialects.train_ops.quantized_states import QuantizeStateOp
 from distir.errors import DistIRError, did_you_mean
 from distir.planning.annotations import (
     add_notes,
@@ -92,9 +94,48 @@ def _gather_once(parameter: SSAValue, axes: Sequence[str], mesh: Mesh) -> None:
         Rewriter.insert_op(gathered, InsertPoint.at_start(value.owner))
 
 
+def _rows(stack: SSAValue) -> list[SSAValue]:
+    """
+    Returns the rows that a program slices out of a stack, such as the parameters of
+    single layers that a loop over layers takes from a stack of them.
+    """
+    shape = shape_of(stack)
+    slices = [
+        use.operation
+        for use in stack.uses
+        if use.operation.name == "onnx.Slice" and not use.index
+    ]
+    rows = [op.results[0] for op in slices]
+    is_stack = shape[:1] > (1,)
+    return [row for row in rows if is_stack and shape_of(row) == (1, *shape[1:])]
+
+
+def _gather_rows(stack: SSAValue, axes: Sequence[str], layout: Layout) -> None:
+    """
+    Makes the uses of each row of a stack of parameters share one copy that is whole
+    over `axes`. So each row is gathered, and not the whole stack for each row. `layout`
+    is that of the stack, whose rows stay whole.
+    """
+    for row in _rows(stack):
+        uses = list(row.uses)
+        stored = ConstrainOp(row, layout, axes)
+        gathered = ConstrainOp(stored.result, Layout(layout.mesh), axes)
+        for use in uses:
+            use.operation.operands[use.index] = gathered.result
+        assert isinstance(row.owner, Operation)
+        Rewriter.insert_op([stored, gathered], InsertPoint.after(row.owner))
+
+
 def _uses_but_update(value: SSAValue) -> list[Use]:
-    """Returns the uses of `value`, except those by updates of parameters."""
-    return [use for use in value.uses if not isinstance(use.operation, UpdateOp)]
+    """
+    Returns the uses of `value`, except those by updates of parameters and by their
+    norms.
+    """
+    return [
+        use
+        for use in value.uses
+        if not isinstance(use.operation, UpdateOp | SquareSumOp)
+    ]
 
 
 def store_split(
@@ -158,6 +199,7 @@ class _Storage:
         everything = stage == 3 or self.gathers_once
         self.stored = ("parameter", "state") if everything else ("state",)
         self.attributes = argument_attributes(self.function)
+        self.parameter = parameters_of_states(self.function)
         self.chosen = self._chosen(only)
         self.whole: list[int] = []
         """
@@ -188,11 +230,10 @@ class _Storage:
         _check_only(
             [names[i] for i in self.updates.values() if roles[i] == "parameter"], only
         )
-        parameter = parameters_of_states(self.function)
         return [
             i
             for i in self.updates.values()
-            if any(fnmatchcase(names[parameter.get(i, i)], p) for p in only)
+            if any(fnmatchcase(names[self.parameter.get(i, i)], p) for p in only)
         ]
 
     def split(self) -> None:
@@ -238,10 +279,20 @@ class _Storage:
         shape = shape_of(self.types[i])
         repacked = repacked_of(self.attributes[i])
         merged = None if repacked is None else repacked.dim
+        arguments = self.function.body.block.args
+        stack = arguments[self.parameter.get(i, i)]
+        rows = _rows(stack) if self.stage == 3 else []
         layout, done = before, list[str]()
         for axis in axes:
             further = split_further(
-                shape, layout, self.mesh, axis, self.outside, cut_runs, merged
+                shape,
+                layout,
+                self.mesh,
+                axis,
+                self.outside,
+                cut_runs,
+                merged,
+                last=0 if rows else None,
             )
             if further != layout:
                 done.append(axis)
@@ -251,7 +302,9 @@ class _Storage:
             return
         self.attributes[i][LAYOUT] = LayoutAttr(layout)
         if self.gathers_once and (self.outside or self.roles[i] == "parameter"):
-            _gather_once(self.function.body.block.args[i], done, self.mesh)
+            _gather_once(arguments[i], done, self.mesh)
+        elif rows and stack is arguments[i] and not layout.dim(0):
+            _gather_rows(stack, done, layout)
         self.is_split = True
 
     def _free_axes(self, i: int, before: Layout) -> list[str]:
@@ -334,12 +387,15 @@ class _Storage:
         """
         for result, argument in self.updates.items():
             owner = return_op(self.function).operands[result].owner
-            if (
+            while (
                 argument in self.chosen
                 and isinstance(owner, Operation)
                 and not isinstance(owner, UnflattenOp)
             ):
                 owner.attributes[RESHARD_EARLY] = UnitAttr()
+                if not isinstance(owner, QuantizeStateOp) and owner.name != "onnx.Cast":
+                    break
+                owner = owner.operands[0].owner
         for op in self.flattener.done:
             op.attributes[RESHARD_EARLY] = UnitAttr()
 
@@ -360,7 +416,7 @@ class _Storage:
                 and (request := requested_layout(self.attributes[value.index]))
                 and not set(self.axes).isdisjoint(request.split_axes)
             ]
-            if layouts and (gradient := _clipped_gradient(op)) is not None:
+            for gradient in _measured_gradients(op) if layouts else ():
                 self._scatter(gradient, layouts[0], op)
 
     def _scatter(self, gradient: SSAValue, stored: Layout, update: UpdateOp) -> None:
@@ -397,15 +453,26 @@ class _Storage:
         )
 
 
-def _clipped_gradient(op: UpdateOp) -> SSAValue | None:
+def _measured_gradients(op: UpdateOp) -> list[SSAValue]:
     """
     Returns the gradient that the backward computes for an update, before casts and
-    scaling, or None if it is not clipped by its norm. Clipping is recognised by sums of
-    squares that are computed from the gradient.
+    scaling, if a norm or sums of its squares are computed from it: for clipping, or for
+    the direction of the update. A direction that has a norm is in the list as well.
     """
-    value, is_clipped = op.operands[1], False
-    while True:
-        is_clipped |= any(isinstance(u.operation, SquareSumOp) for u in value.uses)
-        if not isinstance(value.owner, Operation) or not scales(value.owner):
-            return value if is_clipped else None
-        value = max(value.owner.operands, key=lambda v: rank_of(v.type))
+    found: list[SSAValue] = []
+    value: SSAValue | None = op.gradient_operand
+    while value is not None:
+        is_measured, origin = False, value
+        while True:
+            is_measured |= any(
+                isinstance(use.operation, SquareSumOp | FactorSumsOp)
+                for use in origin.uses
+            )
+            if not isinstance(origin.owner, Operation) or not scales(origin.owner):
+                break
+            origin = max(origin.owner.operands, key=lambda v: rank_of(v.type))
+        if is_measured:
+            found.append(origin)
+        owner = origin.owner
+        value = owner.gradient if isinstance(owner, FactoredDirectionOp) else None
+    return found

@@ -17,7 +17,7 @@ of a single parameter may be larger.
 """
 
 
-def _overwritten(lists, in_place):
+def overwritten(lists, in_place):
     """
     Returns the tensors that the kernel overwrites: the tensors in `lists` if `in_place`
     allows it and they are contiguous, else copies. Also returns, for each list, the
@@ -39,11 +39,19 @@ def _copy(x):
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _alike(gradients, parameters):
+def alike(gradients, parameters):
     """Returns the gradients in the element types of the parameters."""
     return [
         g.to(p.dtype).contiguous() for g, p in zip(gradients, parameters, strict=True)
     ]
+
+
+def scalar(number, tensor):
+    """
+    Returns the scalar tensor `number` in the type in which a formula computes for
+    `tensor`: 32 bits for 16-bit floats, else the tensor's own type.
+    """
+    return number.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _together(parameters, gradients):
@@ -61,7 +69,7 @@ def _together(parameters, gradients):
     yield slice(first, len(parameters))
 
 
-def _results(made, targets):
+def results(made, targets):
     """
     Returns the new tensors of all lists as one list. If a tensor in `targets` must get
     a result, the result is written to it.
@@ -87,11 +95,11 @@ def sgd(
     in_place=False,
 ):
     given = (parameters,) if buffers is None else (parameters, buffers)
-    (parameters, *states), targets = _overwritten(given, in_place)
+    (parameters, *states), targets = overwritten(given, in_place)
     for part in _together(parameters, gradients):
         torch._fused_sgd_(
             parameters[part],
-            _alike(gradients[part], parameters[part]),
+            alike(gradients[part], parameters[part]),
             *([buffers[part] for buffers in states] or [[]]),
             lr=learning_rate,
             weight_decay=weight_decay,
@@ -101,7 +109,7 @@ def sgd(
             maximize=False,
             is_first_step=False,
         )
-    return _results([parameters, *states], targets)
+    return results([parameters, *states], targets)
 
 
 def _adam(
@@ -117,13 +125,13 @@ def _adam(
     in_place=False,
     **settings,
 ):
-    lists, targets = _overwritten((parameters, exp_avgs, exp_avg_sqs), in_place)
+    lists, targets = overwritten((parameters, exp_avgs, exp_avg_sqs), in_place)
     own, exp_avgs, exp_avg_sqs = lists
     done = (step + 1).to(torch.float32)
     for part in _together(own, gradients):
         kernel(
             own[part],
-            _alike(gradients[part], own[part]),
+            alike(gradients[part], own[part]),
             exp_avgs[part],
             exp_avg_sqs[part],
             [],
@@ -134,7 +142,7 @@ def _adam(
             maximize=False,
             **settings,
         )
-    return _results(lists, targets)
+    return results(lists, targets)
 
 
 adam = partial(_adam, torch._fused_adam_)

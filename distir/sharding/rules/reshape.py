@@ -1,14 +1,17 @@
 """
-Sharding rules and local forms of ops that regroup or stretch dimensions, or return a
-tensor's shape.
+Sharding rules and local forms of ops that regroup or stretch dimensions, fill a tensor
+with one value, or return a tensor's shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import gcd, prod
+from typing import Any
 
 import numpy as np
+from xdsl.dialects.builtin import BytesAttr, DenseIntOrFPElementsAttr, TensorType
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_ops.op import OnnxOp
@@ -132,6 +135,65 @@ def transpose(op: OnnxOp) -> Rule:
     return builder.rule(
         [dims], [tuple(dims[i] for i in order)], linear=[(0,)], monoids=ANY
     )
+
+
+def _equal(op: OnnxOp) -> DenseIntOrFPElementsAttr | None:
+    """
+    Returns the value of an `onnx.Constant` of several elements that are all equal.
+    Returns None for any other constant.
+    """
+    value = op.properties.get("value")
+    if not isinstance(value, DenseIntOrFPElementsAttr) or len(value) < 2:
+        return None
+    return value if value.is_splat() else None
+
+
+@onnx_rule("Constant")
+def constant(op: OnnxOp) -> Rule:
+    """
+    Returns the rule of Constant. A constant whose elements are all equal is made in any
+    layout; any other one is whole on each device.
+    """
+    if _equal(op) is None:
+        return Rule.replicated(op)
+    builder = RuleBuilder(op)
+    return builder.rule([], [builder.factors(shape_of(op.results[0]))])
+
+
+@local_form("onnx.Constant")
+def local_constant(context: LocalContext) -> Sequence[Operation]:
+    """Returns the constant of one device: the same value in the local shape."""
+    assert isinstance(context.op, OnnxOp)
+    value, (type_,) = _equal(context.op), context.result_types
+    new = context.same_op()
+    if value is not None:
+        assert isinstance(type_, TensorType)
+        own: Any = TensorType(type_.element_type, type_.get_shape())
+        size = value.get_element_type().compile_time_size * prod(type_.get_shape())
+        data = BytesAttr(value.data.data[:size])
+        new.properties["value"] = DenseIntOrFPElementsAttr(own, data)
+    return [new]
+
+
+@onnx_rule("ConstantOfShape")
+def constant_of_shape(op: OnnxOp) -> Rule:
+    """Returns the rule of ConstantOfShape, which is made in any layout."""
+    builder = RuleBuilder(op)
+    sizes = shape_of(op.results[0])
+    if min(sizes, default=0) < 0:
+        return Rule.replicated(op)
+    rule = builder.rule([((),)], [builder.factors(sizes)])
+    return replace(rule, fills=True)
+
+
+@local_form("onnx.ConstantOfShape")
+def local_constant_of_shape(context: LocalContext) -> Sequence[Operation]:
+    """Returns ConstantOfShape with the shape of this device's part."""
+    (type_,) = context.result_types
+    if shape_of(type_) == shape_of(context.op.results[0]):
+        return [context.same_op()]
+    builder = LocalBuilder(context)
+    return builder.finish([builder.shape_constant(shape_of(type_))])
 
 
 @onnx_rule("Expand")

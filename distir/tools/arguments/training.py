@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 _LOSS = ("loss", "output", "ignore_index", "optimizer")
 
 _GRADIENTS = (
-    *("dropout_masks", "gradient_dtype", "master_weights"),
+    *("dropout_masks", "gradient_dtype", "master_weights", "state_dtype"),
     *("batch_norm_devices", "batch_norm_micro_batches", "loss_scaling"),
 )
 
 _NUMBERS = (
     *("learning_rate", "momentum", "beta1", "beta2", "epsilon", "weight_decay"),
-    "clip",
+    *("clip", "relative_step", "muon_scale", "orthogonalize_dtype", "by_adamw"),
 )
 
 _OUTPUT = "output_index"

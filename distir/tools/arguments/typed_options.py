@@ -96,11 +96,14 @@ class ImportOptions(TypedDict, total=False):
     loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
-    optimizer: Literal["adamw", "adam", "sgd", "none"]
+    optimizer: Literal[
+        "adamw", "adam", "sgd", "adafactor", "lamb", "lion", "muon", "none"
+    ]
     dropout_masks: Literal["drawn", "stored"]
     gradient_dtype: Literal["parameter", "f32"]
     no_master_weights: bool
     master_weights: bool
+    state_dtype: Literal["parameter", "bf16", "int8"]
     batch_norm_devices: int
     batch_norm_micro_batches: int
     loss_scaling: Literal["none", "dynamic"]
@@ -111,6 +114,11 @@ class ImportOptions(TypedDict, total=False):
     epsilon: float
     weight_decay: float
     clip: float
+    no_relative_step: bool
+    relative_step: bool
+    muon_scale: Literal["match_rms_adamw", "original"]
+    orthogonalize_dtype: Literal["bf16", "parameter"]
+    by_adamw: str | Sequence[str]
     dropout_seed: int
     trainable: str | Sequence[str]
     frozen: str | Sequence[str]
@@ -138,11 +146,14 @@ class BuildOptions(TypedDict, total=False):
     loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
-    optimizer: Literal["adamw", "adam", "sgd", "none"]
+    optimizer: Literal[
+        "adamw", "adam", "sgd", "adafactor", "lamb", "lion", "muon", "none"
+    ]
     dropout_masks: Literal["drawn", "stored"]
     gradient_dtype: Literal["parameter", "f32"]
     no_master_weights: bool
     master_weights: bool
+    state_dtype: Literal["parameter", "bf16", "int8"]
     batch_norm_devices: int
     batch_norm_micro_batches: int
     loss_scaling: Literal["none", "dynamic"]
@@ -153,6 +164,11 @@ class BuildOptions(TypedDict, total=False):
     epsilon: float
     weight_decay: float
     clip: float
+    no_relative_step: bool
+    relative_step: bool
+    muon_scale: Literal["match_rms_adamw", "original"]
+    orthogonalize_dtype: Literal["bf16", "parameter"]
+    by_adamw: str | Sequence[str]
     experts: int
     ffn: int
     capacity_factor: float
@@ -214,11 +230,14 @@ class SchedulingOptions(TypedDict, total=False):
     loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
-    optimizer: Literal["adamw", "adam", "sgd", "none"]
+    optimizer: Literal[
+        "adamw", "adam", "sgd", "adafactor", "lamb", "lion", "muon", "none"
+    ]
     dropout_masks: Literal["drawn", "stored"]
     gradient_dtype: Literal["parameter", "f32"]
     no_master_weights: bool
     master_weights: bool
+    state_dtype: Literal["parameter", "bf16", "int8"]
     batch_norm_devices: int
     batch_norm_micro_batches: int
     loss_scaling: Literal["none", "dynamic"]
@@ -229,6 +248,11 @@ class SchedulingOptions(TypedDict, total=False):
     epsilon: float
     weight_decay: float
     clip: float
+    no_relative_step: bool
+    relative_step: bool
+    muon_scale: Literal["match_rms_adamw", "original"]
+    orthogonalize_dtype: Literal["bf16", "parameter"]
+    by_adamw: str | Sequence[str]
 
 
 class SearchingOptions(TypedDict, total=False):

@@ -43,7 +43,7 @@ def is_finite(value: SSAValue, depth: int = 64) -> bool:
     if isinstance(owner, Block):
         given = _given(value)
         return bool(given) and all(is_finite(v, depth - 1) for v in given)
-    if isinstance(owner, CollectiveOp) and owner.reduction is None:
+    if isinstance(owner, CollectiveOp) and not owner.REDUCES:
         return is_finite(owner.source, depth - 1)
     if not isinstance(owner, OnnxOp):
         return False

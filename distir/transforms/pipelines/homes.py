@@ -13,6 +13,7 @@ from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import (
     argument_attributes,
+    parameters_of_states,
     return_op,
     set_argument_attributes,
     updated_arguments,
@@ -94,9 +95,10 @@ class Homes:
     The stages of arguments and of ops that run after the micro-batches.
 
     - `arguments`: the stage of each argument. It is the first stage that needs the
-      argument in its forward, or else in its backward. If only ops after the
-      micro-batches need it, it is the stage of the first of them. If no op needs it, it
-      is the stage that computes its update.
+      argument in its forward, or else in its backward. That of a state is the stage of
+      its parameter. If only ops after the micro-batches need an argument, it is the
+      stage of the first of them. If no op needs it, it is the stage that computes its
+      update.
     - `after`: the stage of each op of kind `AFTER`. An update runs on the stage of its
       parameter, which is its first operand (or the reshard of it). Any other op runs on
       the stage of its largest operand (ties: the first), so that small operands are
@@ -114,6 +116,10 @@ class Homes:
             for arg in block.args:
                 if arg in reached:
                     self.arguments.setdefault(arg, min(reached[arg]))
+        for state, parameter in parameters_of_states(structure.function).items():
+            home = self.arguments.get(block.args[parameter])
+            if home is not None:
+                self.arguments.setdefault(block.args[state], home)
         after = [op for op in structure.ops if structure.kinds.get(op) is Kind.AFTER]
         for op in after:
             places = self._of_operands(op)

@@ -9,7 +9,8 @@ import numpy as np
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.distributed import InDistributedForm
+from distir.dialects.collective_ops.rank_form import RANK_OPS, InRankForm
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.values import constant_attr, numpy_dtype
@@ -31,12 +32,12 @@ def layouts_around(op: Operation) -> tuple[Layout, Layout]:
 
 
 def per_rank_collective(
-    op: CollectiveOp,
+    op: InDistributedForm,
     source: SSAValue,
     rank: int,
     mesh: Mesh,
     known: Mapping[str, Mesh],
-) -> CollectiveOp:
+) -> InRankForm:
     """
     Returns the collective `op` for the device `rank` of `mesh`. `source` is the
     device's part of the operand. The new op also has its group, and everything else
@@ -58,11 +59,11 @@ def per_rank_collective(
         dim, run, split_dim, split_run = split_dim, split_run, None, None
     monoids = dict(before.partial)
     reduced = [monoids[a] for a in op.axis_names if a in monoids]
-    new = type(op)(
+    new = RANK_OPS[op.kind].of(
         source,
         op.axis_names,
         local_type(op.result.type, known),
-        group=mesh.group(rank, op.axis_names),
+        mesh.group(rank, op.axis_names),
         reduction=reduced[0] if op.REDUCES else None,
         dim=dim,
         run=run,
@@ -76,7 +77,7 @@ def per_rank_collective(
 
 
 def _dim_and_run(
-    op: CollectiveOp,
+    op: InDistributedForm,
     layout: Layout,
     dim: int | None,
     known: Mapping[str, Mesh],

@@ -11,12 +11,14 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from distir.dialects import dist
 from distir.dialects.collective_ops.base import CollectiveOp, bucket_of, is_per_rank
+from distir.dialects.collective_ops.distributed import InDistributedForm
 from distir.dialects.collective_ops.per_rank import (
     CoordinateOp,
     RecvFromRankOp,
     SendToRankOp,
     WaitOp,
 )
+from distir.dialects.collective_ops.rank_form import InRankForm
 from distir.dialects.collective_ops.rooted import RootedOp
 from distir.dialects.dist import LAYOUT, LayoutAttr, layout_of
 from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
@@ -147,7 +149,7 @@ class FunctionProjection:
                 )
             case RootedOp():
                 self._rooted(op)
-            case CollectiveOp():
+            case InDistributedForm():
                 self._collective(op)
             case _:
                 self._compute(op)
@@ -356,7 +358,7 @@ class FunctionProjection:
         else:
             self.block.add_op(recv)
 
-    def _collective(self, op: CollectiveOp) -> None:
+    def _collective(self, op: InDistributedForm) -> None:
         before, _ = layouts_around(op)
         mesh = self.program.mesh_of[before.mesh]
         if self.program.rank not in mesh.devices:
@@ -393,8 +395,8 @@ class FunctionProjection:
         new.properties["root"] = IntegerAttr(root, i64)
 
     def _take_part(
-        self, op: CollectiveOp, mesh: Mesh, source: SSAValue
-    ) -> CollectiveOp:
+        self, op: InDistributedForm, mesh: Mesh, source: SSAValue
+    ) -> InRankForm:
         program = self.program
         new = per_rank_collective(op, source, program.rank, mesh, program.mesh_of)
         if len(op.operands) > 1:

@@ -10,9 +10,8 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation
 
 from distir.dialects import dist
-from distir.dialects.collective_ops.over_axes import PermuteOp
+from distir.dialects.collective_ops import kinds
 from distir.dialects.collective_ops.per_rank import RecvFromRankOp, SendToRankOp
-from distir.dialects.collective_ops.rooted import RootedOp
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
@@ -25,8 +24,8 @@ from distir.transforms.projection.collectives import layouts_around
 _TRANSFERS = (
     SendToRankOp,
     RecvFromRankOp,
-    RootedOp,
-    PermuteOp,
+    kinds.Rooted,
+    kinds.Permute,
 )
 
 

@@ -38,11 +38,15 @@ from distir.program.source_forms import Flattened
 
 
 def update_of(function: FuncOp, result: int) -> UpdateOp | None:
-    """Returns the update that computes the result with index `result`, or None."""
+    """
+    Returns the elementwise update that computes the result with index `result`, or
+    None.
+    """
     value = return_op(function).operands[result]
     while isinstance(value.owner, Operation) and value.owner.name == "onnx.Cast":
         value = value.owner.operands[0]
-    return value.owner if isinstance(value.owner, UpdateOp) else None
+    owner = value.owner
+    return owner if isinstance(owner, UpdateOp) and owner.IS_WHOLE else None
 
 
 def flat_form(shape: Sequence[int], splits: Sequence[Split], parts: int) -> Flattened:
@@ -86,7 +90,7 @@ class UpdateFlattener:
                 argument, _flat_type(argument, form)
             )
             self._unflatten_for_uses(argument, op, form)
-        gradient = op.operands[1]
+        gradient = op.gradient_operand
         tensors = set(op.tensors)
         operands = [
             self._flat(value, form, None if value is gradient else op)

@@ -136,9 +136,13 @@ class DimensionPadder(ZeroPadder):
         padded. Its states must have no other use.
         """
         parameter, gradient, *states = op.tensors
-        if len(dims) != 1 or any(
-            value not in self.zeros and not self._is_state(value, op)
-            for value in (parameter, *states)
+        if (
+            not op.IS_WHOLE
+            or len(dims) != 1
+            or any(
+                value not in self.zeros and not self._is_state(value, op)
+                for value in (parameter, *states)
+            )
         ):
             return None
         zeros = self._at(*dims)

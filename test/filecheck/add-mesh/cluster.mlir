@@ -6,9 +6,9 @@
 // A module without a cluster gets a built-in one, or the one of a file.
 
 // CHECK:      device.cluster @dgx2
-// CHECK:      device.mesh @mesh on @dgx2 <"d" = 2> [0 to 2]
-// DISTRIBUTE: device.mesh @mesh on @dgx2 <"d" = 2, "t" = 2> [0 to 4]
-// SEARCH:     device.mesh @mesh on @dgx2 <"d" = 4> [0 to 4]
+// CHECK:      device.mesh @mesh on @dgx2 <d = 2> [0 to 2]
+// DISTRIBUTE: device.mesh @mesh on @dgx2 <d = 2, t = 2> [0 to 4]
+// SEARCH:     device.mesh @mesh on @dgx2 <d = 4> [0 to 4]
 // UNKNOWN:    error: {{.*}}'dgx22'{{.*}}dgx2
 
 func.func @main(%x: tensor<8x64xf32> {dist.role = "input", dist.name = "x"}, %w: tensor<64x128xf32> {dist.role = "parameter", dist.name = "w"}) -> tensor<8x128xf32> {

@@ -8,7 +8,7 @@
 // Axes of size 1 split nothing.
 
 // CHECK:      device.cluster @box
-// CHECK:      device.mesh @mesh on @box <"u" = 2, "d" = 2> [0 to 4]
+// CHECK:      device.mesh @mesh on @box <u = 2, d = 2> [0 to 4]
 // CHECK-NEXT: func.func @main
 
 // PART: tensor<8x64xf32, #dist.layout<@mesh, [{d}, {}]>>

@@ -7,8 +7,8 @@ device.cluster @c {
   device.kind @k on [0 to 2] {memory = 1000 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
   device.link @l spans 2 {bandwidth = 1.0 : f64, latency = 0.0 : f64}
 }
-device.mesh @a on @c <"d" = 1> [0 to 1]
-device.mesh @b on @c <"d" = 1> [1 to 2]
+device.mesh @a on @c <d = 1> [0 to 1]
+device.mesh @b on @c <d = 1> [1 to 2]
 
 // One argument for each mesh and each value: %u and %v share theirs.
 // CHECK:      func.func @main(

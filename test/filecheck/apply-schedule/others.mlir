@@ -29,7 +29,7 @@
 // DECOMPOSE-NEXT: %0 = onnx.Gemm(%x, %w) {scope = "h.*"}
 // DECOMPOSE-NEXT: %1 = onnx.Add(%0, %bias) {scope = "h.*"}
 
-// PLACE: dist.constrain %y to <@mesh, [{}, {t}]> over ["t"] {dist.fixed_by = {t = "@place, op 2 (schedule.place)"}, scope = "act"}
+// PLACE: dist.constrain %y to <@mesh, [{}, {t}]> over [t] {dist.fixed_by = {t = "@place, op 2 (schedule.place)"}, scope = "act"}
 
 // GRAPH: %a = func.call @layer_1(%x
 // GRAPH: func.func private @layer(%{{.*}}) -> tensor<8x16xf32> {

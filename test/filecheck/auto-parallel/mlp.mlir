@@ -8,7 +8,7 @@
 // plans that come to the same the simplest is taken.
 
 // CHECK: dist.notes = ["auto-parallel chose batch=64 d=4 t=1 p=1 k=1, the fastest of {{.*}} that fit of {{.*}} plans judged by simulation: {{.*}} s a step, {{.*}}; no plan for this batch takes less than
-// CHECK: device.mesh @mesh on @box <"d" = 4> [0 to 4]
+// CHECK: device.mesh @mesh on @box <d = 4> [0 to 4]
 // CHECK-NOT: collective
 
 // With the columns of the first matrix split, searched layouts are faster than the grid's

@@ -18,17 +18,17 @@ device.cluster @pair {
   device.kind @unit on [0 to 2] {memory = 1000000 : i64, memory_bandwidth = 1.0e+30 : f64, peak_flops = {default = 1.0e+30 : f64}, launch_latency = 0.0 : f64}
   device.link @wire spans 2 {bandwidth = 8.0 : f64, latency = 4.0 : f64}
 }
-device.mesh @mesh on @pair <"d" = 2> [0 to 2]
+device.mesh @mesh on @pair <d = 2> [0 to 2]
 #W = #dist.layout<@mesh>
 #P = #dist.layout<@mesh, [], partial sum {d}>
 
 // CHECK:       func.func @main
-// CHECK-NEXT:    %r1 = collective.all_reduce %g1 over ["d"] {dist.bucket = 0 : i64} : tensor<2x2xf32
-// CHECK-NEXT:    %r2 = collective.all_reduce %g2 over ["d"] {dist.bucket = 0 : i64} : tensor<4xf32
+// CHECK-NEXT:    %r1 = collective.all_reduce %g1 over [d] {dist.bucket = 0 : i64} : tensor<2x2xf32
+// CHECK-NEXT:    %r2 = collective.all_reduce %g2 over [d] {dist.bucket = 0 : i64} : tensor<4xf32
 // CHECK-NEXT:    %n1 = onnx.Neg(%r1)
 // CHECK-NEXT:    %g3 = onnx.MatMul(%g1, %n1)
 // CHECK-NEXT:    %n2 = onnx.Neg(%r2)
-// CHECK-NEXT:    %r3 = collective.all_reduce %g3 over ["d"] : tensor<2x2xf32
+// CHECK-NEXT:    %r3 = collective.all_reduce %g3 over [d] : tensor<2x2xf32
 // CHECK-NEXT:    func.return %n1, %n2, %r3
 
 // Messages of 20 bytes hold one of these tensors each.
@@ -36,11 +36,11 @@ device.mesh @mesh on @pair <"d" = 2> [0 to 2]
 
 // TORCH: r1, r2 = buckets.all_reduce((g1, g2), self.mesh.group('d'), reduction='sum')
 func.func @main(%g1: tensor<2x2xf32, #P>, %g2: tensor<4xf32, #P>) -> (tensor<2x2xf32, #W>, tensor<4xf32, #W>, tensor<2x2xf32, #W>) {
-  %r1 = collective.all_reduce %g1 over ["d"] : tensor<2x2xf32, #P> -> tensor<2x2xf32, #W>
+  %r1 = collective.all_reduce %g1 over [d] : tensor<2x2xf32, #P> -> tensor<2x2xf32, #W>
   %n1 = onnx.Neg(%r1) : (tensor<2x2xf32, #W>) -> tensor<2x2xf32, #W>
   %g3 = onnx.MatMul(%g1, %n1) : (tensor<2x2xf32, #P>, tensor<2x2xf32, #W>) -> tensor<2x2xf32, #P>
-  %r2 = collective.all_reduce %g2 over ["d"] : tensor<4xf32, #P> -> tensor<4xf32, #W>
+  %r2 = collective.all_reduce %g2 over [d] : tensor<4xf32, #P> -> tensor<4xf32, #W>
   %n2 = onnx.Neg(%r2) : (tensor<4xf32, #W>) -> tensor<4xf32, #W>
-  %r3 = collective.all_reduce %g3 over ["d"] : tensor<2x2xf32, #P> -> tensor<2x2xf32, #W>
+  %r3 = collective.all_reduce %g3 over [d] : tensor<2x2xf32, #P> -> tensor<2x2xf32, #W>
   func.return %n1, %n2, %r3 : tensor<2x2xf32, #W>, tensor<4xf32, #W>, tensor<2x2xf32, #W>
 }

@@ -4,7 +4,7 @@
 // The batch of 8 is split over "d"; the table of positions has another first
 // dimension and stays whole, and so do parameters.
 
-device.mesh @mesh on @box <"d" = 2> [0 to 2]
+device.mesh @mesh on @box <d = 2> [0 to 2]
 
 // CHECK:      %x: tensor<8x4xf32> {dist.role = "input", dist.layout = #dist.layout<@mesh, [{d}, {}]>}
 // CHECK-SAME: %positions: tensor<1x4xi64> {dist.role = "input"}

@@ -141,7 +141,7 @@ device.cluster @c {
   device.kind @k on [0 to 4] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
   device.link @l spans 4 {bandwidth = 1.0 : f64, latency = 0.0 : f64}
 }
-device.mesh @m on @c <"d" = 8> [0 to 8]
+device.mesh @m on @c <d = 8> [0 to 8]
 // CHECK: mesh @m: device 7 does not exist; cluster @c has 4 devices
 
 // -----
@@ -150,7 +150,7 @@ device.cluster @c {
   device.kind @k on [0 to 4] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
   device.link @l spans 4 {bandwidth = 1.0 : f64, latency = 0.0 : f64}
 }
-device.mesh @m on @c <"d" = 2, "d" = 2> [0 to 4]
+device.mesh @m on @c <d = 2, d = 2> [0 to 4]
 // CHECK: mesh @m: an axis is named twice
 
 // -----
@@ -159,7 +159,7 @@ device.cluster @c {
   device.kind @k on [0 to 4] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
   device.link @l spans 4 {bandwidth = 1.0 : f64, latency = 0.0 : f64}
 }
-device.mesh @m on @c <"d" = 2> [1, 1]
+device.mesh @m on @c <d = 2> [1, 1]
 // CHECK: mesh @m: a device is listed twice
 
 // -----
@@ -168,7 +168,7 @@ device.cluster @c {
   device.kind @k on [0 to 4] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
   device.link @l spans 4 {bandwidth = 1.0 : f64, latency = 0.0 : f64}
 }
-device.mesh @m on @c <"d" = 2, "t" = 2> [0 to 3]
+device.mesh @m on @c <d = 2, t = 2> [0 to 3]
 // CHECK: mesh @m: its axes (d=2 x t=2) do not cover its 3 devices
 
 // -----

@@ -13,9 +13,9 @@ device.cluster @mixed {
 device.cluster @"one device" {
   device.kind @only on [0] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
 }
-device.mesh @grid on @mixed <"d" = 2, "t" = 3> [0 to 6]
-device.mesh @strided on @mixed <"d" = 3> [0 to 5 step 2]
-device.mesh @listed on @mixed <"d" = 2, "t" = 2> [5, 0, 3, 1]
+device.mesh @grid on @mixed <d = 2, t = 3> [0 to 6]
+device.mesh @strided on @mixed <d = 3> [0 to 5 step 2]
+device.mesh @listed on @mixed <d = 2, t = 2> [5, 0, 3, 1]
 device.mesh @single on @mixed <> [3]
 device.mesh @later on @unknown <> [9]
 
@@ -29,12 +29,12 @@ device.mesh @later on @unknown <> [9]
 // CHECK-NEXT: device.cluster @"one device" {
 // CHECK-NEXT:   device.kind @only on [0]
 // CHECK-NEXT: }
-// CHECK-NEXT: device.mesh @grid on @mixed <"d" = 2, "t" = 3> [0 to 6]
-// CHECK-NEXT: device.mesh @strided on @mixed <"d" = 3> [0 to 5 step 2]
-// CHECK-NEXT: device.mesh @listed on @mixed <"d" = 2, "t" = 2> [5, 0, 3, 1]
+// CHECK-NEXT: device.mesh @grid on @mixed <d = 2, t = 3> [0 to 6]
+// CHECK-NEXT: device.mesh @strided on @mixed <d = 3> [0 to 5 step 2]
+// CHECK-NEXT: device.mesh @listed on @mixed <d = 2, t = 2> [5, 0, 3, 1]
 // CHECK-NEXT: device.mesh @single on @mixed <> [3]
 // CHECK-NEXT: device.mesh @later on @unknown <> [9]
 
 // GENERIC: "device.kind"() <{sym_name = "fast", devices = #device.ids<[0 to 2, 4]>
-// GENERIC: "device.mesh"() <{sym_name = "grid", cluster = @mixed, axes = #device.axes<"d" = 2, "t" = 3>, devices = #device.ids<[0 to 6]>}> : () -> ()
+// GENERIC: "device.mesh"() <{sym_name = "grid", cluster = @mixed, axes = #device.axes<d = 2, t = 3>, devices = #device.ids<[0 to 6]>}> : () -> ()
 // GENERIC: "device.mesh"() <{sym_name = "single", cluster = @mixed, axes = #device.axes<>, devices = #device.ids<[3]>}> : () -> ()

@@ -15,10 +15,10 @@
 // Partial sums are cast too: bytes saved by reducing them before are not worth the digits.
 // DATA-COUNT-2: onnx.Cast{{.*}}xbf16, {{.*}}partial sum {d}>>) -> tensor<8x8xf32, #dist.layout<@mesh, partial sum {d}>>
 // DATA:         %[[SUM:.*]] = onnx.Add({{.*}}partial sum {d}>>
-// DATA:         collective.all_reduce %[[SUM]] over ["d"] {dist.bucket = 0 : i64} : tensor<8x8xf32
+// DATA:         collective.all_reduce %[[SUM]] over [d] {dist.bucket = 0 : i64} : tensor<8x8xf32
 
 // ZERO:      %[[SUM:.*]] = onnx.Add({{.*}}partial sum {d}>>
-// ZERO-NEXT: collective.reduce_scatter %[[SUM]] over ["d"] : tensor<8x8xf32
+// ZERO-NEXT: collective.reduce_scatter %[[SUM]] over [d] : tensor<8x8xf32
 
 // NARROW-NOT: collective.all_reduce {{.*}} : tensor<8x8xf32
 // NARROW:     collective.all_reduce {{.*}} : tensor<8x8xbf16

@@ -1,5 +1,5 @@
 // RUN: not distir-opt %s -p "differentiate{loss=hinge}" 2>&1 | filecheck %s --check-prefix=LOSS
-// RUN: not distir-opt %s -p "differentiate{optimizer=lion}" 2>&1 | filecheck %s --check-prefix=OPTIMIZER
+// RUN: not distir-opt %s -p "differentiate{optimizer=shampoo}" 2>&1 | filecheck %s --check-prefix=OPTIMIZER
 // RUN: not distir-opt %s -p "differentiate{loss=none}" 2>&1 | filecheck %s --check-prefix=SCALAR
 // RUN: not distir-opt %s -p "differentiate{output=2}" 2>&1 | filecheck %s --check-prefix=OUTPUT
 // RUN: not distir-opt %s -p "differentiate{output=1}" 2>&1 | filecheck %s --check-prefix=CLASSES
@@ -8,7 +8,7 @@
 // RUN: not distir-opt %s -p "differentiate" 2>&1 | filecheck %s --check-prefix=RULE
 
 // LOSS: error: differentiate: there is no loss 'hinge'; choose one of cross_entropy, mse, none
-// OPTIMIZER: error: differentiate: there is no optimizer 'lion'; choose one of {{.*}}adamw
+// OPTIMIZER: error: differentiate: there is no optimizer 'shampoo'; choose one of adamw, adam, sgd, adafactor, lamb, lion, muon, none
 // SCALAR: error: differentiate: the loss must be a scalar, but result 0 of onnx.Hardmax %y (in router.choice) has type tensor<4x4xf32>; choose a loss, or another output
 // OUTPUT: error: differentiate: the program has 2 results, there is no output 2
 // CLASSES: error: differentiate: cross_entropy needs logits [..., classes], but result 1 has type tensor<4xf32>

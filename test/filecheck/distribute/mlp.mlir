@@ -8,16 +8,16 @@
 // Data and tensor parallelism in one step: the batch over "d", columns and then rows of
 // the matrices over "t", and one all-reduce where the rows' products are terms of a sum.
 
-// CHECK: device.mesh @mesh on @box <"d" = 2, "t" = 2> [0 to 4]
+// CHECK: device.mesh @mesh on @box <d = 2, t = 2> [0 to 4]
 // CHECK: onnx.MatMul(%x, %w1) : ({{.*}}) -> tensor<8x128xf32, #dist.layout<@mesh, [{d}, {t}]>>
 // CHECK: onnx.Relu
 // CHECK: %y = onnx.MatMul(%a, %w2) : ({{.*}}) -> tensor<8x64xf32, #dist.layout<@mesh, [{d}, {}], partial sum {t}>>
-// CHECK: %[[SUM:.*]] = collective.all_reduce %y over ["t"]
+// CHECK: %[[SUM:.*]] = collective.all_reduce %y over [t]
 // CHECK: func.return %[[SUM]] : tensor<8x64xf32, #dist.layout<@mesh, [{d}, {}]>>
 
 // A user's split wins: rows of w1, so the input is cut to match.
 // SHARD: %w1: tensor<64x128xf32, #dist.layout<@mesh, [{t}, {}]>>
-// SHARD: collective.slice %x over ["t"]
+// SHARD: collective.slice %x over [t]
 
 // LARGE: error: distribute: d=4 x t=2 needs 8 devices, but cluster @box has 4
 // UNEVEN: error: data-parallel: the batch of 8 (dimension 0 of input 'x') cannot be split evenly over axis 'd' of size 3

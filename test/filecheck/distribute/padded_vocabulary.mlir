@@ -14,7 +14,7 @@
 // TRAIN:      dist.notes = ["w, table: 5 is padded with zeros to 6, a multiple of the 2 devices of axis 't'"]
 // TRAIN:      onnx.Less
 // TRAIN:      [[MASK:%.*]] = onnx.Where
-// TRAIN:      [[OWN:%.*]] = collective.slice [[MASK]] over ["t"]
+// TRAIN:      [[OWN:%.*]] = collective.slice [[MASK]] over [t]
 // TRAIN:      [[LOGITS:%.*]] = onnx.Add(%{{.*}}, [[OWN]])
 // TRAIN:      train.logit_maximum [[LOGITS]]
 // TRAIN:      train.cross_entropy_sum {{.*}}classes = 5 : i64

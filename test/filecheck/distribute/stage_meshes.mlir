@@ -14,12 +14,12 @@
 
 // The first stage on a mesh of 2 x 2, the second on 2 other devices.
 
-// CHECK: device.mesh @stage0 on @box <"d" = 2, "t" = 2> [0 to 4]
-// CHECK: device.mesh @stage1 on @box <"t" = 2> [4 to 6]
+// CHECK: device.mesh @stage0 on @box <d = 2, t = 2> [0 to 4]
+// CHECK: device.mesh @stage1 on @box <t = 2> [4 to 6]
 // CHECK: dist.send %a {dist.asynchronous} : tensor<4x64xf32, #dist.layout<@stage0, [{d}, {t}]>> -> tensor<4x64xf32, #dist.layout<@stage1, [{}, {t}]>>
 
-// COMMAND: device.mesh @stage0 on @cpu <"d" = 2, "t" = 2> [0 to 4]
-// COMMAND: device.mesh @stage1 on @cpu <"t" = 2> [4 to 6]
+// COMMAND: device.mesh @stage0 on @cpu <d = 2, t = 2> [0 to 4]
+// COMMAND: device.mesh @stage1 on @cpu <t = 2> [4 to 6]
 
 // SEARCH: stage meshes: d={{[12]}}; d={{[12]}}; simulated, a step takes
 // SEARCH: device.mesh @stage0 on @box

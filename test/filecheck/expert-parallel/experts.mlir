@@ -5,21 +5,21 @@
 // Two of four experts on each device, in a shard: a token has a place for each of its two
 // choices in either shard, and leaves two of these four places empty.
 
-device.mesh @mesh on @box <"e" = 2> [0 to 2]
+device.mesh @mesh on @box <e = 2> [0 to 2]
 
 // CHECK:      %x: tensor<4x1x8xf32> {dist.role = "input", dist.name = "x", dist.layout = #dist.layout<@mesh, [{e}, {}, {}]>
 // CHECK-SAME: %w: tensor<4x8x6xf32> {{.*}} dist.layout = #dist.layout<@mesh, [{e}, {}, {}]>, dist.fixed = ["e"], dist.fixed_by = {e = "expert parallelism"}
 // CHECK:      %slots, %rows = train.expert_places %ids {experts = 4 : i64, capacity = 1 : i64} : (tensor<4x1x2xi64>) -> (tensor<4x1x2xi64>, tensor<2x4x2xi64>)
 // CHECK-NEXT: %[[X:.*]] = train.dispatch %x, %slots, %rows {{.*}} -> tensor<2x4x2x8xf32>
-// CHECK-NEXT: %[[P:.*]] = dist.constrain %[[X]] {{.*}}[{e}, {}, {}, {}]> over ["e"]
+// CHECK-NEXT: %[[P:.*]] = dist.constrain %[[X]] {{.*}}[{e}, {}, {}, {}]> over [e]
 // CHECK:      train.grouped_product %[[P]], {{.*}} -> tensor<2x4x2x6xf32>
 // CHECK:      train.combine {{.*}} -> tensor<4x1x6xf32>
 
 // Sending a token to all devices is shorter than sending its places to each shard: tokens are
 // gathered, and results, of which each device has a term, are reduced.
-// SPLIT:      collective.all_gather {{.*}} over ["e"]
+// SPLIT:      collective.all_gather {{.*}} over [e]
 // SPLIT:      train.grouped_product {{.*}}tensor<4x8x6xf32, #dist.layout<@mesh, [{e}, {}, {}]>>) -> tensor<2x4x2x6xf32, #dist.layout<@mesh, [{e}, {}, {}, {}]>>
-// SPLIT:      collective.all_reduce {{.*}} over ["e"] : tensor<4x1x6xf32, #dist.layout<@mesh, partial sum {e}>>
+// SPLIT:      collective.all_reduce {{.*}} over [e] : tensor<4x1x6xf32, #dist.layout<@mesh, partial sum {e}>>
 
 // AXIS: error: no mesh has an axis 'd' (meshes of this module: @mesh {'e': 2})
 

@@ -7,26 +7,26 @@
 // A token chooses one of four experts, which four devices share: three of its four rows are
 // empty. No token is dropped, so that only the fourth is sent.
 
-device.mesh @mesh on @box <"e" = 4> [0 to 4]
+device.mesh @mesh on @box <e = 4> [0 to 4]
 
 // CHECK:      %[[X:.*]] = train.dispatch %x, {{.*}} -> tensor<4x8x1x6xf32>
-// CHECK-NEXT: %[[OWN:.*]] = dist.constrain %[[X]] to <@mesh, [{}, {e}, {}, {}]> over ["e"] {dist.ragged}
-// CHECK-NEXT: %[[THERE:.*]] = dist.constrain %[[OWN]] to <@mesh, [{e}, {}, {}, {}]> over ["e"] {dist.ragged}
+// CHECK-NEXT: %[[OWN:.*]] = dist.constrain %[[X]] to <@mesh, [{}, {e}, {}, {}]> over [e] {dist.ragged}
+// CHECK-NEXT: %[[THERE:.*]] = dist.constrain %[[OWN]] to <@mesh, [{e}, {}, {}, {}]> over [e] {dist.ragged}
 // CHECK:      %[[Y:.*]] = train.grouped_product %[[THERE]], {{.*}} -> tensor<4x8x1x6xf32>
-// CHECK-NEXT: %[[BACK:.*]] = dist.constrain %[[Y]] to <@mesh, [{}, {e}, {}, {}]> over ["e"] {dist.ragged}
+// CHECK-NEXT: %[[BACK:.*]] = dist.constrain %[[Y]] to <@mesh, [{}, {e}, {}, {}]> over [e] {dist.ragged}
 // CHECK-NEXT: train.combine %[[BACK]], %slots, %rows :
 
 // SENT:      train.expert_places %ids {{.*}}#dist.layout<@mesh, [{e}, {}, {}]>>
-// SENT:      %[[ARRIVING:.*]] = collective.all_to_all %rows over ["e"] {{.*}}xi64
-// SENT-NEXT: %[[THERE:.*]] = collective.ragged_all_to_all %{{.*}} of %rows to %[[ARRIVING]] over ["e"] {taken = 1 : i64}
+// SENT:      %[[ARRIVING:.*]] = collective.all_to_all %rows over [e] {{.*}}xi64
+// SENT-NEXT: %[[THERE:.*]] = collective.ragged_all_to_all %{{.*}} of %rows to %[[ARRIVING]] over [e] {taken = 1 : i64}
 // SENT-NEXT: %[[Y:.*]] = train.grouped_product %[[THERE]], %[[ARRIVING]], %w
-// SENT-NEXT: %[[BACK:.*]] = collective.ragged_all_to_all %[[Y]] of %[[ARRIVING]] to %rows over ["e"] {taken = 1 : i64}
+// SENT-NEXT: %[[BACK:.*]] = collective.ragged_all_to_all %[[Y]] of %[[ARRIVING]] to %rows over [e] {taken = 1 : i64}
 // SENT-NEXT: train.combine %[[BACK]], {{.*}} #dist.layout<@mesh, [{e}, {}, {}]>>
 
-// RANK: collective.ragged_all_to_all %{{.*}} of %rows to %{{.*}} over ["e"] {mesh = @mesh, group = array<i64: 0, 1, 2, 3>, dim = 1 : i64, split_dim = 0 : i64, taken = 1 : i64} : tensor<4x2x1x6xf32>, tensor<4x2x1xi64>, tensor<1x8x1xi64> -> tensor<1x8x1x6xf32>
+// RANK: collective.rank.ragged_all_to_all %{{.*}} of %rows to %{{.*}} over [e] {mesh = @mesh, group = array<i64: 0, 1, 2, 3>, dim = 1 : i64, split_dim = 0 : i64, taken = 1 : i64} : tensor<4x2x1x6xf32>, tensor<4x2x1xi64>, tensor<1x8x1xi64> -> tensor<1x8x1x6xf32>
 
 // GATHER-NOT: ragged
-// GATHER:     %[[ALL:.*]] = collective.all_gather %x over ["e"]
+// GATHER:     %[[ALL:.*]] = collective.all_gather %x over [e]
 // GATHER:     train.dispatch %[[ALL]], {{.*}} -> tensor<4x8x1x6xf32, #dist.layout<@mesh, [{e}, {}, {}, {}]>>
 
 // UNKNOWN: error: expert-parallel: there is no way of tokens to experts 'all'; choose one of auto, gather, all-to-all

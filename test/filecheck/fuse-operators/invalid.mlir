@@ -16,7 +16,7 @@ func.func @main(%x: tensor<2xf32>, %g: tensor<2xf32>) -> tensor<2xf32> {
   func.return %y : tensor<2xf32>
 }
 
-// CHECK: torch.updates: there is no function 'sgd, print', only sgd, adam, adamw
+// CHECK: torch.updates: there is no function 'sgd, print', only
 
 // -----
 

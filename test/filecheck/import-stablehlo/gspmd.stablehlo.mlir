@@ -9,8 +9,8 @@
 // CHECK:      dist.name = "arg0", dist.layout = #dist.layout<@mesh, [{}, {t}]>, dist.fixed = ["d", "t"]
 // CHECK-SAME: dist.name = "arg1", dist.layout = #dist.layout<@mesh, [{d}, {}]>, dist.fixed = ["d", "t"]
 // CHECK-SAME: dist.updates = "arg0"
-// CHECK:      dist.constrain {{%[0-9]+}} to <@mesh, [{d}, {t}]> over ["d", "t"]
-// CHECK:      dist.constrain {{%[0-9]+}} to <@mesh, [{t}, {}]> over ["t"]
+// CHECK:      dist.constrain {{%[0-9]+}} to <@mesh, [{d}, {t}]> over [d, t]
+// CHECK:      dist.constrain {{%[0-9]+}} to <@mesh, [{t}, {}]> over [t]
 module @jit_step {
   "func.func"() <{arg_attrs = [{jax.buffer_donor = true, mhlo.sharding = "{devices=[1,2,4]<=[4,2]T(1,0) last_tile_dim_replicate}"}, {mhlo.sharding = "{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"}], function_type = (tensor<16x4xf32>, tensor<8x16xf32>) -> (tensor<16x4xf32>, tensor<8x4xf32>), res_attrs = [{jax.result_info = "result[0]"}, {jax.result_info = "result[1]"}], sym_name = "main"}> ({
   ^bb0(%arg0: tensor<16x4xf32>, %arg1: tensor<8x16xf32>):

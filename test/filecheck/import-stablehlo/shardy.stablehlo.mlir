@@ -13,9 +13,9 @@
 // CHECK:      dist.name = "arg0", dist.layout = #dist.layout<@mesh, [{}, {t}]>, dist.fixed = ["d", "t"]
 // CHECK-SAME: dist.name = "arg1", dist.layout = #dist.layout<@mesh, [{d}, {}]>, dist.fixed = ["d"]
 // CHECK-SAME: dist.updates = "arg0"
-// CHECK:      dist.constrain {{%[0-9]+}} to <@mesh, [{d}, {t}]> over ["d", "t"]
-// CHECK:      dist.constrain {{%[0-9]+}} to <@mesh> over ["t"]
-// CHECK:      dist.constrain {{%[0-9]+}} to <@mesh, [{}, {t}]> over ["d", "t"]
+// CHECK:      dist.constrain {{%[0-9]+}} to <@mesh, [{d}, {t}]> over [d, t]
+// CHECK:      dist.constrain {{%[0-9]+}} to <@mesh> over [t]
+// CHECK:      dist.constrain {{%[0-9]+}} to <@mesh, [{}, {t}]> over [d, t]
 
 // DIST: func.func @main(%arg0: {{.*}} {dist.role = "parameter", dist.name = "arg0"}
 // DIST: tensor<8x4xf32, #dist.layout<@mesh, [{d}, {t}]>>

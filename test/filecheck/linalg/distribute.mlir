@@ -13,7 +13,7 @@
 // CHECK: %r = arith.maximumf %h, %z : tensor<8x32xf32, #dist.layout<@mesh, [{d}, {t}]>>
 // CHECK-NEXT: tensor.empty() : tensor<8x16xf32, #dist.layout<@mesh, [{d}, {}]>>
 // CHECK-NEXT: %y = linalg.matmul
-// CHECK-NEXT: collective.all_reduce %y over ["t"]
+// CHECK-NEXT: collective.all_reduce %y over [t]
 // CHECK-NEXT: func.return
 
 // RANK-LABEL: func.func @main
@@ -22,7 +22,7 @@
 // RANK: linalg.generic {{.*}}outs(%{{.*}} : tensor<4x16xf32>)
 // RANK: tensor.empty() : tensor<4x16xf32>
 // RANK: linalg.matmul
-// RANK-NEXT: collective.all_reduce
+// RANK-NEXT: collective.rank.all_reduce
 func.func @main(
     %x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"},
     %w: tensor<16x32xf32> {dist.role = "parameter", dist.name = "w"},

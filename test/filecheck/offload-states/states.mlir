@@ -35,7 +35,7 @@ device.cluster @pair {
   device.kind @cpu on [0 to 2] {memory = 1000000 : i64, memory_bandwidth = 1.0e+30 : f64, peak_flops = {default = 1.0e+30 : f64}, launch_latency = 0.0 : f64, host_bandwidth = 1.0e+9 : f64, host_memory = 127 : i64}
   device.link @wire spans 2 {bandwidth = 1.0e+30 : f64, latency = 0.0 : f64}
 }
-device.mesh @mesh on @pair <"d" = 2> [0, 1]
+device.mesh @mesh on @pair <d = 2> [0, 1]
 
 #split = #dist.layout<@mesh, [{d}, {}]>
 #whole = #dist.layout<@mesh>

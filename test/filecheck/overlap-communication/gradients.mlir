@@ -22,14 +22,14 @@ device.cluster @pair {
   device.kind @unit on [0 to 2] {memory = 1000000 : i64, memory_bandwidth = 1.0e+30 : f64, peak_flops = {default = 1.0e+30 : f64}, launch_latency = 1.0 : f64}
   device.link @wire spans 2 {bandwidth = 2.0 : f64, latency = 0.0 : f64}
 }
-device.mesh @mesh on @pair <"d" = 2> [0 to 2]
+device.mesh @mesh on @pair <d = 2> [0 to 2]
 #W = #dist.layout<@mesh>
 #D = #dist.layout<@mesh, [{d}, {}]>
 #P = #dist.layout<@mesh, [], partial sum {d}>
 
 // CHECK:       func.func private @layer_and_reduce(
 // CHECK-NEXT:    %dw = onnx.Gemm(%x, %dy) {transA = 1 : i64}
-// CHECK-NEXT:    %[[R:.*]] = collective.all_reduce %dw over ["d"] {dist.asynchronous}
+// CHECK-NEXT:    %[[R:.*]] = collective.all_reduce %dw over [d] {dist.asynchronous}
 // CHECK-NEXT:    %dx = onnx.Gemm(%dy, %w) {transB = 1 : i64}
 // CHECK-NEXT:    func.return %dx, %[[R]]
 func.func private @layer(%x: tensor<4x2xf32, #D>, %w: tensor<2x2xf32, #W>, %dy: tensor<4x2xf32, #D>) -> (tensor<4x2xf32, #D>, tensor<2x2xf32, #P>) {
@@ -47,16 +47,16 @@ func.func private @layer(%x: tensor<4x2xf32, #D>, %w: tensor<2x2xf32, #W>, %dy: 
 func.func @main(%x1: tensor<4x2xf32, #D>, %x2: tensor<4x2xf32, #D>, %w1: tensor<2x2xf32, #W>, %w2: tensor<2x2xf32, #W>, %d2: tensor<4x2xf32, #D>) -> (tensor<2x2xf32, #W>, tensor<2x2xf32, #W>) {
   %d1, %g2 = func.call @layer(%x2, %w2, %d2) : (tensor<4x2xf32, #D>, tensor<2x2xf32, #W>, tensor<4x2xf32, #D>) -> (tensor<4x2xf32, #D>, tensor<2x2xf32, #P>)
   %d0, %g1 = func.call @layer(%x1, %w1, %d1) : (tensor<4x2xf32, #D>, tensor<2x2xf32, #W>, tensor<4x2xf32, #D>) -> (tensor<4x2xf32, #D>, tensor<2x2xf32, #P>)
-  %r1 = collective.all_reduce %g1 over ["d"] : tensor<2x2xf32, #P> -> tensor<2x2xf32, #W>
+  %r1 = collective.all_reduce %g1 over [d] : tensor<2x2xf32, #P> -> tensor<2x2xf32, #W>
   %n1 = onnx.Sub(%w1, %r1) : (tensor<2x2xf32, #W>, tensor<2x2xf32, #W>) -> tensor<2x2xf32, #W>
-  %r2 = collective.all_reduce %g2 over ["d"] : tensor<2x2xf32, #P> -> tensor<2x2xf32, #W>
+  %r2 = collective.all_reduce %g2 over [d] : tensor<2x2xf32, #P> -> tensor<2x2xf32, #W>
   %n2 = onnx.Sub(%w2, %r2) : (tensor<2x2xf32, #W>, tensor<2x2xf32, #W>) -> tensor<2x2xf32, #W>
   func.return %n1, %n2 : tensor<2x2xf32, #W>, tensor<2x2xf32, #W>
 }
 
 // In the program of one device, waiting is an op of its own.
 // RANK:       func.func private @layer_and_reduce(
-// RANK:         %[[R:.*]] = collective.all_reduce %dw over ["d"] {{.*}}dist.asynchronous
+// RANK:         %[[R:.*]] = collective.rank.all_reduce %dw over [d] {{.*}}dist.asynchronous
 // RANK:         func.return %dx, %[[R]]
 // RANK:       func.func @main
 // RANK:         %d1, %[[A2:.*]] = func.call @layer_and_reduce(%x2, %w2, %d2)

@@ -9,7 +9,7 @@
 // the value itself, not from each other.
 
 builtin.module attributes {"dist.separate_copies"} {
-device.mesh @mesh on @box <"d" = 2> [0 to 2]
+device.mesh @mesh on @box <d = 2> [0 to 2]
 
 // CHECK-NOT: dist.separate_copies
 // CHECK: %[[A:.*]] = dist.reshard %h

@@ -4,7 +4,7 @@
 // is split into two micro-batches, and each of them over the devices: so a device holds
 // runs of two samples of the whole batch.
 
-// CHECK:      device.mesh @mesh on @box <"d" = 2> [0 to 2]
+// CHECK:      device.mesh @mesh on @box <d = 2> [0 to 2]
 // CHECK:      func.func private @backward_accumulate({{.*}}, %sum: tensor<32x4xf32, #dist.layout<@mesh, partial sum {d}>>
 // CHECK:        %[[DW2:.*]] = onnx.Gemm(%a, {{.*}}-> tensor<32x4xf32, #dist.layout<@mesh, partial sum {d}>>
 // CHECK-NEXT:   onnx.Add(%sum, %[[DW2]])
@@ -17,7 +17,7 @@
 
 // Devices add up once, after the micro-batches.
 // CHECK-NEXT:   train.sgd %w1, %[[DW1]]
-// CHECK-NEXT:   %[[SUM:.*]] = collective.all_reduce %[[DW2]] over ["d"]
+// CHECK-NEXT:   %[[SUM:.*]] = collective.all_reduce %[[DW2]] over [d]
 // CHECK-NEXT:   train.sgd %w2, %[[SUM]]
 
 device.cluster @box {

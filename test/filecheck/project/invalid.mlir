@@ -1,7 +1,7 @@
 // RUN: not distir-opt %s -p "project{rank=7}" 2>&1 | filecheck %s --check-prefix RANK
 // RUN: not distir-opt %s -p "project" 2>&1 | filecheck %s
 
-device.mesh @pair on @box <"t" = 2> [0 to 2]
+device.mesh @pair on @box <t = 2> [0 to 2]
 func.func @main(%x: tensor<4xf32, #dist.layout<@pair, [{t}]>>) -> tensor<4xf32, #dist.layout<@pair>> {
   %y = dist.reshard %x : tensor<4xf32, #dist.layout<@pair, [{t}]>> -> tensor<4xf32, #dist.layout<@pair>>
   func.return %y : tensor<4xf32, #dist.layout<@pair>>

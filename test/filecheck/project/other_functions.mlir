@@ -7,7 +7,7 @@
 // CHECK-NEXT:   dist.constrain %x
 // CHECK-NEXT:   func.return
 
-device.mesh @pair on @box <"t" = 2> [0 to 2]
+device.mesh @pair on @box <t = 2> [0 to 2]
 func.func @main(%x: tensor<4xf32, #dist.layout<@pair, [{t}]>>) -> tensor<4xf32, #dist.layout<@pair, [{t}]>> {
   %y = onnx.Neg(%x) : (tensor<4xf32, #dist.layout<@pair, [{t}]>>) -> tensor<4xf32, #dist.layout<@pair, [{t}]>>
   func.return %y : tensor<4xf32, #dist.layout<@pair, [{t}]>>

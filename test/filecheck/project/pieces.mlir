@@ -5,9 +5,9 @@
 // A send from rows on two devices to one device, to columns on two, and of two terms to
 // one device: each device gets what its layout says from those that have it.
 
-device.mesh @rows on @box <"d" = 2> [0 to 2]
+device.mesh @rows on @box <d = 2> [0 to 2]
 device.mesh @one on @box <> [2]
-device.mesh @columns on @box <"t" = 2> [3 to 5]
+device.mesh @columns on @box <t = 2> [3 to 5]
 #R = #dist.layout<@rows, [{d}, {}]>
 #O = #dist.layout<@one>
 #C = #dist.layout<@columns, [{}, {t}]>

@@ -3,7 +3,7 @@
 
 // Layouts spread from one annotated argument through elementwise ops and calls.
 
-device.mesh @mesh on @box <"d" = 2> [0 to 2]
+device.mesh @mesh on @box <d = 2> [0 to 2]
 
 // CHECK-LABEL: func.func @main
 // CHECK:       func.call @twice(%x) {dist.operand_layouts = [#dist.layout<@mesh, [{d}, {}]>], dist.result_layouts = [#dist.layout<@mesh, [{d}, {}]>]}
@@ -22,7 +22,7 @@ func.func @twice(%a: tensor<4x2xf32>) -> tensor<4x2xf32> {
 
 // A function that is called with two layouts becomes two functions.
 
-device.mesh @mesh on @box <"d" = 2> [0 to 2]
+device.mesh @mesh on @box <d = 2> [0 to 2]
 
 // PARTITION: func.call @twice(%x) : (tensor<4x2xf32, #dist.layout<@mesh, [{d}, {}]>>)
 // PARTITION: func.call @twice_1(%w) : (tensor<4x2xf32, #dist.layout<@mesh>>)
@@ -42,9 +42,9 @@ func.func @twice(%a: tensor<4x2xf32>) -> tensor<4x2xf32> {
 
 // A constraint in the middle of a program costs the communication it needs.
 
-device.mesh @mesh on @box <"d" = 2> [0 to 2]
+device.mesh @mesh on @box <d = 2> [0 to 2]
 
-// PARTITION: %[[MOVED:.*]] = collective.all_to_all %a over ["d"] : tensor<4x2xf32, #dist.layout<@mesh, [{d}, {}]>> -> tensor<4x2xf32, #dist.layout<@mesh, [{}, {d}]>>
+// PARTITION: %[[MOVED:.*]] = collective.all_to_all %a over [d] : tensor<4x2xf32, #dist.layout<@mesh, [{d}, {}]>> -> tensor<4x2xf32, #dist.layout<@mesh, [{}, {d}]>>
 // PARTITION: onnx.Neg(%[[MOVED]])
 func.func @main(%x: tensor<4x2xf32> {dist.layout = #dist.layout<@mesh, [{d}, {}]>}) -> tensor<4x2xf32> {
   %a = onnx.Relu(%x) : (tensor<4x2xf32>) -> tensor<4x2xf32>

@@ -3,10 +3,10 @@
 // A Gemm whose reduction is split would add its bias once per device. It is decomposed:
 // the bias is added after the reduction.
 
-device.mesh @mesh on @box <"t" = 2> [0 to 2]
+device.mesh @mesh on @box <t = 2> [0 to 2]
 
 // CHECK: %[[PRODUCT:.*]] = onnx.Gemm(%x, %w) : ({{.*}}) -> tensor<8x16xf32, #dist.layout<@mesh, partial sum {t}>>
-// CHECK: %[[SUM:.*]] = collective.all_reduce %[[PRODUCT]] over ["t"]
+// CHECK: %[[SUM:.*]] = collective.all_reduce %[[PRODUCT]] over [t]
 // CHECK: onnx.Add(%[[SUM]], %b)
 func.func @main(
   %x: tensor<8x64xf32> {dist.layout = #dist.layout<@mesh, [{}, {t}]>},

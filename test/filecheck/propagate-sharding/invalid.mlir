@@ -2,7 +2,7 @@
 
 // 12 heads cannot be split over 8 devices: an explicit request is an error.
 
-device.mesh @mesh on @box <"t" = 8> [0 to 8]
+device.mesh @mesh on @box <t = 8> [0 to 8]
 
 // CHECK: error: dist.constrain %h (in attn): dimension 1 of size 12 cannot be split evenly over axis 't' of size 8; uneven splits are not supported
 func.func @main(%q: tensor<2x12x16x64xf32>) -> tensor<2x12x16x64xf32> {

@@ -5,17 +5,17 @@
 // number per label: the maximum and the sum of exponentials of its logits, and the logit of
 // the label, which one of them holds. The gradient needs nothing else.
 
-device.mesh @mesh on @box <"t" = 2> [0 to 2]
+device.mesh @mesh on @box <t = 2> [0 to 2]
 
 // CHECK: %[[LOGITS:.*]] = onnx.MatMul(%x, %w)
 // CHECK-SAME: -> tensor<64x128xf32, #dist.layout<@mesh, [{}, {t}]>>
 // CHECK: %[[HERE:.*]] = train.logit_maximum %[[LOGITS]]
 // CHECK-SAME: partial max {t}
-// CHECK: %[[MAXIMUM:.*]] = collective.all_reduce %[[HERE]] over ["t"]
+// CHECK: %[[MAXIMUM:.*]] = collective.all_reduce %[[HERE]] over [t]
 // CHECK: %[[TERM:.*]] = train.exponential_sum %[[LOGITS]], %[[MAXIMUM]]
 // CHECK: %[[CHOSEN:.*]] = train.label_logit %[[LOGITS]], %labels
-// CHECK: %[[TOTAL:.*]] = collective.all_reduce %[[TERM]] over ["t"]
-// CHECK: %[[LABEL:.*]] = collective.all_reduce %[[CHOSEN]] over ["t"]
+// CHECK: %[[TOTAL:.*]] = collective.all_reduce %[[TERM]] over [t]
+// CHECK: %[[LABEL:.*]] = collective.all_reduce %[[CHOSEN]] over [t]
 // CHECK: train.cross_entropy_sum %[[MAXIMUM]], %[[TOTAL]], %[[LABEL]], %labels
 // CHECK-NOT: collective
 // CHECK: train.cross_entropy_part_grad {{.*}}, %[[LOGITS]], %labels, %[[MAXIMUM]], %[[TOTAL]]

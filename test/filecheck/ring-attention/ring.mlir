@@ -6,11 +6,11 @@
 
 // Two devices: while one computes with its own keys and values, they go on to the other.
 
-device.mesh @mesh on @box <"c" = 2> [0 to 2]
+device.mesh @mesh on @box <c = 2> [0 to 2]
 
 // CHECK-NOT:  all_gather
-// CHECK:      %[[K:.*]] = collective.permute %k over ["c"] {dist.asynchronous} : tensor<2x2x8x4xf32, #dist.layout<@mesh, [{}, {}, {c}, {}]>>
-// CHECK-NEXT: %[[V:.*]] = collective.permute %v over ["c"] {dist.asynchronous}
+// CHECK:      %[[K:.*]] = collective.permute %k over [c] {dist.asynchronous} : tensor<2x2x8x4xf32, #dist.layout<@mesh, [{}, {}, {c}, {}]>>
+// CHECK-NEXT: %[[V:.*]] = collective.permute %v over [c] {dist.asynchronous}
 // CHECK-NEXT: %[[A:.*]], %[[SA:.*]] = train.placed_attention %[[P:.*]], %[[P]], %q, %k, %v {blocks = 2 : i64, step = 0 : i64}
 // CHECK:      %[[P1:.*]] = onnx.Mod(
 // CHECK-NEXT: %[[B:.*]], %[[SB:.*]] = train.placed_attention %[[P]], %[[P1]], %q, %[[K]], %[[V]] {blocks = 2 : i64, step = 1 : i64}
@@ -28,11 +28,11 @@ device.mesh @mesh on @box <"c" = 2> [0 to 2]
 // STEP-NEXT:  onnx.Add
 // STEP-NEXT:  %[[DK:.*]] = onnx.Add
 // STEP-NEXT:  %[[DV:.*]] = onnx.Add
-// STEP-NEXT:  collective.permute %[[DK]] over ["c"] {dist.asynchronous}
-// STEP-NEXT:  collective.permute %[[DV]] over ["c"] {dist.asynchronous}
+// STEP-NEXT:  collective.permute %[[DK]] over [c] {dist.asynchronous}
+// STEP-NEXT:  collective.permute %[[DV]] over [c] {dist.asynchronous}
 // STEP-NOT:   reduce_scatter
 
-// RANK:       collective.permute {{.*}} {dist.asynchronous, mesh = @mesh, group = array<i64: 0, 1>}
+// RANK:       collective.rank.permute {{.*}} {dist.asynchronous, mesh = @mesh, group = array<i64: 0, 1>}
 // RANK:       train.placed_attention {{.*}} : (tensor<4xi64>, tensor<4xi64>, tensor<2x2x4x4xf32>, tensor<2x2x4x4xf32>, tensor<2x2x4x4xf32>)
 // RANK:       collective.wait
 

@@ -11,12 +11,12 @@
 // batch needs no communication.
 
 // CHECK: dist.notes = ["the grid search chose batch=64 d=4 t=1 p=1 k=1, the fastest of {{.*}} that fit of {{.*}} configurations: {{.*}} samples/s, {{.*}} GB on a device"]
-// CHECK: device.mesh @mesh on @box <"d" = 4> [0 to 4]
+// CHECK: device.mesh @mesh on @box <d = 4> [0 to 4]
 // CHECK-NOT: collective
 
 // The same on two of the devices.
 // PAIR: chose batch=64 d=2 t=1 p=1 k=1, the fastest of 4 that fit of 4 configurations
-// PAIR: device.mesh @mesh on @box <"d" = 2> [0 to 2]
+// PAIR: device.mesh @mesh on @box <d = 2> [0 to 2]
 
 // Where the parameters of both layers do not fit on a device, they are split.
 // SMALL: chose batch=64 d=2 t=2 p=1 k=1, the fastest of {{[0-9]+}} that fit

@@ -14,7 +14,7 @@
 // CHECK: onnx.MatMul
 // CHECK-NEXT: onnx.Relu
 // CHECK-NEXT: onnx.MatMul
-// CHECK-NEXT: collective.reduce_scatter %{{.*}} over ["t"]
+// CHECK-NEXT: collective.reduce_scatter %{{.*}} over [t]
 // CHECK-NEXT: func.return
 
 // For thousands of rows these are split, and nothing is communicated.

@@ -28,7 +28,7 @@
 // STEP-COUNT-2: train.sgd
 
 // Three axes, chosen one after the other if there are many choices, divide the work by eight.
-// AXES: device.mesh @mesh on @box <"a" = 2, "b" = 2, "c" = 2> [0 to 8]
+// AXES: device.mesh @mesh on @box <a = 2, b = 2, c = 2> [0 to 8]
 // AXES: %w1: tensor<1024x4096xf32, #dist.layout<@mesh, [{}, {a, b, c}]>>
 // AXES-SAME: %w2: tensor<4096x1024xf32, #dist.layout<@mesh, [{a, b}, {c}]>>
 

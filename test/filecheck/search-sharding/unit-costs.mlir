@@ -8,7 +8,7 @@
 // CHECK: dist.notes = ["search-sharding: {{.*}} operations of work and communication, at most 0 % above the best
 // CHECK: %w1: tensor<1024x4096xf32, #dist.layout<@mesh, [{}, {t}]>>
 // CHECK-SAME: %w2: tensor<4096x1024xf32, #dist.layout<@mesh, [{t}, {}]>>
-// CHECK: collective.reduce_scatter %{{.*}} over ["t"]
+// CHECK: collective.reduce_scatter %{{.*}} over [t]
 // CHECK-NEXT: func.return
 
 // For thousands of rows these are split, and nothing is communicated.

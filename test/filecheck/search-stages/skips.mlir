@@ -29,7 +29,7 @@ device.cluster @box {
   device.kind @gpu on [0 to 4] {memory = 32000000000 : i64, memory_bandwidth = 9.0e11 : f64, peak_flops = {default = 1.5e13 : f64}, launch_latency = 5.0e-6 : f64}
   device.link @switch spans 4 {bandwidth = 1.5e9 : f64, latency = 3.0e-6 : f64}
 }
-device.mesh @mesh on @box <"k" = 4> [0 to 4]
+device.mesh @mesh on @box <k = 4> [0 to 4]
 func.func @main(%xa: tensor<64x256xf32> {dist.role = "input"}, %xb: tensor<64x256xf32> {dist.role = "input"}, %wa1: tensor<256x256xf32> {dist.role = "parameter"}, %wb1: tensor<256x256xf32> {dist.role = "parameter"}, %wa2: tensor<256x256xf32> {dist.role = "parameter"}, %wb2: tensor<256x256xf32> {dist.role = "parameter"}, %wa3: tensor<256x256xf32> {dist.role = "parameter"}, %wb3: tensor<256x256xf32> {dist.role = "parameter"}) -> tensor<64x256xf32> {
   %a1 = onnx.MatMul(%xa, %wa1) : (tensor<64x256xf32>, tensor<256x256xf32>) -> tensor<64x256xf32>
   %b1 = onnx.MatMul(%xb, %wb1) : (tensor<64x256xf32>, tensor<256x256xf32>) -> tensor<64x256xf32>

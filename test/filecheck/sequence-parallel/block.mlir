@@ -15,17 +15,17 @@
 // TENSOR:     onnx.LayerNormalization
 
 // CHECK:      %[[Y:.*]] = onnx.MatMul({{.*}}, %w2) {{.*}}partial sum {t}>>
-// CHECK:      collective.reduce_scatter {{.*}} over ["t"]
+// CHECK:      collective.reduce_scatter {{.*}} over [t]
 // CHECK-NOT:  all_reduce
 // CHECK:      %[[N:.*]] = onnx.LayerNormalization({{.*}} -> tensor<2x8x16xf32, #dist.layout<@mesh, [{}, {t}, {}]>>
-// CHECK:      %[[G:.*]] = collective.all_gather %[[N]] over ["t"]
+// CHECK:      %[[G:.*]] = collective.all_gather %[[N]] over [t]
 // CHECK:      onnx.MatMul(%[[G]], %w3)
 
 // The norm's own gradients are partial sums over the parts of the sequence.
 // STEP:     train.layer_norm_grad{{.*}}partial sum {t}>>
 // STEP:     collective.all_reduce
 
-device.mesh @mesh on @box <"t" = 2> [0 to 2]
+device.mesh @mesh on @box <t = 2> [0 to 2]
 func.func @main(%x: tensor<2x8x16xf32> {dist.role = "input", dist.name = "x"}, %w1: tensor<16x32xf32> {dist.role = "parameter", dist.name = "w1"}, %w2: tensor<32x16xf32> {dist.role = "parameter", dist.name = "w2"}, %scale: tensor<16xf32> {dist.role = "parameter", dist.name = "scale"}, %bias: tensor<16xf32> {dist.role = "parameter", dist.name = "bias"}, %w3: tensor<16x32xf32> {dist.role = "parameter", dist.name = "w3"}, %w4: tensor<32x16xf32> {dist.role = "parameter", dist.name = "w4"}) -> tensor<2x8x16xf32> {
   %h = onnx.MatMul(%x, %w1) : (tensor<2x8x16xf32>, tensor<16x32xf32>) -> tensor<2x8x32xf32>
   %a = onnx.Relu(%h) : (tensor<2x8x32xf32>) -> tensor<2x8x32xf32>

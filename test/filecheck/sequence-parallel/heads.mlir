@@ -20,7 +20,7 @@
 
 // LAYOUT:     onnx.Add({{.*}}[{}, {t}, {}]
 
-device.mesh @mesh on @box <"t" = 4> [0 to 4]
+device.mesh @mesh on @box <t = 4> [0 to 4]
 func.func @main(%x: tensor<2x8x16xf32> {dist.role = "input", dist.name = "x"}, %g: tensor<16xf32> {dist.role = "parameter", dist.name = "g"}, %gq: tensor<4xf32> {dist.role = "parameter", dist.name = "gq"}, %wq: tensor<16x16xf32> {dist.role = "parameter", dist.name = "wq"}, %wk: tensor<16x8xf32> {dist.role = "parameter", dist.name = "wk"}, %wm: tensor<16x4xf32> {dist.role = "parameter", dist.name = "wm"}, %wo: tensor<16x16xf32> {dist.role = "parameter", dist.name = "wo"}) -> tensor<2x8x16xf32> {
   %heads = onnx.Constant() {value = dense<[2, 8, 4, 4]> : tensor<4xi64>} : () -> tensor<4xi64>
   %kheads = onnx.Constant() {value = dense<[2, 8, 2, 4]> : tensor<4xi64>} : () -> tensor<4xi64>

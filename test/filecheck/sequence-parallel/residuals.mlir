@@ -12,16 +12,16 @@
 
 // CHECK:      func.func private @block_forward
 // CHECK:      %n, %{{.*}} = train.layer_norm 
-// CHECK:      %[[G:.*]] = collective.all_gather %n over ["t"]
+// CHECK:      %[[G:.*]] = collective.all_gather %n over [t]
 // CHECK:      func.return %{{.*}}, %n,
 // CHECK:      func.func private @block_backward
 // CHECK:      %[[N:.*]] = onnx.Reshape(%n,
-// CHECK-NEXT: %[[G:.*]] = collective.all_gather %[[N]] over ["t"]
+// CHECK-NEXT: %[[G:.*]] = collective.all_gather %[[N]] over [t]
 // CHECK-NEXT: onnx.Gemm(%[[G]],
 
 // Whole, it is kept as the forward gathered it.
 // WHOLE:      func.func private @block_forward
-// WHOLE:      %[[G:.*]] = collective.all_gather %n over ["t"]
+// WHOLE:      %[[G:.*]] = collective.all_gather %n over [t]
 // WHOLE:      func.return %{{.*}}, %[[G]],
 // WHOLE:      func.func private @block_backward
 // WHOLE:      %[[N:.*]] = onnx.Reshape(%n
@@ -29,7 +29,7 @@
 
 // RESIDUALS: error: sequence-parallel: there is no way to keep residuals 'none'; choose one of parts, whole
 
-device.mesh @mesh on @box <"t" = 2> [0 to 2]
+device.mesh @mesh on @box <t = 2> [0 to 2]
 func.func @main(%x: tensor<2x8x16xf32> {dist.role = "input", dist.name = "x"}, %scale: tensor<16xf32> {dist.role = "parameter", dist.name = "scale"}, %bias: tensor<16xf32> {dist.role = "parameter", dist.name = "bias"}, %w1: tensor<16x32xf32> {dist.role = "parameter", dist.name = "w1"}, %w2: tensor<32x16xf32> {dist.role = "parameter", dist.name = "w2"}) -> tensor<2x8x16xf32> {
   %0 = func.call @block(%x, %scale, %bias, %w1, %w2) : (tensor<2x8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16x32xf32>, tensor<32x16xf32>) -> tensor<2x8x16xf32>
   func.return %0 : tensor<2x8x16xf32>

@@ -11,7 +11,7 @@
 // CHECK-NEXT: onnx.Add(%[[X]], %normal)
 // CHECK-NEXT: onnx.ReduceMean(%sum, %last)
 
-device.mesh @mesh on @box <"t" = 2> [0 to 2]
+device.mesh @mesh on @box <t = 2> [0 to 2]
 func.func @main(%x: tensor<2x8x16xf32> {dist.role = "input", dist.name = "x"}) -> (tensor<2x8x16xf32>, tensor<2x8x1xf32>) {
   %two = onnx.Constant() {value = dense<2.0> : tensor<f32>} : () -> tensor<f32>
   %last = onnx.Constant() {value = dense<-1> : tensor<1xi64>} : () -> tensor<1xi64>

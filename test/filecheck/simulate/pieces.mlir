@@ -9,9 +9,9 @@ device.cluster @five {
   device.kind @unit on [0 to 5] {memory = 1000000 : i64, memory_bandwidth = 1.0e+30 : f64, peak_flops = {default = 1.0e+30 : f64}, launch_latency = 0.0 : f64}
   device.link @wire spans 5 {bandwidth = 1.0e+30 : f64, latency = 1.0 : f64}
 }
-device.mesh @rows on @five <"d" = 2> [0 to 2]
+device.mesh @rows on @five <d = 2> [0 to 2]
 device.mesh @one on @five <> [2]
-device.mesh @columns on @five <"t" = 2> [3 to 5]
+device.mesh @columns on @five <t = 2> [3 to 5]
 #R = #dist.layout<@rows, [{d}, {}]>
 #O = #dist.layout<@one>
 #C = #dist.layout<@columns, [{}, {t}]>

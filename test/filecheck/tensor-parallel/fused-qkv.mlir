@@ -3,7 +3,7 @@
 // A fused QKV is split by heads: of each 32 columns (q, k, v) a device holds runs of 16.
 // The row-split output projection closes the block.
 
-device.mesh @mesh on @box <"t" = 2> [0 to 2]
+device.mesh @mesh on @box <t = 2> [0 to 2]
 
 // CHECK:      %qkv: tensor<32x96xf32> {dist.role = "parameter", dist.layout = #dist.layout<@mesh, [{}, {t:16}]>}
 // CHECK-SAME: %out: tensor<32x32xf32> {dist.role = "parameter", dist.layout = #dist.layout<@mesh, [{t}, {}]>}

@@ -4,7 +4,7 @@
 
 // CHECK: dist.notes = ["onnx.MatMul %y (in head) stays whole on axis 't' of size 2: 7 and 51 cannot be split evenly by 2"]
 builtin.module {
-  device.mesh @mesh on @box <"t" = 2> [0 to 2]
+  device.mesh @mesh on @box <t = 2> [0 to 2]
 
   // CHECK: %w: tensor<7x51xf32> {dist.role = "parameter"}
   func.func @main(%x: tensor<8x7xf32> {dist.role = "input"}, %w: tensor<7x51xf32> {dist.role = "parameter"}) -> tensor<8x51xf32> {

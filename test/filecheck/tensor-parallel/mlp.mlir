@@ -3,7 +3,7 @@
 // Two matrices with an elementwise function between them: the first is split by
 // columns, the second by rows. Only annotations are written.
 
-device.mesh @mesh on @box <"t" = 2> [0 to 2]
+device.mesh @mesh on @box <t = 2> [0 to 2]
 
 // CHECK:      %w1: tensor<16x64xf32> {dist.role = "parameter", dist.layout = #dist.layout<@mesh, [{}, {t}]>}
 // CHECK-SAME: %b1: tensor<64xf32> {dist.role = "parameter", dist.layout = #dist.layout<@mesh, [{t}]>}

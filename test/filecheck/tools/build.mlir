@@ -9,5 +9,5 @@
 // CHECK: device {{ *}} peak memory
 // CHECK: {{^}}7 {{.*}} of 80 GB
 
-// PROGRAM: device.mesh @mesh on {{.*}} <"d" = 2, "t" = 4> [0 to 8]
+// PROGRAM: device.mesh @mesh on {{.*}} <d = 2, t = 4> [0 to 8]
 // PROGRAM: collective.all_reduce

@@ -7,7 +7,7 @@ device.cluster @pair {
   device.kind @unit on [0 to 2] {memory = 1000000 : i64, memory_bandwidth = 1.0e+30 : f64, peak_flops = {default = 1.0e+30 : f64}, launch_latency = 1.0 : f64}
   device.link @wire spans 2 {bandwidth = 2.0 : f64, latency = 0.0 : f64}
 }
-device.mesh @mesh on @pair <"d" = 2> [0 to 2]
+device.mesh @mesh on @pair <d = 2> [0 to 2]
 
 func.func @main(%x: tensor<4x4xf32> {dist.role = "input", dist.name = "x"}, %y: tensor<4x4xf32> {dist.role = "input", dist.name = "y"}) -> (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) {
   %p = onnx.MatMul(%x, %y) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
@@ -17,8 +17,8 @@ func.func @main(%x: tensor<4x4xf32> {dist.role = "input", dist.name = "x"}, %y: 
   %t = onnx.Add(%q, %x) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   %a = onnx.MatMul(%x, %t) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   %b = onnx.MatMul(%t, %t) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-  %m = collective.all_reduce %a over ["d"] {group = array<i64: 0, 1>, reduction = "sum", mesh = @mesh} : tensor<4x4xf32> -> tensor<4x4xf32>
-  %n = collective.all_reduce %b over ["d"] {group = array<i64: 0, 1>, reduction = "sum", mesh = @mesh} : tensor<4x4xf32> -> tensor<4x4xf32>
+  %m = collective.rank.all_reduce %a over [d] {group = array<i64: 0, 1>, reduction = "sum", mesh = @mesh} : tensor<4x4xf32> -> tensor<4x4xf32>
+  %n = collective.rank.all_reduce %b over [d] {group = array<i64: 0, 1>, reduction = "sum", mesh = @mesh} : tensor<4x4xf32> -> tensor<4x4xf32>
   func.return %s, %t, %m, %n, %b : tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>
 }
 

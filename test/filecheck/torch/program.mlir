@@ -4,7 +4,7 @@
 
 // Two ranks share a class; the third one has its own.
 
-device.mesh @pair on @box <"t" = 2> [0 to 2]
+device.mesh @pair on @box <t = 2> [0 to 2]
 device.mesh @first on @box <> [0]
 device.mesh @last on @box <> [2]
 
@@ -12,14 +12,14 @@ func.func @layer(%x: tensor<4x8xf32, #dist.layout<@pair>>, %w: tensor<8x16xf32, 
   %h = onnx.MatMul(%x, %w) {scope = "layer.fc"} : (tensor<4x8xf32, #dist.layout<@pair>>, tensor<8x16xf32, #dist.layout<@pair, [{}, {t:2}]>>) -> tensor<4x16xf32, #dist.layout<@pair, [{}, {t:2}]>>
   %half = onnx.Constant() {value = dense<0.5> : tensor<f32>} : () -> tensor<f32, #dist.layout<@pair>>
   %m = onnx.Mul(%h, %half) {scope = "layer.scale"} : (tensor<4x16xf32, #dist.layout<@pair, [{}, {t:2}]>>, tensor<f32, #dist.layout<@pair>>) -> tensor<4x16xf32, #dist.layout<@pair, [{}, {t:2}]>>
-  %y = collective.all_gather %m over ["t"] : tensor<4x16xf32, #dist.layout<@pair, [{}, {t:2}]>> -> tensor<4x16xf32, #dist.layout<@pair>>
+  %y = collective.all_gather %m over [t] : tensor<4x16xf32, #dist.layout<@pair, [{}, {t:2}]>> -> tensor<4x16xf32, #dist.layout<@pair>>
   func.return %y : tensor<4x16xf32, #dist.layout<@pair>>
 }
 
 func.func @main(%x: tensor<4x8xf32, #dist.layout<@pair>> {dist.role = "input", dist.name = "x"}, %w: tensor<8x16xf32, #dist.layout<@pair, [{}, {t:2}]>> {dist.role = "parameter", dist.name = "fc.weight"}, %b: tensor<16xf32, #dist.layout<@last>> {dist.role = "parameter", dist.name = "bias"}) -> (tensor<4x16xf32, #dist.layout<@last>> {dist.name = "y"}) {
   %a = func.call @layer(%x, %w) : (tensor<4x8xf32, #dist.layout<@pair>>, tensor<8x16xf32, #dist.layout<@pair, [{}, {t:2}]>>) -> tensor<4x16xf32, #dist.layout<@pair>>
-  %r = collective.slice %a over ["t"] : tensor<4x16xf32, #dist.layout<@pair>> -> tensor<4x16xf32, #dist.layout<@pair, [{}, {t}]>>
-  %g = collective.gather %r over ["t"] : tensor<4x16xf32, #dist.layout<@pair, [{}, {t}]>> -> tensor<4x16xf32, #dist.layout<@first>>
+  %r = collective.slice %a over [t] : tensor<4x16xf32, #dist.layout<@pair>> -> tensor<4x16xf32, #dist.layout<@pair, [{}, {t}]>>
+  %g = collective.gather %r over [t] : tensor<4x16xf32, #dist.layout<@pair, [{}, {t}]>> -> tensor<4x16xf32, #dist.layout<@first>>
   %s = dist.send %g : tensor<4x16xf32, #dist.layout<@first>> -> tensor<4x16xf32, #dist.layout<@last>>
   %c = onnx.Constant() {value = dense<[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0]> : tensor<16xf32>} : () -> tensor<16xf32, #dist.layout<@last>>
   %t = onnx.Add(%s, %b) : (tensor<4x16xf32, #dist.layout<@last>>, tensor<16xf32, #dist.layout<@last>>) -> tensor<4x16xf32, #dist.layout<@last>>

@@ -8,13 +8,13 @@
 // CHECK: %dx = train.cross_entropy_grad {{.*}} -> tensor<4x64x8xf32, #dist.layout<@mesh, [{d}, {}, {}]>>
 // CHECK: %dw = train.conv_grad_weight %x, %dy {{.*}} -> tensor<6x3x3x3xf32, #dist.layout<@mesh, partial sum {d}>>
 // CHECK: %dwte = train.gather_grad %h, %labels like %wte {axis = 0 : i64} : ({{.*}}) -> tensor<8x4xf32, #dist.layout<@mesh, [{t}, {}], partial sum {d}>>
-// CHECK-DAG: collective.all_reduce %loss over ["d"]
-// CHECK-DAG: collective.all_reduce %dw over ["d"]
-// CHECK-DAG: collective.all_reduce %dwte over ["d"]
+// CHECK-DAG: collective.all_reduce %loss over [d]
+// CHECK-DAG: collective.all_reduce %dw over [d]
+// CHECK-DAG: collective.all_reduce %dwte over [d]
 
 // What a device does not hold is masked; the divisor stays that of all labels.
 // RANK: train.cross_entropy %logits, %labels {divisor = 256 : i64} : (tensor<2x64x8xf32>, tensor<2x64xi64>) -> tensor<f32>
-// RANK: collective.coordinate over ["t"] {mesh = @mesh, index = 1 : i64}
+// RANK: collective.coordinate over [t] {mesh = @mesh, index = 1 : i64}
 // RANK: %[[HELD:.*]] = onnx.Where({{.*}}, %h, {{.*}}) : (tensor<2x64x1xi1>, tensor<2x64x4xf32>, tensor<f32>) -> tensor<2x64x4xf32>
 // RANK: train.gather_grad %[[HELD]], {{.*}} like %wte {axis = 0 : i64} : (tensor<2x64x4xf32>, tensor<2x64xi64>, tensor<4x4xf32>) -> tensor<4x4xf32>
 

@@ -5,8 +5,8 @@
 // Each device draws the numbers of the elements that it holds.
 // CHECK: %y = train.dropout %h, %step {{.*}} : (tensor<4x8xf32, #dist.layout<@mesh, [{d}, {t}]>>, tensor<i64, #dist.layout<@mesh>>) -> tensor<4x8xf32, #dist.layout<@mesh, [{d}, {t}]>>
 
-// RANK: %[[D:.*]] = collective.coordinate over ["d"] {{{.*}}index = 1 : i64}
-// RANK: %[[T:.*]] = collective.coordinate over ["t"] {{{.*}}index = 1 : i64}
+// RANK: %[[D:.*]] = collective.coordinate over [d] {{{.*}}index = 1 : i64}
+// RANK: %[[T:.*]] = collective.coordinate over [t] {{{.*}}index = 1 : i64}
 // RANK: train.dropout %h, %step at(%[[D]], %[[T]]) {ratio = 1.000000e-01 : f64, seed = 0 : i64, stream = 7 : i64, global_shape = array<i64: 4, 8>, splits = [array<i64: 0, 2, 2>, array<i64: 1, 2, 4>]} : (tensor<2x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<2x4xf32>
 
 // The backward draws them again; the step that counts them goes on.

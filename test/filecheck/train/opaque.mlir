@@ -12,8 +12,8 @@
 // DIST: func.func @main(%x: tensor<8x2x8xf32, #dist.layout<@mesh, [{d, e}, {}, {}]>> {{.*}}, %w: tensor<4x8xf32, #dist.layout<@mesh, [{e}, {}]>> {{.*}}, %r: tensor<8xf32, #dist.layout<@mesh>>
 // DIST: train.opaque {{.*}} -> tensor<8x2x8xf32, #dist.layout<@mesh, [{d, e}, {}, {}]>>
 
-// RANK: %[[D:.*]] = collective.coordinate over ["d"] {{{.*}}index = 1 : i64}
-// RANK: %[[E:.*]] = collective.coordinate over ["e"] {{{.*}}index = 1 : i64}
+// RANK: %[[D:.*]] = collective.coordinate over [d] {{{.*}}index = 1 : i64}
+// RANK: %[[E:.*]] = collective.coordinate over [e] {{{.*}}index = 1 : i64}
 // RANK: train.opaque %x, %w, %r counter %{{.*}} at %[[D]], %[[E]] {{{.*}}axes = ["e"], sizes = array<i64: 2>{{.*}}} : tensor<2x2x8xf32>, tensor<2x8xf32>, tensor<8xf32> counter tensor<i64> at tensor<i64>, tensor<i64> -> tensor<2x2x8xf32>
 
 // Its random numbers follow from the step, in the backward too.

@@ -1,6 +1,6 @@
 // RUN: not distir-opt %s -p "verify-distribution" 2>&1 | filecheck %s
 
-device.mesh @mesh on @box <"t" = 2> [0 to 2]
+device.mesh @mesh on @box <t = 2> [0 to 2]
 
 // A forgotten all-reduce is a type error.
 // CHECK: error: @main: onnx.Add %z (in block): operand 0 has layout <@mesh, partial sum {t}>, but the op cannot work on values that are partial over 't' there; expected layout <@mesh>

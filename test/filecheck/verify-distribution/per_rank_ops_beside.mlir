@@ -2,7 +2,7 @@
 
 // Nor is there a place for an op of one rank's program in a function beside it.
 
-device.mesh @mesh on @pair <"d" = 2> [0 to 2]
+device.mesh @mesh on @pair <d = 2> [0 to 2]
 #W = #dist.layout<@mesh>
 
 func.func @main(%a: tensor<4xf32, #W>) -> tensor<4xf32, #W> {

@@ -2,9 +2,9 @@
 // RUN: sed -e 's/<@B, \[{d}, {}\]>/<@B>/' %s | not distir-opt -p verify-distribution 2>&1 | filecheck %s --check-prefix=LAYOUT
 // RUN: sed -e 's/partial sum/partial max/g; s/ReduceSum/ReduceMax/' %s | not distir-opt -p verify-distribution 2>&1 | filecheck %s --check-prefix=TERMS
 
-device.mesh @A on @box <"d" = 2> [0 to 2]
-device.mesh @B on @box <"d" = 2> [2 to 4]
-device.mesh @C on @box <"t" = 4> [4 to 8]
+device.mesh @A on @box <d = 2> [0 to 2]
+device.mesh @B on @box <d = 2> [2 to 4]
+device.mesh @C on @box <t = 4> [4 to 8]
 
 // To a mesh of another shape a send may change the layout, and deal out the terms of a sum.
 // CHECK: %y = dist.send %x

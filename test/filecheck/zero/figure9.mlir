@@ -12,18 +12,18 @@
 // CHECK-SAME:  %w2: tensor<32x4xf32, #dist.layout<@mesh, [{d}, {}]>>
 // CHECK-SAME:  %w1_momentum: tensor<16x32xf32, #dist.layout<@mesh, [{d}, {}]>>
 // CHECK-SAME:  -> (tensor<f32, #dist.layout<@mesh>> {dist.role = "loss", dist.name = "loss"}, tensor<16x32xf32, #dist.layout<@mesh, [{d}, {}]>>
-// CHECK-NEXT:  %[[W1:.*]] = collective.all_gather %w1 over ["d"]
+// CHECK-NEXT:  %[[W1:.*]] = collective.all_gather %w1 over [d]
 // CHECK-NEXT:  %[[H:.*]] = onnx.MatMul(%x, %[[W1]])
 // CHECK-NEXT:  %[[A:.*]] = onnx.Relu(%[[H]])
-// CHECK-NEXT:  %[[W2F:.*]] = collective.all_gather %w2 over ["d"]
+// CHECK-NEXT:  %[[W2F:.*]] = collective.all_gather %w2 over [d]
 // CHECK-NEXT:  onnx.MatMul(%[[A]], %[[W2F]])
 // CHECK-NOT:   %[[W2F]])
-// CHECK:       %[[W2B:.*]] = collective.all_gather %w2 over ["d"]
+// CHECK:       %[[W2B:.*]] = collective.all_gather %w2 over [d]
 // CHECK-NEXT:  onnx.Gemm({{.*}}, %[[W2B]]) {transB = 1 : i64}
 // CHECK:       %[[DW2:.*]] = onnx.Gemm(%[[A]], {{.*}}partial sum {d}>>
-// CHECK-NEXT:  %[[R2:.*]] = collective.reduce_scatter %[[DW2]] over ["d"]
+// CHECK-NEXT:  %[[R2:.*]] = collective.reduce_scatter %[[DW2]] over [d]
 // CHECK:       %[[DW1:.*]] = onnx.Gemm(%x, {{.*}}partial sum {d}>>
-// CHECK-NEXT:  %[[R1:.*]] = collective.reduce_scatter %[[DW1]] over ["d"]
+// CHECK-NEXT:  %[[R1:.*]] = collective.reduce_scatter %[[DW1]] over [d]
 // CHECK-NEXT:  train.sgd %w1, %[[R1]] momentum %w1_momentum
 // CHECK-NEXT:  train.sgd %w2, %[[R2]] momentum %w2_momentum
 // CHECK-NEXT:  collective.all_reduce {{.*}} tensor<f32,
@@ -32,7 +32,7 @@
 // With stage 2 parameters are whole and updated ones gathered.
 // TWO-NOT:  all_gather
 // TWO:      %[[DW2:.*]] = onnx.Gemm(%a, {{.*}}partial sum {d}>>
-// TWO-NEXT: collective.reduce_scatter %[[DW2]] over ["d"]
+// TWO-NEXT: collective.reduce_scatter %[[DW2]] over [d]
 // TWO:      train.sgd
 // TWO-COUNT-2: collective.all_gather
 
@@ -40,9 +40,9 @@
 // ONE:      %[[DW2:.*]] = onnx.Gemm(%a, {{.*}}partial sum {d}>>
 // ONE-NOT:  collective
 // ONE:      %[[DW1:.*]] = onnx.Gemm(%x, {{.*}}partial sum {d}>>
-// ONE:      %[[R1:.*]] = collective.reduce_scatter %[[DW1]] over ["d"]
+// ONE:      %[[R1:.*]] = collective.reduce_scatter %[[DW1]] over [d]
 // ONE:      train.sgd %{{.*}}, %[[R1]]
-// ONE:      %[[R2:.*]] = collective.reduce_scatter %[[DW2]] over ["d"]
+// ONE:      %[[R2:.*]] = collective.reduce_scatter %[[DW2]] over [d]
 // ONE:      train.sgd %{{.*}}, %[[R2]]
 // ONE-COUNT-2: collective.all_gather
 

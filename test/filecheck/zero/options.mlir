@@ -47,7 +47,7 @@
 // FIVE:     train.unflatten %w : (tensor<15xf32>) -> tensor<3x4xf32>
 // FIVE:     train.unflatten %w2 {blocks = [array<i64: 1, 2, 3>]} : (tensor<15x2xf32>) -> tensor<4x6xf32>
 // FIVE:     [[G:%.*]] = train.flatten %{{.*}} {blocks = [array<i64: 1, 2, 3>]} : (tensor<4x6xf32>) -> tensor<15x2xf32>
-// FIVE-NEXT: [[P:%.*]] = dist.constrain [[G]] to <@mesh, [{p}, {}]> over ["p"] {dist.reduce_late, dist.reshard_early}
+// FIVE-NEXT: [[P:%.*]] = dist.constrain [[G]] to <@mesh, [{p}, {}]> over [p] {dist.reduce_late, dist.reshard_early}
 // FIVE:     train.square_sum [[P]]
 // FIVE:     onnx.Mul([[P]], %{{.*}}) : (tensor<15x2xf32>, tensor<f32>) -> tensor<15x2xf32>
 // FIVE:     train.adamw %w2, {{.*}}dist.reshard_early
@@ -59,7 +59,7 @@
 // STATE: error: zero: the program updates no state, which is what stage 1 splits; differentiate it with an optimizer that has it first
 // NAME: error: zero: no parameter that is updated is called 'v'; the program has w, b, w2, b2
 
-device.mesh @mesh on @box <"d" = 2, "p" = 5> [0 to 10]
+device.mesh @mesh on @box <d = 2, p = 5> [0 to 10]
 func.func @main(%x: tensor<8x3xf32> {dist.role = "input", dist.name = "x"}, %w: tensor<3x4xf32> {dist.role = "parameter", dist.name = "w"}, %b: tensor<3xf32> {dist.role = "parameter", dist.name = "b"}, %w2: tensor<4x6xf32> {dist.role = "parameter", dist.name = "w2"}, %b2: tensor<6xf32> {dist.role = "parameter", dist.name = "b2"}) -> tensor<8x6xf32> {
   %h = onnx.Add(%x, %b) : (tensor<8x3xf32>, tensor<3xf32>) -> tensor<8x3xf32>
   %a = onnx.MatMul(%h, %w) : (tensor<8x3xf32>, tensor<3x4xf32>) -> tensor<8x4xf32>

@@ -45,9 +45,9 @@ def collective(op: str, size: float, on: ClusterOp) -> Simulation:
     types = [f"tensor<{int(size) // 4}xf32, #dist.layout{x}>" for x in (before, after)]
     return simulate_text(
         f"""
-        device.mesh @m on @c <"t" = {n}> [0 to {n}]
+        device.mesh @m on @c <t = {n}> [0 to {n}]
         func.func @main(%x: {types[0]}) -> {types[1]} {{
-          %y = collective.{op} %x over ["t"] : {types[0]} -> {types[1]}
+          %y = collective.{op} %x over [t] : {types[0]} -> {types[1]}
           func.return %y : {types[1]}
         }}""",
         on,
@@ -118,10 +118,10 @@ def test_c5_broadcast_and_reduce():
         types = [f"tensor<250000000xf32, #dist.layout{x}>" for x in (before, after)]
         result = simulate_text(
             f"""
-            device.mesh @m on @c <"t" = 8> [0 to 8]
+            device.mesh @m on @c <t = 8> [0 to 8]
             device.mesh @root on @c <> [0]
             func.func @main(%x: {types[0]}) -> {types[1]} {{
-              %y = collective.{op} %x over ["t"] : {types[0]} -> {types[1]}
+              %y = collective.{op} %x over [t] : {types[0]} -> {types[1]}
               func.return %y : {types[1]}
             }}""",
             on,
@@ -137,9 +137,9 @@ def test_c5_all_to_all():
     ]
     result = simulate_text(
         f"""
-        device.mesh @m on @c <"t" = 8> [0 to 8]
+        device.mesh @m on @c <t = 8> [0 to 8]
         func.func @main(%x: {types[0]}) -> {types[1]} {{
-          %y = collective.all_to_all %x over ["t"] : {types[0]} -> {types[1]}
+          %y = collective.all_to_all %x over [t] : {types[0]} -> {types[1]}
           func.return %y : {types[1]}
         }}""",
         cluster(8, levels=((8, 50e9, 0.0),)),

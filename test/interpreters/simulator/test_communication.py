@@ -66,8 +66,8 @@ def test_in_fabric_reduction():
 def run(body: str, levels=((4, 2.0, 1.0),)):
     return simulate_text(
         f"""
-        device.mesh @m on @c <"t" = 4> [0 to 4]
-        device.mesh @grid on @c <"a" = 2, "b" = 2> [0 to 4]
+        device.mesh @m on @c <t = 4> [0 to 4]
+        device.mesh @grid on @c <a = 2, b = 2> [0 to 4]
         device.mesh @root on @c <> [1]
         #split = #dist.layout<@m, [{{t}}]>
         #whole = #dist.layout<@m>
@@ -89,24 +89,24 @@ def one_op(op: str, before: str, after: str):
 
 
 def test_scatter_and_gather():
-    result = one_op('collective.scatter %x over ["t"]', "one", "split")
+    result = one_op("collective.scatter %x over [t]", "one", "split")
     assert result.step_time_s == 3 * (1 + 2 / 2)
     assert result.communication_bytes == [0, 6, 0, 0]
-    result = one_op('collective.gather %x over ["t"]', "split", "one")
+    result = one_op("collective.gather %x over [t]", "split", "one")
     assert result.step_time_s == 3 * (1 + 2 / 2)
     assert result.communication_bytes == [2, 0, 2, 2]
 
 
 def test_permute():
     result = one_op(
-        'collective.permute %x over ["t"] {shift = 1 : i64}', "split", "split"
+        "collective.permute %x over [t] {shift = 1 : i64}", "split", "split"
     )
     assert result.step_time_s == 1 + 2 / 2
     assert result.communication_bytes == [2] * 4
 
 
 def test_slice_sends_nothing():
-    result = one_op('collective.slice %x over ["t"]', "whole", "split")
+    result = one_op("collective.slice %x over [t]", "whole", "split")
     assert result.communication_bytes == [0] * 4
     assert result.communication_s == [0] * 4
 
@@ -120,7 +120,7 @@ def test_an_axis_crosses_the_levels_between_its_devices():
         types = [f"tensor<8xi8, #{x}>" for x in (layout, "grid")]
         result = run(
             f"func.func @main(%x: {types[0]}) -> {types[1]} {{\n"
-            f'%y = collective.all_reduce %x over ["{axis}"] : {types[0]} -> {types[1]}\n'
+            f"%y = collective.all_reduce %x over [{axis}] : {types[0]} -> {types[1]}\n"
             f"func.return %y : {types[1]}\n}}",
             levels=((2, 4.0, 1.0), (4, 2.0, 1.0)),
         )
@@ -130,8 +130,8 @@ def test_an_axis_crosses_the_levels_between_its_devices():
 def test_sends_between_overlapping_meshes_follow_each_other():
     result = simulate_text(
         """
-        device.mesh @p on @c <"t" = 2> [0, 1]
-        device.mesh @q on @c <"t" = 2> [1, 2]
+        device.mesh @p on @c <t = 2> [0, 1]
+        device.mesh @q on @c <t = 2> [1, 2]
         #p = #dist.layout<@p>
         #q = #dist.layout<@q>
         func.func @main(%x: tensor<2xi8, #p>) -> tensor<2xi8, #q> {

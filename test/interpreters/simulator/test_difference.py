@@ -78,11 +78,11 @@ def training_mlp_on(d: int) -> ModuleOp:
 
 def program(op: str) -> ModuleOp:
     return parse(f"""
-        device.mesh @m on @c <"t" = 2> [0 to 2]
+        device.mesh @m on @c <t = 2> [0 to 2]
         #x = #dist.layout<@m>
         #p = #dist.layout<@m, partial sum {{t}}>
         func.func @main(%x: tensor<10xi8, #p>) -> tensor<10xi8, #x> {{
-          %y = collective.all_reduce %x over ["t"] {{scope = "layer.0"}} : tensor<10xi8, #p> -> tensor<10xi8, #x>
+          %y = collective.all_reduce %x over [t] {{scope = "layer.0"}} : tensor<10xi8, #p> -> tensor<10xi8, #x>
           {op}
           func.return %z : tensor<10xi8, #x>
         }}""")
@@ -93,7 +93,7 @@ def test_each_change_has_its_cause():
     relu = '%z = onnx.Relu(%y) {scope = "layer.1"} : (tensor<10xi8, #x>) -> tensor<10xi8, #x>'
     again = (
         '%p = "test.op"(%y) : (tensor<10xi8, #x>) -> tensor<10xi8, #p>\n'
-        '%z = collective.all_reduce %p over ["t"] {scope = "layer.1"} : '
+        '%z = collective.all_reduce %p over [t] {scope = "layer.1"} : '
         "tensor<10xi8, #p> -> tensor<10xi8, #x>"
     )
     on = cluster(2, launch=3.0)

@@ -15,10 +15,10 @@ from distir.interpreters.simulator.profiles.profile import Dispatch
 SIZE = 4096
 MATRIX = f"tensor<{SIZE}x{SIZE}x"
 SCALED = f"""
-  device.mesh @m on @dgx_h100 <"d" = 8> [0 to 8]
+  device.mesh @m on @dgx_h100 <d = 8> [0 to 8]
   func.func @main(%x: {MATRIX}bf16, #dist.layout<@m, [{{d}}, {{}}]>>) -> {MATRIX}!onnx.element<"float8e4m3fn">, #dist.layout<@m, [{{d}}, {{}}]>> {{
     %part = train.float8_scale %x {{format = "e4m3"}} : ({MATRIX}bf16, #dist.layout<@m, [{{d}}, {{}}]>>) -> tensor<f32, #dist.layout<@m, partial min {{d}}>>
-    %scale = collective.all_reduce %part over ["d"] : tensor<f32, #dist.layout<@m, partial min {{d}}>> -> tensor<f32, #dist.layout<@m>>
+    %scale = collective.all_reduce %part over [d] : tensor<f32, #dist.layout<@m, partial min {{d}}>> -> tensor<f32, #dist.layout<@m>>
     %y = train.to_float8 %x, %scale : ({MATRIX}bf16, #dist.layout<@m, [{{d}}, {{}}]>>, tensor<f32, #dist.layout<@m>>) -> {MATRIX}!onnx.element<"float8e4m3fn">, #dist.layout<@m, [{{d}}, {{}}]>>
     func.return %y : {MATRIX}!onnx.element<"float8e4m3fn">, #dist.layout<@m, [{{d}}, {{}}]>>
   }}"""

@@ -46,7 +46,7 @@ def test_kinds_compute_at_their_own_rates():
         [LinkOp("wire", 4, bandwidth=1.0, latency=0.0)],
     )
     text = """
-    device.mesh @m on @c <"d" = 4> [0 to 4]
+    device.mesh @m on @c <d = 4> [0 to 4]
     #X = #dist.layout<@m, [{d}, {}]>
     #W = #dist.layout<@m>
     func.func @main(%x: tensor<16x8xf32, #X>, %w: tensor<8x8xf32, #W>) -> tensor<16x8xf32, #X> {
@@ -62,8 +62,8 @@ def test_kinds_compute_at_their_own_rates():
 
 
 SENDS = """
-device.mesh @a on @c <"d" = 2> [0, 1]
-device.mesh @b on @c <"d" = 2> [3, 2]
+device.mesh @a on @c <d = 2> [0, 1]
+device.mesh @b on @c <d = 2> [3, 2]
 #A = #dist.layout<@a, [{d}]>
 #B = #dist.layout<@b, [{d}]>
 func.func @main(%x: tensor<4xf32, #A>) -> tensor<4xf32, #B> {
@@ -86,11 +86,11 @@ def test_a_slow_link_holds_up_its_pair_alone():
 
 
 GATHERS = """
-device.mesh @m on @c <"a" = 2, "b" = 2> [DEVICES]
+device.mesh @m on @c <a = 2, b = 2> [DEVICES]
 #X = #dist.layout<@m, [{a, b}]>
 #Y = #dist.layout<@m, [{a}]>
 func.func @main(%x: tensor<8xf32, #X>) -> tensor<8xf32, #Y> {
-  %y = collective.all_gather %x over ["b"] : tensor<8xf32, #X> -> tensor<8xf32, #Y>
+  %y = collective.all_gather %x over [b] : tensor<8xf32, #X> -> tensor<8xf32, #Y>
   func.return %y : tensor<8xf32, #Y>
 }"""
 

@@ -117,9 +117,9 @@ def test_kinds_of_communication(name: str, expected: float) -> None:
     source = f"tensor<2x2xf32, #dist.layout<@m, {before}>>"
     whole = "tensor<2x2xf32, #dist.layout<@m>>"
     text = (
-        'device.mesh @m on @c <"d" = 2> [0, 1]\n'
+        "device.mesh @m on @c <d = 2> [0, 1]\n"
         f"func.func @main(%x: {source}) -> {whole} {{\n"
-        f'%y = collective.{name} %x over ["d"] : {source} -> {whole}\n'
+        f"%y = collective.{name} %x over [d] : {source} -> {whole}\n"
         f"func.return %y : {whole}\n}}"
     )
     profiles = [Profile.parse("p", PROFILE)]

@@ -233,10 +233,10 @@ def test_an_all_reduce_works_in_its_operand(joined: bool, asynchronous: bool):
     marks = ["dist.asynchronous"] * asynchronous
     both = f"{{{', '.join([*marks, *(['dist.bucket = 0 : i64'] * joined)])}}}"
     text = f"""
-    device.mesh @m on @c <"d" = 2> [0 to 2]
+    device.mesh @m on @c <d = 2> [0 to 2]
     func.func @reduce(%a: {part}, %b: {part}) -> ({whole}, {whole}) {{
-      %r = collective.all_reduce %a over ["d"] {both} : {part} -> {whole}
-      %s = collective.all_reduce %b over ["d"] {both} : {part} -> {whole}
+      %r = collective.all_reduce %a over [d] {both} : {part} -> {whole}
+      %s = collective.all_reduce %b over [d] {both} : {part} -> {whole}
       func.return %r, %s : {whole}, {whole}
     }}
     func.func @main(%x: {part}) -> ({whole}, {whole}) {{

@@ -117,11 +117,11 @@ def test_workspace_is_in_it():
 
 def test_what_is_received_is_a_communication_buffer():
     text = """
-    device.mesh @m on @c <"d" = 2> [0 to 2]
+    device.mesh @m on @c <d = 2> [0 to 2]
     #split = #dist.layout<@m, [{d}]>
     #whole = #dist.layout<@m>
     func.func @main(%x: tensor<8xf32, #split>) -> tensor<8xf32, #whole> {
-      %y = collective.all_gather %x over ["d"] : tensor<8xf32, #split> -> tensor<8xf32, #whole>
+      %y = collective.all_gather %x over [d] : tensor<8xf32, #split> -> tensor<8xf32, #whole>
       func.return %y : tensor<8xf32, #whole>
     }"""
     found = report_of(text, cluster(2)).by_kind
@@ -130,7 +130,7 @@ def test_what_is_received_is_a_communication_buffer():
 
 def test_gradients_are_found_across_calls_sums_and_reductions():
     text = """
-    device.mesh @m on @c <"d" = 2> [0 to 2]
+    device.mesh @m on @c <d = 2> [0 to 2]
     #w = #dist.layout<@m>
     #g = #dist.layout<@m, partial sum {d}>
     func.func @gradient(%x: tensor<25xf32, #w>) -> (tensor<100xf32, #g>, tensor<7xf32, #w>) {
@@ -143,7 +143,7 @@ def test_gradients_are_found_across_calls_sums_and_reductions():
       %g1, %a1 = func.call @gradient(%x) : (tensor<25xf32, #w>) -> (tensor<100xf32, #g>, tensor<7xf32, #w>)
       %g2, %a2 = func.call @gradient(%x) : (tensor<25xf32, #w>) -> (tensor<100xf32, #g>, tensor<7xf32, #w>)
       %sum = onnx.Add(%g1, %g2) : (tensor<100xf32, #g>, tensor<100xf32, #g>) -> tensor<100xf32, #g>
-      %reduced = collective.all_reduce %sum over ["d"] : tensor<100xf32, #g> -> tensor<100xf32, #w>
+      %reduced = collective.all_reduce %sum over [d] : tensor<100xf32, #g> -> tensor<100xf32, #w>
       %new = train.sgd %w, %reduced {learning_rate = 1.0 : f64, weight_decay = 0.0 : f64} : (tensor<100xf32, #w>, tensor<100xf32, #w>) -> tensor<100xf32, #w>
       func.return %new, %a2 : tensor<100xf32, #w>, tensor<7xf32, #w>
     }"""

@@ -508,10 +508,10 @@ def test_nodes_that_do_not_share_what_comes_over_the_network(kind):
 
 
 REDUCED = """
-  device.mesh @m on @c <"d" = 4> [0 to 4]
+  device.mesh @m on @c <d = 4> [0 to 4]
   func.func @main(%x: tensor<8xi8, #dist.layout<@m, [{}], partial sum {d}>>)
       -> tensor<8xi8, #dist.layout<@m, [{}]>> {
-    %y = collective.all_reduce %x over ["d"] :
+    %y = collective.all_reduce %x over [d] :
       tensor<8xi8, #dist.layout<@m, [{}], partial sum {d}>> -> tensor<8xi8, #dist.layout<@m, [{}]>>
     func.return %y : tensor<8xi8, #dist.layout<@m, [{}]>>
   }
@@ -565,10 +565,10 @@ def test_described_clusters_have_links_that_profiles_know(kind: str):
 
 
 ALL_REDUCE = """
-  device.mesh @m on @{name} <"d" = {n}> [0 to {n}]
+  device.mesh @m on @{name} <d = {n}> [0 to {n}]
   func.func @main(%x: tensor<{size}xi8, #dist.layout<@m, [{{}}], partial sum {{d}}>>)
       -> tensor<{size}xi8, #dist.layout<@m, [{{}}]>> {{
-    %y = collective.all_reduce %x over ["d"] : tensor<{size}xi8, #dist.layout<@m, [{{}}], partial sum {{d}}>>
+    %y = collective.all_reduce %x over [d] : tensor<{size}xi8, #dist.layout<@m, [{{}}], partial sum {{d}}>>
       -> tensor<{size}xi8, #dist.layout<@m, [{{}}]>>
     func.return %y : tensor<{size}xi8, #dist.layout<@m, [{{}}]>>
   }}

@@ -31,9 +31,9 @@ def test_all_reduce_of_a100s(ranks, size, seconds):
     """vTrain's NCCL traces: github.com/VIA-Research/vTrain, trace/a100."""
     value = f"tensor<{size}xi8, #dist.layout<@m, [{{}}]"
     module = parse(f"""
-      device.mesh @m on @dgx_a100 <"d" = {ranks}> [0 to {ranks}]
+      device.mesh @m on @dgx_a100 <d = {ranks}> [0 to {ranks}]
       func.func @main(%x: {value}, partial sum {{d}}>>) -> {value}>> {{
-        %y = collective.all_reduce %x over ["d"] : {value}, partial sum {{d}}>> -> {value}>>
+        %y = collective.all_reduce %x over [d] : {value}, partial sum {{d}}>> -> {value}>>
         func.return %y : {value}>>
       }}
     """)

@@ -44,12 +44,12 @@ def test_a_slow_device_holds_up_its_group_but_not_the_others():
     )
     result = simulate_text(
         """
-        device.mesh @m on @c <"a" = 2, "b" = 2> [0 to 4]
+        device.mesh @m on @c <a = 2, b = 2> [0 to 4]
         #x = #dist.layout<@m, [{a, b}]>
         #y = #dist.layout<@m, [{a}]>
         func.func @main(%x: tensor<8xf32, #x>) -> tensor<8xf32, #y> {
           %h = onnx.Relu(%x) : (tensor<8xf32, #x>) -> tensor<8xf32, #x>
-          %y = collective.all_gather %h over ["b"] : tensor<8xf32, #x> -> tensor<8xf32, #y>
+          %y = collective.all_gather %h over [b] : tensor<8xf32, #x> -> tensor<8xf32, #y>
           %z = onnx.Relu(%y) : (tensor<8xf32, #y>) -> tensor<8xf32, #y>
           func.return %z : tensor<8xf32, #y>
         }""",
@@ -127,7 +127,7 @@ def test_a_trace_is_written_event_by_event(calls: int, tmp_path: Path):
     devices = 64
     result = simulate_text(
         f"""
-        device.mesh @m on @c <"d" = {devices}> [0 to {devices}]
+        device.mesh @m on @c <d = {devices}> [0 to {devices}]
         #x = #dist.layout<@m, [{{d}}]>
         {chain("block", "onnx.Relu", 10)}
         {chain("layer", "func.call @block", 10)}
@@ -210,7 +210,7 @@ def test_an_unwritable_file_is_an_error(tmp_path: Path):
 
 T = "tensor<4xf32>"
 D = "tensor<4xf32, #dist.layout<@m>>"
-MESH = 'device.mesh @m on @c <"t" = 2> [0 to 2]\n'
+MESH = "device.mesh @m on @c <t = 2> [0 to 2]\n"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ MESH = 'device.mesh @m on @c <"t" = 2> [0 to 2]\n'
             "no device.mesh @nowhere",
         ),
         (
-            'device.mesh @m on @c <"t" = 4> [0 to 4]\n'
+            "device.mesh @m on @c <t = 4> [0 to 4]\n"
             f"func.func @main(%x: {D}) {{\nfunc.return\n}}",
             "device 3, but cluster @c has only 2",
         ),

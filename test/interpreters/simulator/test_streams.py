@@ -109,7 +109,7 @@ def test_an_operand_is_held_until_its_collective_is_done():
 def test_a_late_device_holds_up_the_stream_of_the_others():
     """Device 0 starts at once, but device 1 comes to the collective after two seconds."""
     text = """
-    device.mesh @m on @c <"d" = 2> [0, 1]
+    device.mesh @m on @c <d = 2> [0, 1]
     device.mesh @one on @c <> [1]
     #W = #dist.layout<@m>
     #P = #dist.layout<@m, [], partial sum {d}>
@@ -117,7 +117,7 @@ def test_a_late_device_holds_up_the_stream_of_the_others():
     func.func @main(%x: tensor<4xf32, #W>, %p: tensor<4xf32, #P>, %o: tensor<4xf32, #O>) -> tensor<4xf32, #W> {
       %1 = onnx.Relu(%o) : (tensor<4xf32, #O>) -> tensor<4xf32, #O>
       %2 = onnx.Relu(%1) : (tensor<4xf32, #O>) -> tensor<4xf32, #O>
-      %r = collective.all_reduce %p over ["d"] {dist.asynchronous} : tensor<4xf32, #P> -> tensor<4xf32, #W>
+      %r = collective.all_reduce %p over [d] {dist.asynchronous} : tensor<4xf32, #P> -> tensor<4xf32, #W>
       %y = onnx.Relu(%x) : (tensor<4xf32, #W>) -> tensor<4xf32, #W>
       %z = onnx.Add(%r, %y) : (tensor<4xf32, #W>, tensor<4xf32, #W>) -> tensor<4xf32, #W>
       func.return %z : tensor<4xf32, #W>

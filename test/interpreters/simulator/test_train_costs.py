@@ -37,6 +37,6 @@ def test_attention_gradient_is_five_products():
 
 
 def test_attention_gradient_of_a_split_batch():
-    mesh = 'device.mesh @m on @c <"d" = 2> [0 to 2]'
+    mesh = "device.mesh @m on @c <d = 2> [0 to 2]"
     text = mesh + attention(", #dist.layout<@m, [{d}, {}, {}, {}]>")
     assert simulate_text(text, cluster(2)).step_time_s == FLOPS / 2

@@ -13,14 +13,14 @@ from distir.sharding.verification import verify_distribution
 from distir.transforms.projection import project
 
 MIXED = """
-device.mesh @mesh on @c <"d" = 2> [0 to 2]
+device.mesh @mesh on @c <d = 2> [0 to 2]
 func.func @main(%x: tensor<4xi64, #dist.layout<@mesh>>) -> tensor<4xi64, #dist.layout<@mesh>> {
   BODY
   func.return %y : tensor<4xi64, #dist.layout<@mesh>>
 }
 """
 COORDINATE = """
-  %c = collective.coordinate over ["d"] {index = 1 : i64, mesh = @mesh} : tensor<i64>
+  %c = collective.coordinate over [d] {index = 1 : i64, mesh = @mesh} : tensor<i64>
   %y = onnx.Add(%x, %c) : (tensor<4xi64, #dist.layout<@mesh>>, tensor<i64>) -> tensor<4xi64, #dist.layout<@mesh>>
 """
 RECEIVED = """

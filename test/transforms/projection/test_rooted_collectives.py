@@ -9,10 +9,10 @@ from distir.errors import DistIRError
 from distir.sharding.verification import verify_distribution
 
 MESHES = """
-device.mesh @wide on @box <"d" = 2, "t" = 2> [0 to 4]
+device.mesh @wide on @box <d = 2, t = 2> [0 to 4]
 device.mesh @first on @box <> [0]
 device.mesh @outside on @box <> [7]
-device.mesh @two on @box <"t" = 2> [0 to 2]
+device.mesh @two on @box <t = 2> [0 to 2]
 """
 
 
@@ -30,7 +30,7 @@ def reduce(root: str) -> str:
     source, target = f"tensor<4xf32, {layout}>", f"tensor<4xf32, #dist.layout<@{root}>>"
     return f"""{MESHES}
       func.func @main(%x: {source}) -> {target} {{
-        %y = collective.reduce %x over ["d", "t"] : {source} -> {target}
+        %y = collective.reduce %x over [d, t] : {source} -> {target}
         func.return %y : {target}
       }}"""
 

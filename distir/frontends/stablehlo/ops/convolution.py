@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from xdsl.dialects.builtin import AnyFloat
+from xdsl.ir import SSAValue
 
+from distir.dialects.train_ops.convolution import MaxPoolGradOp
 from distir.frontends.stablehlo import attributes
+from distir.frontends.stablehlo.builder import TensorBuilder
 from distir.frontends.stablehlo.ops.contraction import operand_of
 from distir.frontends.stablehlo.ops.reduction import is_neutral
 from distir.frontends.stablehlo.ops.shape import padded, reversed_along, spread
 from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
-from distir.frontends.stablehlo.tensors import LazyTensor
+from distir.frontends.stablehlo.tensors import LazyTensor, Shape
 
 _SIDE = re.compile(r"\[([^\]]*)\]")
 
@@ -23,17 +28,20 @@ def _convolution(call: HloCall) -> LazyTensor:
     Converts a convolution to a Conv of an input [batch, features, ...] and a kernel
     [outputs, inputs, ...]. Gradients are convolutions too: for the gradient of the
     input the left operand is dilated, and for that of the kernel batch and features are
-    exchanged. Raises UnsupportedError for groups along the batch.
+    exchanged. Groups along the batch become groups of features.
     """
     build, element = call.build, call.element()
     sides = _SIDE.findall(attributes.text(call.attribute("dimension_numbers")))
     left, right, out = ([s.strip() for s in side.split(",")] for side in sides)
     rank = len(left) - 2
-    if call.integer("batch_group_count", 1) != 1:
-        raise UnsupportedError("it has groups along the batch")
     places = [str(dim) for dim in range(rank)]
     lhs = build.transpose(operand_of(call, 0), _order(left, ["b", "f", *places]))
     rhs = build.transpose(operand_of(call, 1), _order(right, ["o", "i", *places]))
+    groups, parts = (
+        call.integer(f"{name}_group_count", 1) for name in ("feature", "batch")
+    )
+    if parts > 1:
+        lhs, groups = _grouped_by_features(call, lhs, parts), groups * parts
     zero = LazyTensor.known(np.array(0), (), element)
     for dim, step in enumerate(call.integers("lhs_dilation")):
         if step > 1:
@@ -55,10 +63,22 @@ def _convolution(call: HloCall) -> LazyTensor:
         strides=call.integers("window_strides") or [1] * rank,
         dilations=call.integers("rhs_dilation") or [1] * rank,
         pads=[*low, *high],
-        group=call.integer("feature_group_count", 1),
+        group=groups,
     )
     names = ["b", "f", *places]
     return LazyTensor.of(build.transpose(value, [names.index(name) for name in out]))
+
+
+def _grouped_by_features(call: HloCall, value: SSAValue, groups: int) -> SSAValue:
+    """
+    Returns `value` [groups * batch, features, ...] as [batch, groups * features, ...].
+    """
+    batch, features, *places = LazyTensor.of(value).shape
+    batch //= groups
+    value = call.build.reshape(value, (groups, batch, features, *places))
+    order = [1, 0, *range(2, len(places) + 3)]
+    value = call.build.transpose(value, order)
+    return call.build.reshape(value, (batch, groups * features, *places))
 
 
 def _order(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
@@ -66,56 +86,176 @@ def _order(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
     return [names.index(name) for name in wanted]
 
 
+@dataclass(frozen=True)
+class PoolingWindows:
+    """
+    PoolingWindows that move over some dimensions of a tensor of shape `sizes`, as pooling moves
+    them over space.
+
+    - `order`: the dimensions of the tensor, those that windows move over last;
+    - `kernel`, `strides`, `pads`: as in ONNX.
+    """
+
+    sizes: Shape
+    order: list[int]
+    kernel: list[int]
+    strides: list[int]
+    pads: list[int]
+
+    @staticmethod
+    def of(call: HloCall) -> PoolingWindows:
+        """
+        Returns the windows of an op over its first operand. Raises UnsupportedError for
+        dilated windows, for elements that are no floats, and for windows over all but
+        one dimension.
+        """
+        window, strides, pads = _window_attributes(call)
+        rank, element = len(window), call.operands[0].element
+        if not isinstance(element, AnyFloat):
+            raise UnsupportedError(f"it has windows of elements of type {element}")
+        moved = [dim for dim in range(rank) if window[dim] > 1 or strides[dim] > 1]
+        still = [dim for dim in range(rank) if dim not in moved]
+        if rank < 3 or not 1 <= len(moved) <= rank - 2:
+            raise UnsupportedError(f"it has windows of {window}")
+        around = [pads[2 * dim] for dim in moved] + [pads[2 * dim + 1] for dim in moved]
+        return PoolingWindows(
+            call.operands[0].shape,
+            [*still, *moved],
+            [window[dim] for dim in moved],
+            [strides[dim] for dim in moved],
+            around,
+        )
+
+    @property
+    def settings(self) -> dict[str, list[int]]:
+        """The windows as attributes of an ONNX op."""
+        return {
+            "kernel_shape": self.kernel,
+            "strides": self.strides,
+            "pads": self.pads,
+        }
+
+    def merged(self, shape: Sequence[int]) -> list[int]:
+        """
+        Returns the shape [batch, features, ...] that a tensor of `shape` has for ONNX.
+        """
+        sizes = [shape[dim] for dim in self.order]
+        still = len(sizes) - len(self.kernel)
+        return [int(np.prod(sizes[: still - 1])), *sizes[still - 1 :]]
+
+    def inside(self, build: TensorBuilder, value: SSAValue) -> SSAValue:
+        """Returns `value` in the form that ONNX has for pooling."""
+        shape = LazyTensor.of(value).shape
+        return build.reshape(build.transpose(value, self.order), self.merged(shape))
+
+    def outside(
+        self, build: TensorBuilder, value: SSAValue, shape: Sequence[int]
+    ) -> LazyTensor:
+        """Returns a value in ONNX's form as a tensor of `shape`."""
+        value = build.reshape(value, [shape[dim] for dim in self.order])
+        back = [self.order.index(dim) for dim in range(len(self.order))]
+        return LazyTensor.of(build.transpose(value, back))
+
+
+def _window_attributes(call: HloCall) -> tuple[list[int], list[int], list[int]]:
+    """
+    Returns the sizes, strides and pads of the windows of an op. Raises UnsupportedError
+    for dilated windows.
+    """
+    window = call.integers("window_dimensions")
+    holes = [*call.integers("window_dilations"), *call.integers("base_dilations")]
+    if any(n != 1 for n in holes):
+        raise UnsupportedError("its windows have holes")
+    strides = call.integers("window_strides") or [1] * len(window)
+    return window, strides, call.integers("padding") or [0] * (2 * len(window))
+
+
 @converts("stablehlo.reduce_window")
 def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
     """
-    Converts pooling, with windows over all but at least two dimensions. Raises
-    UnsupportedError for dilated windows and for reductions other than sum and maximum.
+    Converts cumulative sums, and pooling. Raises UnsupportedError for several tensors,
+    and for reductions other than sum and maximum.
     """
-    window = call.integers("window_dimensions")
-    rank = len(window)
-    strides = call.integers("window_strides") or [1] * rank
-    pads = call.integers("padding") or [0] * (2 * rank)
     body = [call.converter.name_of(op) for op in call.body()]
-    holes = [*call.integers("window_dilations"), *call.integers("base_dilations")]
-    if len(call.operands) != 2 or len(body) != 1 or any(n != 1 for n in holes):
-        raise UnsupportedError("its windows have holes, or reduce several tensors")
-    moved = [dim for dim in range(rank) if window[dim] > 1 or strides[dim] > 1]
-    still = [dim for dim in range(rank) if dim not in moved]
-    if rank < 3 or not 1 <= len(moved) <= rank - 2 or body[0] not in _POOLING:
-        raise UnsupportedError(f"it reduces windows of {window} with {body[0]}")
+    if len(call.operands) != 2 or len(body) != 1 or body[0] not in _POOLING:
+        raise UnsupportedError(f"it reduces windows with {', '.join(body)}")
     if not is_neutral(_POOLING[body[0]], call.operands[1]):
         raise UnsupportedError(
             "its windows start from another number than the neutral one"
         )
-    build, element = call.build, call.element()
-    order = [*still, *moved]
-    value = build.transpose(build.whole(call.operands[0]), order)
-    sizes = LazyTensor.of(value).shape
-    places = sizes[len(still) :]
-    merged = (int(np.prod(sizes[: len(still) - 1])), sizes[len(still) - 1], *places)
-    value = build.reshape(value, merged)
-    out = [call.shape()[dim] for dim in order]
-    shape = [*merged[:2], *out[len(still) :]]
-    size = [window[dim] for dim in moved]
-    around = [pads[2 * dim] for dim in moved] + [pads[2 * dim + 1] for dim in moved]
-    settings = {
-        "kernel_shape": size,
-        "strides": [strides[dim] for dim in moved],
-        "pads": around,
-    }
+    if body[0] == "stablehlo.add" and (sums := _cumulative_sum(call)) is not None:
+        return [sums]
+    windows, build, element = PoolingWindows.of(call), call.build, call.element()
+    value = windows.inside(build, build.whole(call.operands[0]))
+    shape = windows.merged(call.shape())
     if body[0] == "stablehlo.add":
         value = build.op(
-            "AveragePool", [value], shape, element, count_include_pad=1, **settings
+            "AveragePool",
+            [value],
+            shape,
+            element,
+            count_include_pad=1,
+            **windows.settings,
         )
-        number = build.constant(np.array(np.prod(size)), element)
+        number = build.constant(np.array(np.prod(windows.kernel)), element)
         value = build.op("Mul", [value, number], shape, element)
     else:
-        value = build.op("MaxPool", [value], shape, element, **settings)
-    value = build.transpose(
-        build.reshape(value, out), [order.index(dim) for dim in range(rank)]
+        value = build.op("MaxPool", [value], shape, element, **windows.settings)
+    return [windows.outside(build, value, call.shape())]
+
+
+@converts("stablehlo.select_and_scatter")
+def _select_and_scatter(call: HloCall) -> LazyTensor:
+    """
+    Converts the gradient of a pooling with maxima. Raises UnsupportedError for other
+    choices of an element of each window, and for other ways to combine them.
+    """
+    chosen, combined = (
+        [call.converter.name_of(op) for op in call.body(index)] for index in (0, 1)
     )
-    return [LazyTensor.of(value)]
+    directions = {
+        call.converter.word(op, "comparison_direction") for op in call.body(0)
+    }
+    if chosen != ["stablehlo.compare"] or directions != {"GE"}:
+        raise UnsupportedError("it selects elements other than the largest ones")
+    start = call.operands[2]
+    if combined != ["stablehlo.add"] or not is_neutral("ReduceSum", start):
+        raise UnsupportedError("it combines elements otherwise than by a sum from 0")
+    windows, build = PoolingWindows.of(call), call.build
+    x, dy = (windows.inside(build, build.whole(v)) for v in call.operands[:2])
+    op = MaxPoolGradOp(
+        dy,
+        x,
+        kernel_shape=windows.kernel,
+        strides=windows.strides,
+        dilations=[1] * len(windows.kernel),
+        pads=windows.pads,
+    )
+    return windows.outside(build, build.add(op).results[0], call.shape())
+
+
+def _cumulative_sum(call: HloCall) -> LazyTensor | None:
+    """
+    Returns the sums from the first element along a dimension to each one, or from each
+    one to the last, if the windows are these. Otherwise returns None.
+    """
+    window, strides, pads = _window_attributes(call)
+    moved = [dim for dim, size in enumerate(window) if size > 1]
+    if len(moved) != 1 or any(n != 1 for n in strides):
+        return None
+    [dim], sizes = moved, call.operands[0].shape
+    around = [(pads[2 * other], pads[2 * other + 1]) for other in range(len(window))]
+    low, high = around.pop(dim)
+    if any(pair != (0, 0) for pair in around) or window[dim] != sizes[dim]:
+        return None
+    if (low, high) not in ((window[dim] - 1, 0), (0, window[dim] - 1)):
+        return None
+    build = call.build
+    inputs = [build.whole(call.operands[0]), build.integer(dim)]
+    sums = build.op(
+        "CumSum", inputs, call.shape(), call.element(), reverse=int(not low)
+    )
+    return LazyTensor.of(sums)
 
 
 _POOLING = {"stablehlo.add": "ReduceSum", "stablehlo.maximum": "ReduceMax"}

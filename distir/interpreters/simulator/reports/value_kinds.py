@@ -102,7 +102,7 @@ class ValueKinds:
         for result, argument in updated_arguments(entry).items():
             self._mark(returned[result], self._kinds[arguments[argument]])
         for update in updates:
-            self._mark(update.operands[1], GRADIENTS)
+            self._mark(update.gradient_operand, GRADIENTS)
         for result in results_of(entry):
             if result.role == GRADIENT:
                 self._mark(result.value, GRADIENTS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,12 +12,21 @@ import numpy as np
 import optax
 from flax import linen as nn
 
+from support.jax_files import normal_numbers
+
 
 class Step(NamedTuple):
     """A training step, and its arguments: a state and a batch."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
+
+    def in_double(self) -> Step:
+        """Returns the step with floats of 64 bits. Call it with `jax.enable_x64()`."""
+        args = jax.tree_util.tree_map(
+            lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x, self.args
+        )
+        return Step(self.function, args)
 
 
 def step_of(
@@ -44,11 +53,21 @@ def step_of(
         changes, moments = optimizer.update(grads, moments, parameters)
         return (optax.apply_updates(parameters, changes), moments, stats), value
 
-    return Step(train_step, ((parameters, optimizer.init(parameters), stats), batch))
+    leaves = jax.tree_util.tree_leaves(parameters)
+    known = not isinstance(leaves[0], jax.ShapeDtypeStruct)
+    init = optimizer.init if known else partial(jax.eval_shape, optimizer.init)
+    return Step(train_step, ((parameters, init(parameters), stats), batch))
 
 
 def normal(seed: int, *shape: int) -> Any:
-    return jax.random.normal(jax.random.key(seed), shape) * 0.1
+    return jnp.asarray(normal_numbers(seed, shape), jnp.float32)
+
+
+def filled(structs: Any) -> Any:
+    """Returns a tree of the same shapes as `structs`, with random numbers."""
+    leaves, tree = jax.tree_util.tree_flatten(structs)
+    found = [normal(100 + i, *leaf.shape) for i, leaf in enumerate(leaves)]
+    return jax.tree_util.tree_unflatten(tree, found)
 
 
 @cache
@@ -60,6 +79,17 @@ def mlp() -> Step:
     p = {"w1": normal(1, 16, 64), "b1": normal(2, 64), "w2": normal(3, 64, 16)}
     batch = normal(4, 8, 16), normal(5, 8, 16)
     return step_of(loss, p, batch, optax.sgd(0.1))
+
+
+def _split(x: Any) -> Any:
+    """
+    Returns activations [batch, ...], split over the axis d of the mesh of
+    `jax.set_mesh`, if one is set. XLA else splits them as it likes.
+    """
+    axes = jax.sharding.get_abstract_mesh().axis_names
+    if "d" not in axes:
+        return x
+    return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec("d"))
 
 
 def _norm(x: Any, g: Any, b: Any) -> Any:
@@ -77,14 +107,14 @@ def _attention(p: Any, x: Any, heads: int) -> Any:
 
 
 def _gpt_layer(p: Any, x: Any) -> Any:
-    x = x + _attention(p, _norm(x, p["g1"], p["b1"]), 4)
-    return x + jax.nn.gelu(_norm(x, p["g2"], p["b2"]) @ p["w1"]) @ p["w2"]
+    x = _split(x + _attention(p, _norm(x, p["g1"], p["b1"]), 4))
+    return _split(x + jax.nn.gelu(_norm(x, p["g2"], p["b2"]) @ p["w1"]) @ p["w2"])
 
 
 def _language_loss(layers: Callable[..., Any]) -> Callable[..., Any]:
     def loss(p: Any, batch: Any) -> Any:
         ids, labels = batch
-        x = layers(p["layers"], p["wte"][ids] + p["wpe"])
+        x = layers(p["layers"], _split(p["wte"][ids] + p["wpe"]))
         logits = x @ p["wte"].T
         found = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         return found.mean()
@@ -132,40 +162,48 @@ def gpt_scan() -> Step:
 
 
 class Block(nn.Module):
+    width: int
+
     @nn.compact
     def __call__(self, x: Any) -> Any:
         y = nn.LayerNorm()(x)
-        x = x + nn.MultiHeadDotProductAttention(num_heads=4)(y, y)
-        y = nn.gelu(nn.Dense(128)(nn.LayerNorm()(x)))
-        return x + nn.Dense(32)(y)
+        x = _split(x + nn.MultiHeadDotProductAttention(num_heads=4)(y, y))
+        y = nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(x)))
+        return _split(x + nn.Dense(self.width)(y))
 
 
 class ViT(nn.Module):
+    width: int = 32
+
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        x = nn.Conv(32, (4, 4), (4, 4), "VALID")(x)
-        x = x.reshape(x.shape[0], -1, 32)
-        first = self.param("first", nn.initializers.normal(), (1, 1, 32))
-        x = jnp.concatenate([jnp.broadcast_to(first, (x.shape[0], 1, 32)), x], 1)
-        x = x + self.param("positions", nn.initializers.normal(), (1, x.shape[1], 32))
+        width = self.width
+        x = nn.Conv(width, (4, 4), (4, 4), "VALID")(x)
+        x = x.reshape(x.shape[0], -1, width)
+        first = self.param("first", nn.initializers.normal(), (1, 1, width))
+        x = jnp.concatenate([jnp.broadcast_to(first, (x.shape[0], 1, width)), x], 1)
+        shape = (1, x.shape[1], width)
+        x = x + self.param("positions", nn.initializers.normal(), shape)
         for _ in range(2):
-            x = Block()(x)
+            x = Block(width)(x)
         return nn.Dense(16)(nn.LayerNorm()(x)[:, 0])
 
 
 class ResNet(nn.Module):
+    width: int = 16
+
     @nn.compact
     def __call__(self, x: Any) -> Any:
         def norm(x: Any) -> Any:
             return nn.BatchNorm(use_running_average=False)(x)
 
-        x = nn.relu(norm(nn.Conv(16, (3, 3), use_bias=False)(x)))
-        for width, step in ((16, 1), (32, 2)):
+        x = nn.relu(norm(nn.Conv(self.width, (3, 3), use_bias=False)(x)))
+        for width, step in ((self.width, 1), (2 * self.width, 2)):
             y = nn.relu(norm(nn.Conv(width, (3, 3), (step, step), use_bias=False)(x)))
             y = norm(nn.Conv(width, (3, 3), use_bias=False)(y))
             if y.shape != x.shape:
                 x = nn.Conv(width, (1, 1), (step, step), use_bias=False)(x)
-            x = nn.relu(x + y)
+            x = _split(nn.relu(x + y))
         return nn.Dense(16)(x.mean((1, 2)))
 
 
@@ -178,41 +216,69 @@ def _classes(logits: Any, labels: Any) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
+def _vit(model: ViT, parameters: Any, batch: Any) -> Step:
+    return step_of(lambda p, b: _classes(model.apply(p, b[0]), b[1]), parameters, batch)
+
+
 @cache
 def vit() -> Step:
     model, batch = ViT(), _images()
-    p = model.init(jax.random.key(0), batch[0])
-    return step_of(lambda p, b: _classes(model.apply(p, b[0]), b[1]), p, batch)
+    return _vit(model, filled(_shapes(model, batch)), batch)
 
 
-@cache
-def resnet() -> Step:
-    model, batch = ResNet(), _images()
-    found = model.init(jax.random.key(0), batch[0])
+def _shapes(model: Any, batch: Any) -> Any:
+    return jax.eval_shape(model.init, jax.random.key(0), batch[0])
 
+
+def _resnet(model: ResNet, variables: Any, batch: Any) -> Step:
     def loss(p: Any, batch: Any, stats: Any) -> Any:
         logits, new = model.apply(
             {"params": p, "batch_stats": stats}, batch[0], mutable=["batch_stats"]
         )
         return _classes(logits, batch[1]), new["batch_stats"]
 
-    return step_of(
-        loss, found["params"], batch, optax.sgd(0.1, momentum=0.9), found["batch_stats"]
-    )
+    optimizer = optax.sgd(0.1, momentum=0.9)
+    stats = variables["batch_stats"]
+    return step_of(loss, variables["params"], batch, optimizer, stats)
+
+
+@cache
+def resnet() -> Step:
+    """A residual network with batch norm, whose statistics are a part of the state."""
+    model, batch = ResNet(), _images()
+    found = filled(_shapes(model, batch))
+    stats = jax.tree_util.tree_map(jnp.abs, found["batch_stats"])
+    return _resnet(model, {**found, "batch_stats": stats}, batch)
+
+
+def _experts(p: Any, x: Any, count: int, capacity: int) -> Any:
+    """
+    Returns the outputs of two experts for each token, which go to the experts as MaxText's
+    do: by a mask [batch, token, expert, place], with `capacity` places in each expert.
+    Tokens without a place are dropped.
+    """
+    batch, tokens = x.shape[:2]
+    weights, chosen = jax.lax.top_k(jax.nn.softmax(x @ p["router"]), 2)
+    weights = weights / weights.sum(-1, keepdims=True)
+    mask = jax.nn.one_hot(chosen, count).reshape(batch, -1, count)
+    place = jnp.cumsum(mask, 1) * mask
+    kept = (place > 0) & (place <= capacity)
+    slots = jax.nn.one_hot(place.astype(jnp.int32) - 1, capacity) * kept[..., None]
+    slots = slots.reshape(batch, tokens, 2, count, capacity)
+    own = jnp.einsum("bsm,bsec->ebcm", x, slots.sum(2))
+    gate = jax.nn.silu(jnp.einsum("ebcm,emf->ebcf", own, p["gate"]))
+    h = gate * jnp.einsum("ebcm,emf->ebcf", own, p["up"])
+    out = jnp.einsum("ebcf,efm->ebcm", h, p["down"])
+    return jnp.einsum("ebcm,bsec->bsm", out, (slots * weights[..., None, None]).sum(2))
 
 
 @cache
 def moe() -> Step:
-    """A layer of attention, and two of eight experts for each token (Mixtral)."""
+    """Mixtral: attention, and two of eight experts for each token."""
 
     def layers(p: Any, x: Any) -> Any:
-        x = x + _attention(p, x, 4)
-        weights, chosen = jax.lax.top_k(jax.nn.softmax(x @ p["router"]), 2)
-        share = (jax.nn.one_hot(chosen, 8) * weights[..., None]).sum(-2)
-        h = jax.nn.silu(jnp.einsum("btc,ecf->ebtf", x, p["gate"]))
-        h = h * jnp.einsum("btc,ecf->ebtf", x, p["up"])
-        out = jnp.einsum("ebtf,efc->ebtc", h, p["down"])
-        return x + jnp.einsum("ebtc,bte->btc", out, share)
+        x = _split(x + _attention(p, x, 4))
+        return _split(x + _experts(p, x, 8, 6))
 
     own = {n: normal(i, 64, 64) for i, n in enumerate(("wq", "wk", "wv", "wo"))}
     own |= {"router": normal(5, 64, 8), "gate": normal(6, 8, 64, 96)}
@@ -222,3 +288,26 @@ def moe() -> Step:
 
 
 MODELS = {f.__name__: f for f in (mlp, gpt, gpt_scan, vit, resnet, moe)}
+
+
+def usual(name: str) -> Step:
+    """Returns a step of a usual size, with shapes instead of values."""
+    if name in ("vit", "resnet"):
+        shape = jax.ShapeDtypeStruct
+        batch = shape((128, 32, 32, 3), jnp.float32), shape((128,), jnp.int32)
+        if name == "vit":
+            return _vit(ViT(512), _shapes(ViT(512), batch), batch)
+        return _resnet(ResNet(128), _shapes(ResNet(128), batch), batch)
+    state, batch = MODELS[name]().args
+    larger = {"mlp": {16: 1024, 64: 4096}}.get(
+        name, {16: 512, 64: 1024, 96: 2048, 128: 8192, 256: 4096}
+    )
+
+    def of(leaf: Any, sizes: dict[int, int]) -> Any:
+        shape = [sizes.get(size, size) for size in leaf.shape]
+        return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+    state = jax.tree_util.tree_map(lambda leaf: of(leaf, larger), state)
+    rows = larger | {8: 4096 if name == "mlp" else 32}
+    batch = jax.tree_util.tree_map(lambda leaf: of(leaf, rows), batch)
+    return Step(MODELS[name]().function, (state, batch))

@@ -1,0 +1,179 @@
+"""Collectives on the tensors of one rank, whose shapes are local."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+    i64,
+)
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import opt_prop_def, prop_def, traits_def
+from xdsl.traits import MemoryWriteEffect
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.collective_ops.base import (
+    I64,
+    CollectiveOp,
+    OfOneRank,
+    require_waits,
+)
+from distir.dialects.dist import MONOIDS, layout_of
+
+
+class InLocalForm(CollectiveOp):
+    """
+    Base of the collectives on local tensors: of one rank's program, and of one program
+    for all ranks. Facts that follow from layouts in a distributed program are
+    properties here.
+
+    An op stays even if its result is unused, because the other ranks of its group run
+    it too. The result of an asynchronous op may only be waited for (`collective.wait`)
+    or returned.
+    """
+
+    # Other ranks of the group run it too, so that no generic pass may remove it.
+    traits = traits_def(OfOneRank(), MemoryWriteEffect())
+
+    def __init__(
+        self,
+        operands: Sequence[SSAValue],
+        axes: Sequence[str],
+        result_type: Attribute,
+        *,
+        group: Attribute | None = None,
+        reduction: str | None = None,
+        **numbers: int | None,
+    ):
+        """
+        Properties that are None are absent. `numbers` has `dim`, `run`, `split_dim`,
+        `split_run`, `shift` and `root`.
+        """
+        properties: dict[str, Attribute] = {
+            "axes": ArrayAttr([StringAttr(a) for a in axes])
+        }
+        if group is not None:
+            properties["group"] = group
+        if reduction is not None:
+            properties["reduction"] = StringAttr(reduction)
+        for name, number in numbers.items():
+            if number is not None:
+                properties[name] = IntegerAttr(number, i64)
+        Operation.__init__(
+            self, operands=operands, result_types=[result_type], properties=properties
+        )
+
+    @property
+    def group_size(self) -> int | None:
+        """The number of ranks that take part, or None if only a run knows it."""
+        raise NotImplementedError
+
+    def number(self, name: str) -> int | None:
+        """Returns the integer property `name`, or None if it is absent."""
+        found = self.properties.get(name)
+        return found.value.data if isinstance(found, IntegerAttr) else None
+
+    @property
+    def monoid(self) -> str | None:
+        found = self.properties.get("reduction")
+        return found.data if isinstance(found, StringAttr) else None
+
+    def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
+        """
+        Returns the local shape of the result, given the local shape of the operand and
+        the number of ranks that take part.
+        """
+        return shape
+
+    def verify_(self) -> None:
+        super().verify_()
+        if layout_of(self.source) is not None or layout_of(self.result) is not None:
+            raise VerifyException(
+                f"{self.name} belongs to one rank's program, but its types have layouts; "
+                f"in a distributed program, write collective.{self.kind} without a group"
+            )
+        if self.monoid is not None and self.monoid not in MONOIDS:
+            raise VerifyException(
+                f"{self.name}: `reduction` is {self.monoid!r}, expected one of "
+                f"{', '.join(MONOIDS)}"
+            )
+        source, result = self.source.type, self.result.type
+        assert isinstance(source, TensorType) and isinstance(result, TensorType)
+        shape, ranks = list(source.get_shape()), self.group_size
+        for name in ("dim", "split_dim"):
+            number = self.number(name)
+            if number is not None and not 0 <= number < len(shape):
+                raise VerifyException(
+                    f"{self.name}: `{name}` is {number}, but the operand has "
+                    f"{len(shape)} dimensions"
+                )
+        if ranks is not None and min(shape, default=0) >= 0:
+            expected = list(self.sizes(shape, ranks))
+            if list(result.get_shape()) != expected:
+                raise VerifyException(
+                    f"{self.name}: the result has shape {list(result.get_shape())}, "
+                    f"expected {expected} from {shape} in a group of {ranks}"
+                )
+        if self.is_asynchronous:
+            require_waits(self.result)
+
+    def gathered(self, shape: Sequence[int], ranks: int) -> list[int]:
+        """Returns `shape` with `dim` as long as the parts of all ranks together."""
+        dim = self.number("dim")
+        return [n * ranks if i == dim else n for i, n in enumerate(shape)]
+
+    def split(self, shape: Sequence[int], ranks: int, name: str = "dim") -> list[int]:
+        """Returns `shape` with the dimension `name` as long as the part of one rank."""
+        dim = self.number(name)
+        if dim is not None and shape[dim] % ranks:
+            raise VerifyException(
+                f"{self.name}: dimension {dim} of size {shape[dim]} cannot be split "
+                f"among {ranks} ranks"
+            )
+        return [n // ranks if i == dim else n for i, n in enumerate(shape)]
+
+
+class Reducing(InLocalForm):
+    """Has `reduction`, the monoid of the reduction: `sum`, `max` or `min`."""
+
+    reduction = prop_def(StringAttr)
+
+
+class Gathering(InLocalForm):
+    """
+    Gathers the dimension `dim`. `run` is the run length on it, absent for a contiguous
+    split.
+    """
+
+    dim = prop_def(I64)
+    run = opt_prop_def(I64)
+
+    def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
+        return self.gathered(shape, ranks)
+
+
+class Splitting(InLocalForm):
+    """
+    Splits the dimension `dim`. `run` is the run length on it, absent for a contiguous
+    split.
+    """
+
+    dim = prop_def(I64)
+    run = opt_prop_def(I64)
+
+    def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
+        return self.split(shape, ranks)
+
+
+class Exchanging(Gathering):
+    """Also splits the dimension `split_dim`, with the run length `split_run` on it."""
+
+    split_dim = prop_def(I64)
+    split_run = opt_prop_def(I64)
+
+    def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
+        return self.split(self.gathered(shape, ranks), ranks, "split_dim")

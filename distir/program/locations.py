@@ -1,0 +1,116 @@
+"""
+The places of ops in the source code that a program came from, as MLIR's `loc(...)`
+gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    CallSiteLoc,
+    FileLineColLoc,
+    FusedLoc,
+    LocationAttr,
+    ModuleOp,
+    NameLoc,
+    UnknownLoc,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+
+def line_of(location: Attribute | None) -> str:
+    """
+    Returns `file:line` of a location, or "" if the line is unknown. Of a call site, it
+    is the line of the callee; of a fused location, the first one.
+    """
+    if isinstance(location, FileLineColLoc):
+        line = location.line.data
+        return f"{location.filename.data}:{line}" if line else ""
+    match location:
+        case NameLoc():
+            parts: Sequence[Attribute] = (location.location,)
+        case CallSiteLoc():
+            parts = (location.callee,)
+        case FusedLoc() if isinstance(location.locations, ArrayAttr):
+            parts = location.locations.data
+        case _:
+            parts = ()
+    return next((line for part in parts if (line := line_of(part))), "")
+
+
+def is_known(location: LocationAttr) -> bool:
+    """Whether a location says anything."""
+    return not isinstance(location, UnknownLoc)
+
+
+@dataclass(frozen=True)
+class KnownLocations:
+    """
+    The locations of a module's functions, of their returns, and of their arguments by
+    name, from before a rewrite that makes them anew.
+    """
+
+    functions: dict[str, LocationAttr]
+    returns: dict[str, LocationAttr]
+    arguments: dict[tuple[str, str | None], LocationAttr]
+
+    @staticmethod
+    def of(module: ModuleOp) -> KnownLocations | None:
+        """Returns the locations of `module`, or None if no op in it has one."""
+        if not any(is_known(op.location) for op in module.walk()):
+            return None
+        found = KnownLocations({}, {}, {})
+        for op in module.body.block.ops:
+            if isinstance(op, FuncOp) and not op.is_declaration:
+                name = op.sym_name.data
+                found.functions[name] = op.location
+                if op.body.block.last_op is not None:
+                    found.returns[name] = op.body.block.last_op.location
+                for argument in op.args:
+                    found.arguments[name, argument.name_hint] = argument.location
+        return found
+
+    def complete(self, module: ModuleOp) -> None:
+        """
+        Gives a location to each op of `module` that has none. Functions, returns and
+        arguments get the location that they had. Another op was made for the op that
+        computes one of its operands, or for one that uses its results, and gets its
+        location; a function that is new gets that of its first op.
+        """
+        for function in module.body.block.ops:
+            if not isinstance(function, FuncOp) or function.is_declaration:
+                continue
+            name, block = function.sym_name.data, function.body.block
+            self._take(function, self.functions.get(name))
+            for argument in block.args:
+                known = self.arguments.get((name, argument.name_hint))
+                if known is not None and not is_known(argument.location):
+                    argument.location = known
+            if block.last_op is not None:
+                self._take(block.last_op, self.returns.get(name))
+            for op in block.ops:
+                self._take(op, _first(_location(v) for v in op.operands))
+            for op in reversed(list(block.ops)):
+                users = (use.operation for r in op.results for use in r.uses)
+                self._take(op, _first(user.location for user in users))
+            self._take(function, _first(op.location for op in block.ops))
+            for op in block.ops:
+                self._take(op, function.location)
+
+    @staticmethod
+    def _take(op: Operation, location: LocationAttr | None) -> None:
+        if location is not None and not is_known(op.location):
+            op.location = location
+
+
+def _location(value: SSAValue) -> LocationAttr:
+    """Returns the location of the op that computes `value`; that of no argument."""
+    return UnknownLoc() if isinstance(value.owner, Block) else value.owner.location
+
+
+def _first(locations: Iterable[LocationAttr]) -> LocationAttr | None:
+    return next(filter(is_known, locations), None)
