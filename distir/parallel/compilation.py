@@ -229,7 +229,8 @@ def training_package(
     Returns the files, by name, of the package that computes the loss and the gradients
     of a module in training mode. The gradients are those of the parameters that require
     them, and of the inputs and labels named in `inputs`. With None, `inputs` are the
-    example inputs that require gradients. Raises DistIRError.
+    example inputs that require gradients. Raises DistIRError if the module cannot be
+    imported or its program cannot be distributed.
     """
     examples = tensors_of((tuple(args), dict(kwargs)))
     needed = [t.requires_grad for t in examples] if inputs is None else []
@@ -282,7 +283,7 @@ def training_program(
     too; None stands for the example inputs that require gradients. They need the
     optimizer `none`. A cross-entropy ignores the label -100, as PyTorch's does. `trust`
     says whether the program is compared with the module, and which differences are
-    accepted. Raises DistIRError.
+    accepted. Raises DistIRError if the module cannot be imported.
     """
     from distir.passes.differentiate import DifferentiatePass
     from distir.tools.files import apply_passes
@@ -373,8 +374,9 @@ def loss_program(
     request: Request,
 ) -> tuple[ImportedModel, list[str]]:
     """
-    Returns the sequential program of a module in evaluation mode that computes its loss, and
-    the names of its labels. Raises DistIRError.
+    Returns the sequential program of a module in evaluation mode that computes its
+    loss, and the names of its labels. Raises DistIRError if the module cannot be
+    imported.
     """
     from distir.gradients.losses import leave_loss
 
@@ -400,7 +402,8 @@ def forward_program(
     trust: Trust = Trust(),
 ) -> ImportedModel:
     """
-    Returns the sequential program of a module in evaluation mode. Raises DistIRError.
+    Returns the sequential program of a module in evaluation mode. Raises DistIRError if
+    the module cannot be imported.
     """
     from distir.frontends.torch.importer import import_torch
 
@@ -438,7 +441,8 @@ def evaluation_package(
 ) -> dict[str, bytes]:
     """
     Returns the files, by name, of the package that computes the outputs of a module in
-    evaluation mode. Raises DistIRError.
+    evaluation mode. Raises DistIRError if the module cannot be imported or its program
+    cannot be distributed.
     """
     imported, labels = _program(
         "forward program",
@@ -459,7 +463,8 @@ def validation_package(
 ) -> dict[str, bytes]:
     """
     Returns the files, by name, of the package that computes the loss of a module in
-    evaluation mode. Raises DistIRError.
+    evaluation mode. Raises DistIRError if the module cannot be imported or its program
+    cannot be distributed.
     """
     imported, labels = _program(
         "validation program",
