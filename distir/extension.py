@@ -1,7 +1,7 @@
 """
 Support for the ops of other dialects: how DistIR splits, computes, differentiates,
-prices and emits an op. The names of this module are public: docs/extending.md lists them
-with the version from which on each one stays.
+prices and emits an op. The names of this module are public: docs/extending.md lists
+them with the version from which on each one stays.
 
 For an op of one's own, `OpSupport` is a trait of its class:
 
@@ -9,9 +9,9 @@ For an op of one's own, `OpSupport` is a trait of its class:
 traits = traits_def(Pure(), OpSupport(rule="i k, j k -> i j", torch="{0} @ {1}.mT"))
 ```
 
-For an op that belongs to somebody else, `register_op` says the same by name. A package
-names the module that does so under the entry point `distir.dialects`, and DistIR imports
-it when a program first uses the dialect:
+For an op of another package, `register_op` takes the op's name and the same
+`OpSupport`. A package lists the module that calls `register_op` under the entry point
+`distir.dialects`. DistIR imports that module when a program first uses the dialect:
 
 ```toml
 [project.entry-points."distir.dialects"]
@@ -61,29 +61,31 @@ __all__ = [
 @dataclass(frozen=True, init=False)
 class OpSupport(StatedEntries):
     """
-    What DistIR knows about an op: a trait of the op's class, or an argument of
+    The support for one op. It is a trait of the op's class, or an argument of
     `register_op`. Every argument is optional.
 
     - `rule`: how the op may be split, as text (`"m k, k n -> m n"`, see
-      `distir.rules.rule_from_text`) or as a function from an op to its `Rule`. Without a
-      rule every device computes the whole op.
-    - `local_form`: makes the ops that compute one device's results, the last of which has
-      the results. Without one, it is the same op on local types; one is needed where an
-      attribute speaks of sizes or positions of the whole tensor.
-    - `decomposition`: makes new ops that compute the same, and can split the factors that
-      the rule lists under `decompose`; None if this op needs none.
-    - `reference`: computes the op on NumPy arrays. It is called with the op and one array
-      per operand, and returns an array, or a tuple with one per result. `distir check`
-      and `distir.testing.check_op` run it.
-    - `gradient`: returns the gradient of each operand, None where there is none, from the
-      op, the gradients of its results (None for a result without one) and a builder of
-      ops.
-    - `cost`: the time of the op on one device. Without one, it is the longer of its
-      FLOPs at the device's peak and its bytes at the memory's bandwidth: the rule has the
-      FLOPs, the types have the bytes.
+      `distir.rules.rule_from_text`) or as a function from an op to its `Rule`. Without
+      a rule every device computes the whole op.
+    - `local_form`: makes the ops that compute one device's results; the last of these
+      ops has the results. Without a local form, each device runs the same op on its
+      parts. Give one if an attribute holds sizes or positions of the whole tensor.
+    - `decomposition`: makes new ops that compute the same results and can split the
+      factors that the rule lists under `decompose`. It returns None for an op that
+      needs no decomposition.
+    - `reference`: computes the op on NumPy arrays. It is called with the op and one
+      array per operand, and returns an array, or a tuple with one per result. `distir
+      check` and `distir.testing.check_op` run it.
+    - `gradient`: takes the op, the gradients of its results (None for a result without
+      one) and a builder of ops. It returns the gradient of each operand, None for an
+      operand without one.
+    - `cost`: computes the time of the op on one device, in seconds. Without it, the
+      time is the longer of two: that of the op's FLOPs at the device's peak, and that
+      of its bytes at the memory's bandwidth. The FLOPs are those of the rule, the bytes
+      those of the types.
     - `torch`: the Python expression of the result in generated PyTorch programs, as a
-      template (`"{0} @ {1}.mT"`, see `TorchCall.write`) or as a function from the call to
-      the expression, or to one expression per result.
+      template (`"{0} @ {1}.mT"`, see `TorchCall.write`) or as a function from the call
+      to the expression, or to one expression per result.
 
     Raises DistIRError if the text of a rule is wrong.
     """
@@ -120,11 +122,11 @@ def _template(text: str) -> Callable[[TorchCall], str]:
 
 def register_op(name: str, support: OpSupport) -> None:
     """
-    Registers what DistIR knows about the op called `name`, such as `"tosa.matmul"`, which
-    may belong to somebody else. A later call adds to an earlier one, and replaces what
-    both give; it also overrules a trait of the op's class. An op of a dialect that is not
-    installed counts under its name in generic form. Raises DistIRError if the name has
-    no dialect.
+    Registers support for the op called `name`, such as `"tosa.matmul"`. The op may
+    belong to another package. A later call adds to an earlier one, and replaces the
+    arguments that both give. Registered support also takes precedence over a trait of
+    the op's class. The op's dialect need not be installed: an op in generic form counts
+    under its name. Raises DistIRError if the name has no dialect.
     """
     if not all(name.partition(".")):
         raise DistIRError(

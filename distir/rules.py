@@ -4,10 +4,11 @@ can be split over devices. The names of this module are public: docs/extending.m
 them with the version from which on each one stays.
 
 A rule names factors, such as the rows, the columns and the inner dimension of a matrix
-product, and says for each dimension which factors it consists of. Legal layouts, the
-layouts of results, the all-reduce of a split sum and the work of each device follow.
-`distir.extension.register_op` takes a rule as text, or as a function from an op to its
-`Rule`, which the other functions of this module make.
+product, and says for each dimension which factors it consists of. DistIR derives
+everything else from the rule: the legal layouts, the layouts of results, the all-reduce
+of a split sum and the work of each device. `distir.extension.register_op` takes a rule
+as text, or as a function from an op to its `Rule`, which the other functions of this
+module make.
 """
 
 from __future__ import annotations

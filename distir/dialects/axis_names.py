@@ -1,7 +1,7 @@
 """
 The text of mesh axes: bare words, `[d, t]` and `<d = 2, t = 4>`, as in layouts.
 
-Programs that were written before have them in quotes, which is still read.
+Older programs have the names in quotes. Such text can still be read.
 """
 
 from __future__ import annotations

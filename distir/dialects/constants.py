@@ -28,7 +28,10 @@ def direct_constant(value: SSAValue) -> npt.NDArray[Any] | None:
 
 
 def is_direct_constant(value: SSAValue) -> bool:
-    """Whether an `onnx.Constant` computes `value`, whose array is not read for that."""
+    """
+    Whether `value` is the result of an `onnx.Constant`. The constant's array is not
+    read.
+    """
     return isinstance(value, OpResult) and value.op.name == "onnx.Constant"
 
 

@@ -75,15 +75,15 @@ def _load_dialect(dialect: str) -> None:
 @dataclass(frozen=True)
 class StatedEntries(OpTrait):
     """
-    A trait of op classes that states entries of registries for the ops of the class: in
-    place of registrations under the op's name.
+    A trait of op classes that gives the ops of a class their entries in registries.
+    Such ops need no registration under their name.
     """
 
     entries: tuple[tuple[Registry[Any], Any], ...]
 
 
 def name_of(op: Operation) -> str:
-    """Returns the name of an op, also if no dialect with the op is loaded."""
+    """Returns the name of an op, even if the op's dialect is not loaded."""
     # A comparison of names is faster than `isinstance`, which is rarely true here.
     if op.name == UnregisteredOp.name and isinstance(op, UnregisteredOp):
         return op.op_name.data
@@ -131,9 +131,9 @@ class Registry(Generic[Entry]):
 
     def of(self, op: Operation) -> Entry | None:
         """
-        Returns the entry of an op: the one registered under its name, or else the one
-        that a trait of its class states (`StatedEntries`). Returns None if there is
-        neither.
+        Returns the entry that is registered under the op's name. If there is none,
+        returns the entry that a trait of the op's class gives (`StatedEntries`), or
+        None if no trait gives one.
         """
         found = self.get(name_of(op))
         if found is None:
@@ -143,7 +143,7 @@ class Registry(Generic[Entry]):
 
 @cache
 def _stated(kind: type[Operation]) -> Mapping[Registry[Any], Any]:
-    """Returns the entries that the traits of an op class state, by their registry."""
+    """Returns the entries that the traits of an op class give, for each registry."""
     traits = kind.get_traits_of_type(StatedEntries)
     return {registry: entry for t in traits for registry, entry in t.entries}
 

@@ -479,8 +479,8 @@ class UpdatesOp(TorchOp):
     @property
     def replaced(self) -> list[SSAValue | None]:
         """
-        The parameters and states that the results replace, in the order of the results.
-        Results that replace nothing have None.
+        The parameters and states that the results replace, in their order. A result
+        that replaces nothing has None.
         """
         count = self.count
         found: list[SSAValue | None] = []

@@ -1,6 +1,6 @@
 """
-Writes the layouts of a distributed program as shardings of Shardy (`sdy`) over the
-StableHLO that the program was imported from.
+Adds the layouts of a distributed program to the StableHLO module that the program was
+imported from, as shardings of the dialect Shardy (`sdy`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PER_VALUE = "sdy.sharding"
 
 
 class SdyText(NamedTuple):
-    """A module of StableHLO with shardings of Shardy, and remarks for the user."""
+    """The text of a StableHLO module with Shardy shardings, and notes for the user."""
 
     text: str
     notes: list[str]
@@ -36,13 +36,15 @@ class SdyText(NamedTuple):
 
 def write_shardings(program: ModuleOp, stablehlo: str, source: str) -> SdyText:
     """
-    Returns the module `stablehlo` with the shardings that the distributed program
-    `program`, which was imported from it, has for arguments, results and values inside.
-    Shardings that the module had are replaced. `source` names the module in messages.
+    Returns the module `stablehlo` with Shardy shardings for its arguments, its results
+    and its inner values. The shardings are the layouts of `program`, a distributed
+    program that was imported from this module. They replace shardings that the module
+    already had. `source` names the module in messages.
 
-    The notes say what Shardy cannot express and which values have no sharding. Raises
-    DistIRError if the program was not made from this module, is a pipeline, or runs in
-    micro-batches, which shardings cannot express.
+    The notes name layouts that Shardy cannot express and count the values without a
+    sharding. Raises DistIRError if the program was not made from this module, is a
+    pipeline, or runs in micro-batches: Shardy can express neither pipelines nor
+    micro-batches.
     """
     mesh = _only_mesh(program)
     parsed = parse_stablehlo(stablehlo, source)
@@ -99,8 +101,9 @@ def _check_same(
 
 def _check_found(found: Mapping[HloResult, set[Layout]], source: str) -> None:
     """
-    Raises DistIRError if most values of the StableHLO are not in the distributed
-    program: micro-batches compute each value in parts.
+    Raises DistIRError if most values of the StableHLO module are missing in the
+    distributed program. They are if it runs in micro-batches, which compute each value
+    in parts.
     """
     known = sum(bool(layouts) for layouts in found.values())
     if 2 * known < len(found):
@@ -112,7 +115,10 @@ def _check_found(found: Mapping[HloResult, set[Layout]], source: str) -> None:
 
 
 class _ShardingWriter:
-    """Writes layouts on `mesh` as text of Shardy, and notes what it cannot say."""
+    """
+    Writes layouts on `mesh` as Shardy text, and counts those that Shardy cannot
+    express.
+    """
 
     def __init__(self, mesh: Mesh):
         self.mesh = mesh
@@ -120,17 +126,24 @@ class _ShardingWriter:
         self.written = self.missing = self.differing = self.partial = 0
 
     def sharding(self, type_: Attribute, what: str) -> str | None:
-        """Returns the sharding of an argument or a result, or None if it has none."""
+        """
+        Returns the sharding of an argument or a result of type `type_`, as text.
+        Returns None for a block-cyclic layout, which Shardy cannot express; a note then
+        names the value as `what`.
+        """
         layout = layout_of(type_)
         assert layout is not None and isinstance(type_, TensorType)
         if _is_dealt(layout):
             self.dealt.append(f"{what} ({layout})")
             return None
-        # A result that is partial here is a sum there, as XLA leaves none.
+        # XLA returns no partial sums: a result that is partial here is complete there.
         return self.text(Layout(layout.mesh, layout.dims), len(type_.get_shape()))
 
     def text(self, layout: Layout, rank: int) -> str:
-        """Returns `<@mesh, [{"d"}, {}]>` for a layout without runs."""
+        """
+        Returns a layout as text, such as `<@mesh, [{"d"}, {}]>`. The layout must not be
+        block-cyclic. `rank` is the value's number of dimensions.
+        """
         dims = [
             f"{{{', '.join(f'{chr(34)}{shard.axis}{chr(34)}' for shard in dim)}}}"
             for dim in layout.full_dims(rank)
@@ -141,8 +154,8 @@ class _ShardingWriter:
         self, ops: Sequence[Any], found: Mapping[HloResult, set[Layout]]
     ) -> dict[int, str]:
         """
-        Returns the shardings of the results of ops, by the op's place in the module.
-        Ops of which one result has no sharding are left out.
+        Returns the shardings of the results of ops, by the index of the op in the
+        module. Ops that have a result without a sharding are left out.
         """
         written: dict[int, str] = {}
         for place, op in enumerate(ops):
@@ -169,7 +182,7 @@ class _ShardingWriter:
         return written
 
     def notes(self) -> list[str]:
-        """Returns remarks for the user."""
+        """Returns notes for the user."""
         notes = [f"sdy: {self.written} ops inside have shardings"]
         if self.partial:
             notes.append(
@@ -207,8 +220,8 @@ def _rewrite(
     inside: Mapping[int, str],
 ) -> None:
     """
-    Puts shardings into a module of MLIR, in the place of those that it has. `ir` is the
-    module of jaxlib's bindings.
+    Writes shardings into an MLIR module, in place of those that it has. `ir` is the
+    module `ir` of jaxlib's MLIR bindings.
     """
     ops: list[Any] = []
 

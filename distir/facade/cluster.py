@@ -46,7 +46,7 @@ def cluster(kind: str, **options: Unpack[ClusterOptions]) -> DescribedCluster:
     """
     Describes a cluster of equal nodes, with the options of the command `distir
     cluster`. `kind` is the kind of device, such as `A100`. Further options are `nodes`,
-    `devices_per_node`, `nic` and others. Raises DistIRError.
+    `devices_per_node`, `nic` and others. Raises DistIRError if an option is invalid.
     """
     from distir.tools.commands.cluster import described
 

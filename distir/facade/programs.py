@@ -45,7 +45,7 @@ def import_model(
     `frozen`, ... A module is imported in evaluation mode. With `training`, each of its
     submodules is imported in its own mode. The program of a module is compared with the
     module, unless `check=False`; `allow` names the differences that are accepted.
-    Raises DistIRError.
+    Raises DistIRError if the model cannot be imported or differs from its program.
     """
     from distir.tools.commands.import_model import prepare, prepared_model
 
@@ -98,7 +98,8 @@ def import_model(
 def build(model: str, **options: Unpack[BuildOptions]) -> ModelProgram:
     """
     Builds a model of any size, without weights, such as `gpt`, `llama` or `unet`. The
-    options are those of the command `distir build`. Raises DistIRError.
+    options are those of the command `distir build`. Raises DistIRError if an option is
+    invalid.
     """
     from distir.tools.commands.build import built
 
@@ -116,7 +117,8 @@ def distribute(
     Returns a program distributed over a cluster, with the options of the command
     `distir distribute`, or by the `plan` that `distir.search` found for it. The given
     program stays as it is. The `notes` of the result name parts of the program that
-    could not be split. Raises DistIRError.
+    could not be split. Raises DistIRError for options that contradict each other or do
+    not suit the program.
     """
     from distir.planning.plans.saved_plan import SavedPlan
     from distir.tools.arguments.distribution import distribute_as_asked

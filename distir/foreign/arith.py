@@ -42,8 +42,8 @@ from distir.sharding.rules.elementwise import Linearity
 
 Array = npt.NDArray[Any]
 
-# Operands of `arith` have one type, layouts included. So a partial sum passes through a
-# product or a quotient of none, as the other operand would have to be partial too.
+# All operands of an `arith` op have the same type, layouts included. So no partial sum
+# passes through a product or a quotient: the other operand would be partial, too.
 _TOGETHER = ("addf", "subf", "addi", "subi", "negf")
 _OTHERS = (
     *("mulf", "muli", "divf"),

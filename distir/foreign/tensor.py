@@ -24,7 +24,7 @@ from distir.interpreters.reference import register_reference_implementations
 from distir.sharding.rule import Dim, Factor, Linear, Rule, sharding_rule
 from distir.sharding.rules.elementwise import elementwise_rule
 
-# A tensor of equal elements is made in any layout.
+# A tensor of equal elements can be made in any layout.
 sharding_rule("tensor.empty", "tensor.splat")(elementwise_rule())
 sharding_rule("tensor.cast")(elementwise_rule("first"))
 

@@ -91,7 +91,10 @@ class ParameterUpdate:
 
     @property
     def count(self) -> SSAValue:
-        """The number of steps done so far, which an optimizer must have asked for."""
+        """
+        The number of steps done so far. The optimizer must be registered with
+        `counts_steps`.
+        """
         assert self.counter is not None
         return self.counter
 
@@ -118,9 +121,10 @@ class ParameterUpdate:
     ) -> SSAValue:
         """
         Adds the state `<name>.<kind>` and returns its value, in the type that the
-        parameter is updated in. It is stored as the option `state_dtype` says. `signed`
-        says whether it may be negative. A state of other sizes than the parameter's is
-        small, and stored in 32 bits or more.
+        parameter is updated in. The option `state_dtype` determines the type in which
+        it is stored. `signed` tells whether it may be negative. `sizes` is its shape,
+        if that differs from the parameter's shape. Such a state is small, and is stored
+        in 32 bits or more.
         """
         if sizes is not None:
             wide = f32 if self._is_narrow else element_type(self.parameter)
@@ -145,8 +149,8 @@ class ParameterUpdate:
 
     def keep(self, kind: str, value: SSAValue, *, signed: bool = True) -> None:
         """
-        Makes `value` the state `<name>.<kind>` of the next step. `signed` is that of
-        the state.
+        Makes `value` the state `<name>.<kind>` of the next step. `signed` tells whether
+        the state may be negative.
         """
         name = f"{self.name}.{kind}"
         stored = self._kept[kind]
@@ -200,7 +204,7 @@ class ParameterUpdate:
         self, kind: str, type_: Attribute, *, is_alike: bool = True
     ) -> SSAValue:
         """
-        Adds the argument `<name>.<kind>`. `is_alike` says whether it has the
+        Adds the argument `<name>.<kind>`. `is_alike` tells whether it has the
         parameter's shape.
         """
         own: dict[str, Attribute] = {OF: OF.attr(self.name)}
@@ -231,8 +235,9 @@ def with_master(update: ParameterUpdate) -> None:
 class Optimizer:
     """
     An optimizer. `update` adds a step of one parameter and returns the new parameter.
-    `defaults` are the settings where the user gives none, by the names of options.
-    `counts_steps` says whether it needs the number of steps done so far.
+    `defaults` are the settings that apply if the user gives none, by the names of
+    options. `counts_steps` tells whether the optimizer needs the number of steps done
+    so far.
     """
 
     update: Callable[[ParameterUpdate], SSAValue]

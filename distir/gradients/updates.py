@@ -33,8 +33,8 @@ def add_updates(
     options: OptimizerOptions,
 ) -> list[Result]:
     """
-    Adds the update of each parameter to the step, and returns the results that the step
-    gets. With the optimizer "none", these are the gradients. Raises DistIRError if the
+    Adds the update of each parameter to the step, and returns the results to add to the
+    step. With the optimizer "none", these are the gradients. Raises DistIRError if the
     optimizer cannot update a parameter.
     """
     names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))

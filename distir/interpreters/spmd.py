@@ -110,7 +110,7 @@ class _Whole:
         return _Whole(shape, layout, mesh, source_form_of(whole, dict(attributes)))
 
     def taken(self, value: Any) -> list[Array]:
-        """Returns the part of each rank of a value in the form of the source model."""
+        """Returns the part of each rank. `value` is in the form of the source model."""
         array = np.asarray(value)
         if self.form is not None:
             array = self.form.stored(array)
@@ -124,7 +124,10 @@ class _Whole:
         ]
 
     def joined(self, shards: Sequence[Any]) -> Any:
-        """Returns the value, in the form of the source model, with these parts."""
+        """
+        Returns the value in the form of the source model, joined from the parts of all
+        ranks.
+        """
         parts = tuple(map(np.asarray, shards))
         value = Sharded(parts, self.shape, self.layout, self.mesh)
         value.check("a result")

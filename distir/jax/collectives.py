@@ -48,7 +48,9 @@ class Message:
 
     @property
     def traffic(self) -> tuple[str, str, int]:
-        """Kind, devices and bytes, which two messages may have in common."""
+        """
+        The kind, the devices and the bytes. Two messages match if these are equal.
+        """
         return self.kind, self.over, self.bytes
 
 
@@ -88,16 +90,18 @@ class Collectives:
     @cached_property
     def only_simulated(self) -> Mapping[Message, int]:
         """
-        The simulated messages without a compiled one of the same kind, devices and
-        bytes, with their number; those that send the most first.
+        The simulated messages for which the compiled function has no message of the
+        same kind, devices and bytes. The values are the numbers of such messages.
+        Messages that send the most come first.
         """
         return _unmatched(self.simulated, self.compiled)
 
     @cached_property
     def only_compiled(self) -> Mapping[Message, int]:
         """
-        The compiled messages without a simulated one of the same kind, devices and
-        bytes, with their number; those that send the most first.
+        The compiled messages for which the simulation has no message of the same kind,
+        devices and bytes. The values are the numbers of such messages. Messages that
+        send the most come first.
         """
         return _unmatched(self.compiled, self.simulated)
 
@@ -124,7 +128,9 @@ class Collectives:
 
 
 def _totals(messages: Iterable[Message]) -> dict[tuple[str, str], tuple[int, int]]:
-    """The number of messages and their bytes, by kind and devices."""
+    """
+    Returns the number of messages and the sum of their bytes, by kind and devices.
+    """
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for message in messages:
         count, size = found.get((message.kind, message.over), (0, 0))
@@ -200,7 +206,9 @@ def _axes_by_groups(mesh: Mesh) -> dict[frozenset[frozenset[int]], str]:
 
 
 class _Recorder(Follower):
-    """Lists the messages of the device that sends the most of each."""
+    """
+    Records one message for each collective: that of the device that sends the most.
+    """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -222,7 +230,7 @@ class _Recorder(Follower):
 
 
 def _source(value: SSAValue) -> str:
-    """Returns the name of the argument, or of the op, that a collective's tensor is from."""
+    """Returns the name of the argument or op that a collective's tensor comes from."""
     owner = value.owner
     while isinstance(owner, CollectiveOp):
         value = owner.operands[0]

@@ -1,4 +1,4 @@
-"""The layouts of values inside of a function of JAX, by name and by scope."""
+"""Finds the layouts of values inside a JAX function, by name and by scope."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ from distir.jax.names import with_constraints, with_marks
 
 def layouts_inside(traced: TracedFunction, program: ModuleOp) -> dict[str, Layout]:
     """
-    Returns the layouts that values inside of a function have in the distributed program
-    `program`: values with a name (`checkpoint_name`) by that name, and the last value
-    that ops of a scope compute for others by the scope (`jax.named_scope`, modules of
-    Flax).
+    Returns the layouts of values inside a JAX function, in the distributed program
+    `program`:
 
-    Left out is what has no single layout that a sharding can express: a value whose
-    layouts differ from layer to layer, that is a partial sum or dealt out in runs, or
-    that the distributed program does not compute.
+    - a value that the function names with `checkpoint_name`, under that name;
+    - the last value of a scope that ops outside the scope use, under the scope's name.
+      A scope is a `jax.named_scope` or a module of Flax.
+
+    A value is left out if the distributed program does not compute it, or if it has no
+    single layout that a sharding can express. This is so if its layouts differ from
+    layer to layer, if it is a partial sum, or if its layout is block-cyclic.
     """
     closed = jax.make_jaxpr(traced.function)(*traced.args)
     structs = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in closed.in_avals]
@@ -72,8 +74,8 @@ def _names(module: ModuleOp) -> Iterator[tuple[str, list[HloResult]]]:
 
 def _scopes(module: ModuleOp) -> Iterator[tuple[str, list[HloResult]]]:
     """
-    Yields each scope with the last value that its ops compute for others in the forward
-    pass, once for each place where the scope runs.
+    Yields each scope with the last value of its forward pass that ops outside the scope
+    use. A scope is yielded once for each place where it runs.
     """
     leaving: dict[tuple[str, Operation | None], dict[HloResult, None]] = {}
     for op in module.walk():
@@ -91,7 +93,7 @@ def _scopes(module: ModuleOp) -> Iterator[tuple[str, list[HloResult]]]:
                     key = outer, op.parent_op()
                     leaving.setdefault(key, {})[HloResult(op, index)] = None
     for (scope, _), values in leaving.items():
-        # Those before the last are saved for the backward pass.
+        # Earlier values leave the scope only to be saved for the backward pass.
         yield scope, [list(values)[-1]]
 
 
@@ -100,7 +102,10 @@ def _scope(op: Operation) -> str:
 
 
 def _is_backward(op: Operation) -> bool:
-    """Whether JAX made `op` by transposition, as its name says."""
+    """
+    Whether JAX made `op` by transposition, for the backward pass. JAX records this in
+    the op's location.
+    """
     return "transpose(" in name_of(op.location)
 
 
@@ -117,8 +122,9 @@ def constrained(
     function: Callable[..., Any], shardings: Mapping[str, NamedSharding]
 ) -> Callable[..., Any]:
     """
-    Returns `function` with the shardings `shardings` for the values that it names with
-    `checkpoint_name`, also in its backward pass where JAX saves them.
+    Returns `function` with sharding constraints on the values that it names with
+    `checkpoint_name`. `shardings` holds the shardings by name. They also hold in the
+    backward pass for values that JAX saves for it.
     """
 
     @wraps(function)

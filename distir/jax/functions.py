@@ -122,15 +122,16 @@ def search(
     ways: list[dict[str, int]] | None = None,
 ) -> JaxPlan:
     """
-    Finds the fastest way to split a function of JAX over exactly `devices` devices of a
-    cluster that fits into their memory, and returns the plan with its shardings.
+    Finds the fastest way to split a JAX function over exactly `devices` devices of a
+    cluster. The function must fit into the memory of the devices. Returns the plan with
+    its shardings.
 
     The search tries all data-parallel and tensor-parallel degrees. For a training step
-    it also tries the ZeRO stages `zero`, of which shardings can express 0, 1 and 3.
-    `jobs` is the number of processes. The degrees and ZeRO stages of all plans that fit
-    are appended to `ways`, the fastest first, as options of `distribute`. The other
-    options are those of `distribute`.
-    Raises DistIRError if nothing fits, or for another ZeRO stage.
+    it also tries the ZeRO stages `zero`, which may be 0, 1 and 3: shardings cannot
+    express ZeRO 2. `jobs` is the number of processes. The degrees and ZeRO stages of
+    all plans that fit are appended to `ways`, the fastest first, as options of
+    `distribute`. The other options are those of `distribute`. Raises DistIRError if no
+    way fits into memory, or for another ZeRO stage.
     """
     if unknown := sorted({*zero} - {0, 1, 3}):
         raise DistIRError(

@@ -57,8 +57,8 @@ class HloCollective:
     - `kind`: its name in DistIR, such as `all_reduce`;
     - `groups`: the groups of devices that communicate with each other;
     - `sizes`: the bytes of each of its operands on a device;
-    - `names`: the name that JAX gave to the op that each operand belongs to;
-    - `times`: how often a step runs it.
+    - `names`: for each operand, the name that JAX gave to its op;
+    - `times`: the number of times that a step runs it.
     """
 
     kind: str
@@ -193,8 +193,8 @@ def _times(
     computations: Mapping[str, Sequence[_Instruction]], entry: str
 ) -> dict[str, int]:
     """
-    Returns how often a step runs each computation; -1 if it is in a loop whose number
-    of rounds is not known. A computation that several others call is counted for each.
+    Returns the number of times that a step runs each computation, or -1 if it is in a
+    loop whose number of rounds is not known. The calls of all callers are added up.
     """
     found: dict[str, int] = {}
 
@@ -231,8 +231,8 @@ def _bits(element: str) -> int:
 
 def _groups(instruction: _Instruction, devices: int) -> Groups:
     """
-    Returns the groups of devices of a collective; for a permutation, those that send to
-    another device, each with its target.
+    Returns the groups of devices of a collective. For a permutation, each group is a
+    device that sends to another device, and its target.
     """
     text = instruction.rest
     if (pairs := _PAIRS.search(text)) is not None:
@@ -268,7 +268,10 @@ def _integers(text: str | None) -> list[int]:
 
 
 def _iota(shape: Sequence[int], order: Sequence[int]) -> npt.NDArray[np.intp]:
-    """Returns 0, 1, 2, ... in a tensor of `shape`, transposed to `order`, flat."""
+    """
+    Returns the numbers 0, 1, 2, ... as a tensor of shape `shape`, transposed by `order`
+    and flattened.
+    """
     numbers = np.arange(prod(shape)).reshape(shape)
     return (numbers.transpose(order) if order else numbers).reshape(-1)
 

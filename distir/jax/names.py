@@ -1,8 +1,9 @@
 """
-Values that a function of JAX names with `checkpoint_name`.
+Values that a JAX function names with `checkpoint_name`.
 
-JAX lowers a name to nothing. Within `with_marks` it becomes a custom call, which an import
-can find; `with_constraints` puts sharding constraints in the places of names.
+JAX drops these names when it lowers a function. `with_marks` turns each name into a
+custom call, which an import can find. `with_constraints` replaces names by sharding
+constraints.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ mlir.register_lowering(_MARK, _lowered)
 
 
 def named_values(jaxpr: Any) -> dict[str, None]:
-    """Returns the names of values in a jaxpr and in those inside of it."""
+    """
+    Returns the names of values in a jaxpr and in the jaxprs inside it, as the keys of a
+    dictionary.
+    """
     found: dict[str, None] = {}
     for equation in jaxpr.eqns:
         if equation.primitive.name == "name":
@@ -56,7 +60,9 @@ def named_values(jaxpr: Any) -> dict[str, None]:
 
 
 def with_marks(closed: Any) -> Any:
-    """Returns a closed jaxpr whose names become custom calls when it is lowered."""
+    """
+    Returns a copy of a closed jaxpr whose names become custom calls when it is lowered.
+    """
 
     def change(equation: Any) -> Any:
         return equation.replace(
@@ -68,8 +74,8 @@ def with_marks(closed: Any) -> Any:
 
 def with_constraints(closed: Any, shardings: Mapping[str, NamedSharding]) -> Any:
     """
-    Returns a closed jaxpr in which the values named in `shardings` have these
-    shardings.
+    Returns a copy of a closed jaxpr in which the values that `shardings` names have
+    these shardings.
     """
 
     def change(equation: Any) -> Any:
@@ -92,7 +98,10 @@ def with_constraints(closed: Any, shardings: Mapping[str, NamedSharding]) -> Any
 
 
 def _changed(value: Any, change: Change) -> Any:
-    """Changes all names in a jaxpr, a closed jaxpr, or a tuple of them."""
+    """
+    Returns a copy of a jaxpr, a closed jaxpr, or a tuple of them, with `change` applied
+    to every equation that names a value. Other values are returned as they are.
+    """
     if isinstance(value, jex.ClosedJaxpr):
         return value.replace(jaxpr=_changed(value.jaxpr, change))
     if isinstance(value, tuple | list):

@@ -28,8 +28,8 @@ from distir.sharding.mesh import Mesh, meshes
 
 class Remat(NamedTuple):
     """
-    A policy for `jax.checkpoint`, what it saves in words, and the names of values that
-    it saves, if it does by name.
+    A policy for `jax.checkpoint`. `name` describes in words the values that the policy
+    saves. `saved` holds their names if the policy saves values by name.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Remat(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class JaxPlan:
     """
-    The distribution of a function of JAX. `program` is the distributed program, made
-    from the `traced` function.
+    The distribution of a JAX function. `program` is the distributed program, made from
+    the `traced` function.
 
     `in_shardings` and `out_shardings` are for `jax.jit`. `print` shows the simulated
     time and memory, and the layouts of the arguments. `remat` is the policy of
@@ -122,10 +122,13 @@ class JaxPlan:
     @cached_property
     def constraints(self) -> Mapping[str, PartitionSpec]:
         """
-        The `PartitionSpec`s of values inside of the function: those that it names with
-        `checkpoint_name`, by name, and the last value that ops of a scope (`jax.named_scope`,
-        modules of Flax) compute for others, by the scope. Values without a single layout that a `PartitionSpec` can
-        express are left out.
+        The `PartitionSpec`s of values inside the function:
+
+        - a value that the function names with `checkpoint_name`, under that name;
+        - the last value of a scope that ops outside the scope use, under the scope's
+          name. A scope is a `jax.named_scope` or a module of Flax.
+
+        Values without a single layout that a `PartitionSpec` can express are left out.
         """
         found = layouts_inside(self.traced, self.program.module)
         return {name: _spec(layout) for name, layout in found.items()}
@@ -133,7 +136,8 @@ class JaxPlan:
     def constrain(self, value: Any, name: str) -> Any:
         """
         Returns `value` with the sharding that `constraints` has for `name`, by
-        `jax.lax.with_sharding_constraint`. Raises DistIRError if it has none.
+        `jax.lax.with_sharding_constraint`. Raises DistIRError if `constraints` does not
+        have the name.
         """
         if name not in self.constraints:
             raise DistIRError(

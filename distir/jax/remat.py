@@ -1,4 +1,4 @@
-"""`distir.jax.search_remat`: what `jax.checkpoint` is to save, as a search finds it."""
+"""`distir.jax.search_remat`: searches the values that `jax.checkpoint` should save."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ PLANS = 3
 
 def policies_of(names: Sequence[str]) -> list[Remat]:
     """
-    Returns what `jax.checkpoint` may save: nothing, everything, the results of products
-    without a batch dimension, and each combination of the values named `names`; of more
-    than four names all of them, and each alone.
+    Returns the policies of `jax.checkpoint` to try: those that save nothing,
+    everything, the results of products without a batch dimension, and each combination
+    of the values named `names`. With more than four names, only all of them together
+    and each one alone are tried.
     """
     policies = jax.checkpoint_policies
     found = [
@@ -50,16 +51,16 @@ def search_remat(
     **options: Any,
 ) -> JaxPlan:
     """
-    Finds the policy of `jax.checkpoint` together with the way to split a function.
-    `step_of(policy)` returns the function, which is to pass the policy on:
-    `jax.checkpoint(layer, policy=policy)`. It is called for each policy: to save
-    nothing, everything, or the results of products, and, of the values that the function
-    names with `checkpoint_name`, each combination of `names`. The plan's `remat` has the
-    name of the policy and the policy itself.
+    Finds the fastest policy of `jax.checkpoint` together with the fastest way to split
+    a function. `step_of(policy)` returns the function. It must pass the policy on:
+    `jax.checkpoint(layer, policy=policy)`. It is called once for each policy. The
+    policies save nothing, everything, the results of products, or a combination of
+    `names`, which are values that the function names with `checkpoint_name`. The plan's
+    `remat` has the policy that was found, with its name.
 
-    The function that saves nothing is searched like `search`, with its `options`; the
-    other policies are tried for the three best ways to split it. Raises DistIRError as
-    `search` does.
+    With the policy that saves nothing, all ways to split the function are searched, as
+    by `search` with the same `options`. The other policies are tried with the three
+    best ways only. Raises DistIRError for the same reasons as `search`.
     """
     first, *others = policies_of(names)
     target: dict[str, Any] = {"cluster": cluster, "devices": devices}

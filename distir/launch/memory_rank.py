@@ -61,7 +61,7 @@ class LiveStorages(TorchDispatchMode):
         for leaf in tree_leaves(value):
             if not isinstance(leaf, torch.Tensor):
                 continue
-            # A DTensor's own storage, of the global shape, has no memory.
+            # The storage of a DTensor itself has the global shape, but takes no memory.
             storage = getattr(leaf, "_local_tensor", leaf).untyped_storage()
             if storage not in self._known:
                 self._known.add(storage)

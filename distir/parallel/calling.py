@@ -134,7 +134,10 @@ class Inputs:
         return leaves[0] if len(leaves) == 1 else tuple(leaves)
 
     def here(self, call: Any) -> Any:
-        """Returns a structure with its tensors where the source module is."""
+        """
+        Returns the structure `call` with its tensors moved to the device of the source
+        module's parameters. Returns it unchanged if the parameters have no values.
+        """
         first = next(self.source.parameters(), None)
         if first is None or has_no_value(first):
             return call
@@ -147,8 +150,8 @@ class Inputs:
         kwargs: Mapping[str, Any],
     ) -> list[torch.Tensor]:
         """
-        Returns `outputs` of a call that was padded without what the module does not give
-        for the arguments `args` and `kwargs`, which are not padded.
+        Returns the `outputs` of a padded call, cut to the shapes that the module's
+        outputs have for the unpadded arguments `args` and `kwargs`.
         """
         leaves = _pytree.tree_leaves((tuple(args), dict(kwargs)))
         key = tuple(x.shape if isinstance(x, torch.Tensor) else None for x in leaves)

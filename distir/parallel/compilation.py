@@ -157,11 +157,12 @@ class Request:
 
     def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> Chosen:
         """
-        Distributes a step that computes gradients, in place, and returns the choices for
-        other programs. Options that have no effect, because of the tensors whose gradients
-        the step computes, are left out. For the first step of a module (`is_first`), only
-        ZeRO is left out: the user should learn that no layer is recomputed. Raises
-        DistIRError.
+        Distributes a step that computes gradients, in place. Returns the choices that
+        the module's other programs must follow. Options that can have no effect on this
+        step, given the tensors whose gradients it computes, are left out. For the first
+        step of a module (`is_first`), only ZeRO is left out, so that the user gets an
+        error if no layer can be recomputed. Raises DistIRError for options that do not
+        suit the program.
         """
         own = self.distribution
         without = _inapplicable(program)
@@ -173,8 +174,8 @@ class Request:
 
     def _but_for_zero(self) -> Chosen | None:
         """
-        The choices of the first program for a step, in which ZeRO splits parameters over
-        its axes by itself.
+        The choices of the first program that a step must follow. ZeRO splits parameters
+        over its axes again in each step, so the choices leave these axes free.
         """
         own = self.distribution
         plan = own.result.plan if isinstance(own, SavedPlan) else own
@@ -185,7 +186,8 @@ class Request:
     def distribute_forward(self, program: ModuleOp) -> Chosen:
         """
         Distributes the program of evaluation mode, in place, with parameters in the
-        layouts and on the stages of the first step. Raises DistIRError.
+        layouts and on the stages of the first step. Raises DistIRError for options that
+        do not suit the program.
         """
         own, chosen = self.distribution, self.chosen or Chosen({}, {})
         if isinstance(own, SavedPlan):
@@ -227,7 +229,8 @@ def training_package(
     Returns the files, by name, of the package that computes the loss and the gradients
     of a module in training mode. The gradients are those of the parameters that require
     them, and of the inputs and labels named in `inputs`. With None, `inputs` are the
-    example inputs that require gradients. Raises DistIRError.
+    example inputs that require gradients. Raises DistIRError if the module cannot be
+    imported or its program cannot be distributed.
     """
     examples = tensors_of((tuple(args), dict(kwargs)))
     needed = [t.requires_grad for t in examples] if inputs is None else []
@@ -280,7 +283,7 @@ def training_program(
     too; None stands for the example inputs that require gradients. They need the
     optimizer `none`. A cross-entropy ignores the label -100, as PyTorch's does. `trust`
     says whether the program is compared with the module, and which differences are
-    accepted. Raises DistIRError.
+    accepted. Raises DistIRError if the module cannot be imported.
     """
     from distir.passes.differentiate import DifferentiatePass
     from distir.tools.files import apply_passes
@@ -371,8 +374,9 @@ def loss_program(
     request: Request,
 ) -> tuple[ImportedModel, list[str]]:
     """
-    Returns the sequential program of a module in evaluation mode that computes its loss, and
-    the names of its labels. Raises DistIRError.
+    Returns the sequential program of a module in evaluation mode that computes its
+    loss, and the names of its labels. Raises DistIRError if the module cannot be
+    imported.
     """
     from distir.gradients.losses import leave_loss
 
@@ -398,7 +402,8 @@ def forward_program(
     trust: Trust = Trust(),
 ) -> ImportedModel:
     """
-    Returns the sequential program of a module in evaluation mode. Raises DistIRError.
+    Returns the sequential program of a module in evaluation mode. Raises DistIRError if
+    the module cannot be imported.
     """
     from distir.frontends.torch.importer import import_torch
 
@@ -436,7 +441,8 @@ def evaluation_package(
 ) -> dict[str, bytes]:
     """
     Returns the files, by name, of the package that computes the outputs of a module in
-    evaluation mode. Raises DistIRError.
+    evaluation mode. Raises DistIRError if the module cannot be imported or its program
+    cannot be distributed.
     """
     imported, labels = _program(
         "forward program",
@@ -457,7 +463,8 @@ def validation_package(
 ) -> dict[str, bytes]:
     """
     Returns the files, by name, of the package that computes the loss of a module in
-    evaluation mode. Raises DistIRError.
+    evaluation mode. Raises DistIRError if the module cannot be imported or its program
+    cannot be distributed.
     """
     imported, labels = _program(
         "validation program",
@@ -548,7 +555,8 @@ def _package(
 ) -> dict[str, bytes]:
     """
     Returns the files of a program's package, by their paths in it. `apply` distributes
-    the program in place, and returns its choices. `labels` are the names of the inputs that are labels.
+    the program in place, and returns the choices for other programs. `labels` are the
+    names of the inputs that are labels.
     """
     from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes

@@ -67,22 +67,24 @@ def content_key(
 @functools.cache
 def _own_code() -> str:
     """
-    Returns a digest of the files of DistIR's own code. A process looks at them once: it
-    goes on with the code that it has loaded.
+    Returns a digest of the files of DistIR's own code. A process computes it only once,
+    because it keeps running the code that it has loaded.
     """
     found = map(str, Path(_DISTIR).rglob("*.py"))
     return hashlib.sha256(_states(found).encode()).hexdigest()
 
 
 def _states(paths: Iterable[str]) -> str:
-    """Returns the paths, sizes and times of change of files, in the order of paths."""
+    """
+    Returns the paths, sizes and modification times of files, sorted by path, as text.
+    """
     found = [(path, os.stat(path)) for path in sorted(paths)]
     return " ".join(f"{path} {s.st_size} {s.st_mtime_ns}" for path, s in found)
 
 
 def _code(module: torch.nn.Module) -> set[str]:
     """
-    Returns the files of code, besides DistIR's own, that decide the computation of a
+    Returns the code files, besides DistIR's own, that determine the computation of a
     module: the files of its classes, files that hold the versions of their libraries,
     and all loaded files of the user. Packages that were loaded for other programs or
     plans do not count.

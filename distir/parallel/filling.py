@@ -108,8 +108,9 @@ def _add_containers(module: nn.Module, source: nn.Module) -> None:
     """
     Adds copies of the `ModuleList`s, `ModuleDict`s and `Sequential`s of `source` to
     `module`, because scripts index them and iterate over them. A copy has all their
-    elements, even those of other stages. Other parts with parameters are there on all
-    ranks, too: `requires_grad_` of a part has no effect where its stage is not.
+    elements, even those of other stages. Other submodules with parameters also exist on
+    all ranks. Where a rank does not run a submodule's stage, the submodule is empty,
+    and its `requires_grad_` has no effect.
     """
     for name, part in source.named_modules():
         if name and type(part) in (nn.ModuleList, nn.ModuleDict, nn.Sequential):

@@ -57,8 +57,8 @@ class ParallelModule(BatchMethods):
     A rank must be given part `data_rank` of `data_ranks` equal parts of the batch;
     `sampler` returns the samples of this part. `normalisations` is the number of times
     that a step updates the statistics of batch normalisation. `check`, if given,
-    compares the first step with one of the source module, and `check_padding` the first call
-    that is padded.
+    compares the first step with a step of the source module. `check_padding`, if given,
+    checks that padding does not change the result of the first padded call.
     """
 
     def __init__(

@@ -134,17 +134,17 @@ def parallelize(
     Returns a `ParallelModule`: the module, distributed over all processes that call
     this, under `torchrun`, or on a single process.
 
-    - `args`, `kwargs`: example inputs of the global batch. All values in them that are not
-      tensors become fixed. For a batch with another number of samples, or another length,
-      a call compiles another program over the same parameters, once for each shape. If the
-      samples of a batch cannot be divided evenly among the ranks, each sample is taken
-      several times, which leaves the mean as it is.
+    - `args`, `kwargs`: example inputs of the global batch. All values in them that are
+      not tensors become fixed. For a batch with another number of samples, or another
+      length, a call compiles another program over the same parameters, once for each
+      shape. If the samples of a batch cannot be divided evenly among the ranks, each
+      sample is taken several times, which leaves the mean as it is.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`; the label -100
       is ignored), `mse`, a function of the module's output and the labels, or None if
-      the module's output is the loss. If it is None and the module returns no scalar, or
-      `outside`, the module gives its outputs in training mode too, and the script computes
-      any loss from them, as with `DistributedDataParallel`: each rank takes the mean loss
-      of its part of the batch, and gradients are averaged over the parts.
+      the module's output is the loss. If it is None and the module returns no scalar,
+      or `outside`, the module gives its outputs in training mode too, and the script
+      computes any loss from them, as with `DistributedDataParallel`: each rank takes
+      the mean loss of its part of the batch, and gradients are averaged over the parts.
     - `labels`: an example of the labels of the global batch: a tensor, or several in a
       tuple, list or dictionary. Give it if `loss` is a function and does not determine
       their shapes.
@@ -182,31 +182,34 @@ def parallelize(
       `python-random`, `custom-backward`, `mismatch` (`trust.ACCEPTED`).
     - `compiled`: whether `torch.compile` makes the kernels of the program's functions.
       It takes about a minute at the first step.
-    - `shapes`: further global batches, whose programs are compiled at once. Each is a list of
-      the positional arguments of the module and, with a loss, the labels behind them. Their
-      values do not matter.
-    - `max_programs`: the largest number of shapes of batches. A call with another shape is an
-      error.
-    - `pad_to`: a call pads sequences to a multiple of this number (64), or to the least of
-      these lengths ([32, 48, 64]) that has room for the longest of all ranks. Sequences are
-      dimension 1 of all inputs and labels of integers and flags; a dictionary names others,
-      with lengths of their own. Outputs are without what was appended. The first call that is
-      padded is compared with the module on rank 0: a loss or an output that padding changes is
-      an error. `pad_with`: the numbers that are appended, by the name of an input, or
-      `labels`; by default 0, and -100 for integers among the labels.
-    - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op. The error
-      then names the module in which NaN appears first. Each step waits for its results.
-    - `shared_with`: parallel modules whose sources have parameters or buffers in common with
-      this module, which are theirs then: made of the same submodules, several modules train
-      one set of parameters. They need the same options.
+    - `shapes`: further global batches, whose programs are compiled at once. Each is a
+      list of the positional arguments of the module, followed by the labels if there is
+      a loss. Their values do not matter.
+    - `max_programs`: the largest number of shapes of batches. A call with another shape
+      is an error.
+    - `pad_to`: a call pads sequences to a multiple of this number (64), or to the least
+      of these lengths ([32, 48, 64]) that has room for the longest of all ranks.
+      Sequences are dimension 1 of all inputs and labels of integers and flags; a
+      dictionary names others, with lengths of their own. Outputs are returned without
+      the appended elements. At the first padded call, rank 0 runs the module with and
+      without padding: a loss or an output that padding changes is an error. `pad_with`:
+      the numbers to append, by the name of an input, or under `labels`; by default 0,
+      and -100 for integer labels.
+    - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op. The
+      error then names the module in which NaN appears first. Each step waits for its
+      results.
+    - `shared_with`: parallel modules whose source modules share parameters or buffers
+      with `module`. The new parallel module then uses the tensors of these modules, so
+      that several modules made of the same submodules train one set of parameters. All
+      of them need the same options.
     - `distribution`: options of `distir distribute`. `r`, `d`, `e`, `c`, `t`, `p` are
       degrees of parallelism; their product is the number of processes. `k` is the
       number of micro-batches. Further options: `zero`, `no_sync`, `checkpoint`,
       `sequence_parallel`, `overlap`, ... With `r` groups of processes, such as nodes
       (hybrid sharding), each group holds all parameters, gradients and states; ZeRO
-      splits them over the `d` processes of a group. With `sharded_outputs`, outputs of
-      which the script computes the loss are DTensors where t splits them, such as logits
-      over words (see `ParallelModule.cross_entropy`).
+      splits them over the `d` processes of a group. With `sharded_outputs`, outputs
+      from which the script computes the loss are DTensors if t splits them, such as
+      logits split over words (see `ParallelModule.cross_entropy`).
 
     Raises DistIRError, on every rank.
     """
@@ -294,7 +297,7 @@ def parallelize(
     shared = SharedTensors(module, shared_with)
     if shared_with:
         request = replace(request, chosen=shared.chosen)
-    chosen: list[Chosen] = []  # by the first program, for all others
+    chosen: list[Chosen] = []  # by the first program; others follow
 
     def asked_for(autocast: str | None, example: Example | None) -> Request:
         wanted = request.autocast_to(autocast)

@@ -61,9 +61,9 @@ def innermost_shard(
     split: Sequence[Split], batch: Collection[str]
 ) -> tuple[int, tuple[str, int | None]] | None:
     """
-    Returns the dimension that an axis besides those in `batch` splits, and the axis with its
-    run length. Returns None if no such axis, or several, split the tensor, or if an axis of
-    the batch splits the parts of it once more.
+    Returns the dimension that an axis outside `batch` splits, and the axis with its run
+    length. Returns None if no such axis or more than one splits the tensor, or if an
+    axis of the batch splits the same dimension further.
     """
     found = [
         (dim, shards)

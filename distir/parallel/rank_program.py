@@ -38,11 +38,11 @@ class RankProgram:
     - `inputs`, `labels`: the names of the arguments that a call passes, in order;
     - `stages`: the pipeline stages of all arguments, by name;
     - `constants`: the tensors that the exporter made, by name;
-    - `gradients`: the arguments that are gradients of results, by the results' names. If
-      there are any, the caller computes the loss: it calls `start` and `resume` instead of
-      `run`;
-    - `parts`: the number of micro-batches of each of which the caller computes the loss; 1
-      if it computes that of the batch, 0 if the program computes it.
+    - `gradients`: the arguments that are gradients of results, by the results' names.
+      If there are any, the caller computes the loss: it calls `start` and `resume`
+      instead of `run`;
+    - `parts`: the number of losses that the caller computes in a step: one for each
+      micro-batch, 1 for the whole batch, or 0 if the program computes the loss.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class RankProgram:
         sharded_outputs: bool = False,
     ):
         """
-        Reads a package. `opaque` has the opaque modules that it calls, by the names
-        that the program has for them. `sharded_outputs` tells whether outputs that the
-        caller computes a loss of stay split over axes that do not split the batch.
+        Reads a package. `opaque` has the opaque modules that the program calls, by
+        their names in the program. `sharded_outputs` tells whether outputs from which
+        the caller computes the loss stay split over axes that do not split the batch.
         """
         self._sharded_outputs = sharded_outputs
         self.device = device
@@ -434,8 +434,9 @@ class RankProgram:
 
     def _shard_of(self, index: int) -> tuple[int, tuple[str, int | None]] | None:
         """
-        The dimension in which a call gives result `index` split, and the axis with its run
-        length; None if it gives this rank's part of the batch whole.
+        Returns the dimension in which a call returns result `index` split, and the axis
+        that splits it, with its run length. Returns None if the call returns the whole
+        of this rank's part of the batch.
         """
         if not self._sharded_outputs:
             return None
@@ -443,9 +444,11 @@ class RankProgram:
 
     def as_sharded(self, index: int, value: torch.Tensor) -> torch.Tensor:
         """
-        Returns the output that a call gives for result `index`: `value` itself, which
-        `given_output` returned, or the DTensor that it is a part of, on the mesh of the
-        axis that it is split over. The rows are those of this rank's part of the batch.
+        Returns the output of a call for result `index`. `value` is the tensor that
+        `given_output` returned. If the result stays split over an axis, the output is a
+        DTensor on the mesh of this axis, of which `value` is this rank's shard.
+        Otherwise it is `value` itself. The rows are those of this rank's part of the
+        batch.
         """
         found = self._shard_of(index)
         if found is None:

@@ -43,14 +43,14 @@ class Batch:
 
     - `given`: this rank's part of each input and label, by name;
     - `shapes`: the shapes of the global batch; None for those of the example;
-    - `samples`: the number of different samples of a global batch that has each several times,
-      because they cannot be divided evenly among the ranks (None: it has each once). The mean
-      over copies is that over the samples;
-    - `own`: the number of this rank's samples that the caller gave; None if on all ranks it is
-      the number that the program takes;
-    - `start`: the place of the first of them among the samples of all ranks;
+    - `samples`: the number of different samples, if the global batch has several copies
+      of each because the samples cannot be divided evenly among the ranks; None if it
+      has each sample once. The mean over the copies equals the mean over the samples;
+    - `own`: the number of samples that the caller gave on this rank; None if this
+      number is the one that the program takes, on all ranks;
+    - `start`: the index of this rank's first sample among the samples of all ranks;
     - `lengths`: the lengths to which inputs and labels are padded, by name, and
-      `is_padded`: whether that has changed those of some rank.
+      `is_padded`: whether padding has changed the tensors of any rank.
     """
 
     given: dict[str, torch.Tensor]
@@ -112,9 +112,10 @@ class Batch:
 
 class SharedShapes:
     """
-    Finds the global batch of a call of a program. `micro_batches` must divide each rank's part
-    of it; batches may have `max_programs` shapes; sequences are padded as `padding` says.
-    Every rank must make one, and call it at the same time as the others.
+    Finds the global batch of a call of a program. `micro_batches` must divide each
+    rank's part of the batch. Batches may have at most `max_programs` different shapes.
+    Sequences are padded by `padding`. Every rank must make one such object, and call it
+    at the same time as the other ranks.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class SharedShapes:
         averages: bool,
         is_announced: bool,
     ) -> Batch:
-        """Returns the batch of ranks with tensors of the shapes `rows`, as `of`."""
+        """Returns the same as `of`, for ranks whose tensors have the shapes `rows`."""
         expected = [program.part_shape(spec) for spec in specs]
         if all(row == expected for row in rows):
             return Batch(dict(given))
@@ -440,8 +441,9 @@ def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
 
 def check_rows(program: RankProgram) -> None:
     """
-    Raises DistIRError, on every rank, if a result of which the caller computes the loss has
-    no row for each sample, and the samples of a batch cannot be divided evenly.
+    Raises DistIRError, on every rank, if the samples of a batch cannot be divided
+    evenly among the ranks and a result from which the caller computes the loss does not
+    have one row for each sample.
     """
     for index, spec in enumerate(program.all_results):
         if spec.name in program.gradients and not program.is_of_batch(index):

@@ -152,7 +152,10 @@ class Steps:
 
 
 def chosen_by(program: RankProgram) -> Chosen:
-    """Returns the layouts and pipeline stages of what a module keeps, for its other programs."""
+    """
+    Returns the layouts and pipeline stages of the tensors that a module keeps, so that
+    its other programs can follow them.
+    """
     kept = [s for s in program.all_arguments if s.role in KEPT_ROLES and s.mesh]
     layouts = {
         s.name: Layout(s.mesh, tuple(tuple(Shard(*x) for x in dim) for dim in s.split))

@@ -20,8 +20,9 @@ class ChooseEntryPass(DistIRPass):
     Keeps only the entry `entry` of a program with several entries, which are functions
     with `dist.entry`, such as `@prefill` and `@decode`. The entry becomes `@main`; the
     functions that it calls stay. In a module without such entries, `entry` names a
-    public function: it becomes `@main`, and the other functions stay. Most passes work on programs with one entry;
-    `distribute` also takes programs with several.
+    public function: it becomes `@main`, and the other functions stay. Most passes work
+    on programs with one entry only; `distribute` also takes programs with several
+    entries.
     """
 
     name = "choose-entry"

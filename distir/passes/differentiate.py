@@ -74,9 +74,9 @@ class DifferentiatePass(StepOptions, DistIRPass):
       `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`,
       `weight_decay`: as in PyTorch. `clip`: the largest global norm of the gradients; 0
       for no limit.
-    - `relative_step`: whether steps of `adafactor` are in proportion to each
-      parameter's size and become shorter with time, as in PyTorch; the learning rate is
-      then their bound.
+    - `relative_step`: whether steps of `adafactor` are proportional to the magnitude of
+      each parameter and become shorter with time, as in PyTorch. The learning rate is
+      then an upper bound.
     - `muon_scale`: whether steps of `muon` are as long as those of `adamw`
       (`match_rms_adamw`), or those of the first publication (`original`).
       `orthogonalize_dtype`: the type of its products, `bf16` or that of the

@@ -58,9 +58,10 @@ class DistributePass(DistributionOptions, DistIRPass):
       `context-parallel`.
     - `sequence_parallel`: split sequences over axis "t" between the blocks; see
       `sequence-parallel`.
-    - `sharded_outputs`: in a step that takes gradients of its results (the loss
-      `outside`), leave results split over axis "t" as they are computed, such as logits
-      over words, and take their gradients so; by default results are gathered.
+    - `sharded_outputs`: for a step that takes gradients of its results as inputs (the
+      loss `outside`): results that are computed in parts over axis "t", such as logits
+      split over words, stay split, and so do their gradients. By default such results
+      are gathered.
     - `overlap`: run communication while devices compute, where that is faster on the
       cluster; see `overlap-communication`. `profile`: the speeds that devices reach in
       practice. `overlapped`: overlap only communication of these kinds (`dp`, `tp`,

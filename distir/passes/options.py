@@ -86,7 +86,10 @@ class DistIRPass(ModulePass):
 
 
 def _keeping_locations(apply: Apply) -> Apply:
-    """Returns the method `apply` of a pass so that the program keeps its locations."""
+    """
+    Wraps the method `apply` of a pass so that ops keep the locations that they had
+    before the pass.
+    """
 
     @wraps(apply)
     def run(self: ModulePass, ctx: Context, op: ModuleOp) -> None:

@@ -22,9 +22,10 @@ class ZeroPass(DistIRPass):
       micro-batch are reduced and scattered as soon as they are computed, so that no
       whole gradient is kept and only parts are added up. 3: in addition, parameters are
       stored split, and gathered for each use, or once for all uses in a called
-      function. Of a stack of parameters, such as that of a loop over layers, the rows
-      that the program slices out are gathered, not the stack. If the activations of a few tokens are smaller than a parameter, the
-      activations travel instead, and ops compute with the parts of the parameter.
+      function. If a loop over layers slices rows out of a stack of parameters, each row
+      is gathered for its use, and never the whole stack. If the activations of a few
+      tokens are smaller than a parameter, the activations travel instead, and ops
+      compute with the parts of the parameter.
     - `axis`: the mesh axes, in the mesh's order. A tensor that is already split over
       one of them is split over the others.
     - `only`: source names (with `*`) of the parameters to which ZeRO applies; by

@@ -104,9 +104,10 @@ class ScheduleOptions:
 
     def forward_chunks(self, micro_batches: int) -> int | None:
         """
-        Returns the number of chunks with which the schedule `forward` has the stages of
-        this schedule of a training step, on the same ranks; None if there is none, as
-        for `zbv`. Raises DistIRError as `schedule_of`.
+        Returns the number of chunks of the schedule `forward` that gives it the same
+        stages on the same ranks as this schedule of a training step. Returns None if no
+        number does, as for `zbv`. Raises DistIRError for the same reasons as
+        `schedule_of`.
         """
         schedule = self.schedule_of(micro_batches, True)
         ranks, count = schedule.ranks, schedule.stages

@@ -24,8 +24,8 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 def line_of(location: Attribute | None) -> str:
     """
-    Returns `file:line` of a location, or "" if the line is unknown. Of a call site, it
-    is the line of the callee; of a fused location, the first one.
+    Returns `file:line` of a location, or "" if the line is unknown. For a call site,
+    this is the line of the callee; for a fused location, it is the first line.
     """
     if isinstance(location, FileLineColLoc):
         line = location.line.data
@@ -43,15 +43,15 @@ def line_of(location: Attribute | None) -> str:
 
 
 def is_known(location: LocationAttr) -> bool:
-    """Whether a location says anything."""
+    """Whether a location holds any information."""
     return not isinstance(location, UnknownLoc)
 
 
 @dataclass(frozen=True)
 class KnownLocations:
     """
-    The locations of a module's functions, of their returns, and of their arguments by
-    name, from before a rewrite that makes them anew.
+    The locations of a module's functions, of their returns, and of their arguments,
+    recorded before a rewrite that makes these anew. Arguments are found by name.
     """
 
     functions: dict[str, LocationAttr]
@@ -77,9 +77,10 @@ class KnownLocations:
     def complete(self, module: ModuleOp) -> None:
         """
         Gives a location to each op of `module` that has none. Functions, returns and
-        arguments get the location that they had. Another op was made for the op that
-        computes one of its operands, or for one that uses its results, and gets its
-        location; a function that is new gets that of its first op.
+        arguments get the location that was recorded. A new function gets the location
+        of its first op. Any other op gets the location of an op that computes one of
+        its operands, else that of an op that uses its results, else that of its
+        function.
         """
         for function in module.body.block.ops:
             if not isinstance(function, FuncOp) or function.is_declaration:
@@ -108,7 +109,10 @@ class KnownLocations:
 
 
 def _location(value: SSAValue) -> LocationAttr:
-    """Returns the location of the op that computes `value`; that of no argument."""
+    """
+    Returns the location of the op that computes `value`, or an unknown location for an
+    argument.
+    """
     return UnknownLoc() if isinstance(value.owner, Block) else value.owner.location
 
 

@@ -145,7 +145,7 @@ def _load_safetensors(path):
 def save(path, tensors):
     """
     Writes tensors by name, as .pt or safetensors depending on the suffix of `path`.
-    Raises FileError.
+    Raises FileError if safetensors cannot store the tensors.
     """
     path = Path(path)
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}

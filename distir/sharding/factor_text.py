@@ -4,11 +4,12 @@ Sharding rules as text, for ops whose rule depends on shapes only. The text is a
 
     [n, c, *s], [n, *p, ?] -> [n, c, *p] keep s linear 0
 
-The notation is that of users' kernels (`kernel_rule`): it names the factors of each
-dimension of each operand and result, several from major to minor (`[b, g h]`). Without
-brackets, spaces separate dimensions, as in `m k, k n -> m n`, and a dimension of several
-factors is in parentheses: `b (g h) -> b g h`. A factor that no result has is summed over. A factor that only some results have leaves partial
-sums in the others. In addition:
+The notation is that of users' kernels (`kernel_rule`). It names the factors of each
+dimension of each operand and result. Several factors of one dimension are listed from
+major to minor (`[b, g h]`). Without brackets, spaces separate dimensions, as in `m k, k
+n -> m n`, and a dimension of several factors is in parentheses: `b (g h) -> b g h`. A
+factor that no result has is summed over. A factor that only some results have leaves
+partial sums in the others. In addition:
 
 - `*s` is a run of any number of dimensions; equal names are equal runs. `*a@axis` is a
   run of as many dimensions as the attribute `axis` says. `g@groups` is a factor of the
@@ -25,8 +26,9 @@ sums in the others. In addition:
 - `flops 2*n*c/3`: the number of operations, a product of sizes of factors and runs with
   an optional divisor.
 
-Optional operands and results that an op lacks are left out. The text of a variadic one
-is repeated, unless the text has a tensor for each value that the op has.
+Optional operands and results that an op lacks are left out. The text of a variadic
+operand or result is repeated for each of its values, unless the rule has a text for
+each value.
 """
 
 from __future__ import annotations
@@ -129,7 +131,7 @@ def parsed(text: str) -> FactorText:
 
     def tensors(side: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
         if is_plain:
-            # No text before the arrow is no operand, none after it a scalar result.
+            # No text before the arrow: no operand. No text after it: a scalar.
             is_empty = side is sides[0] and not side.strip()
             return () if is_empty else tuple(map(plain, side.split(",")))
         found = (match.group(1) for match in _TENSOR.finditer(side))
@@ -146,14 +148,16 @@ def parsed(text: str) -> FactorText:
 
 def checked_rule(text: str) -> RuleFunction:
     """
-    Returns the sharding rule that `text` describes, as a function from an op to its rule.
+    Returns the sharding rule that `text` describes, as a function from an op to its
+    rule.
 
-    The text has the dimensions of each operand and each result, such as
-    `"m k, k n -> m n"`: spaces separate dimensions, commas tensors. Equal names are one
+    The text has the dimensions of each operand and each result, such as `"m k, k n -> m
+    n"`: spaces separate dimensions, and commas separate tensors. Equal names are one
     factor; a factor that no result has is summed over. `b (g h)` has a dimension of two
     factors, `*s` is any number of dimensions, `?` a dimension that stays whole, and
-    `g@groups` a factor of the size in the op's attribute `groups`. The text of a list of
-    operands stands for all of them, unless there is one for each. Clauses may follow:
+    `g@groups` a factor of the size in the op's attribute `groups`. For a variadic
+    operand, one text stands for all its values, unless the rule has a text for each.
+    Clauses may follow:
 
     - `keep k m`: factors that stay whole;
     - `max k`, `min k`: factors that are reduced by maximum or minimum instead of a sum;
@@ -170,8 +174,8 @@ def checked_rule(text: str) -> RuleFunction:
 
 def _check(text: str) -> None:
     """
-    Raises DistIRError if `text` is no rule: if it cannot be read, or if a clause names a
-    factor or an operand that the dimensions lack.
+    Raises DistIRError if `text` is not a valid rule: if it cannot be read, or if a
+    clause names a factor or an operand that the dimensions lack.
     """
     try:
         found = parsed(text)
@@ -240,8 +244,8 @@ def rule_from(text: str) -> RuleFunction:
 
 def _one_for_each(groups: tuple[Group, ...], count: int) -> tuple[Group, ...]:
     """
-    Returns each shape as a group of its own, if a text has `count` tensors and there are
-    as many shapes in another number of groups.
+    Puts each shape into a group of its own if the text has as many tensors (`count`) as
+    there are shapes, but not as many as there are groups. Otherwise returns `groups`.
     """
     shapes = [shape for group in groups for shape in group]
     if len(groups) != count and len(shapes) == count:
@@ -280,7 +284,8 @@ def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None
 
 def _attribute(op: Operation, name: str) -> int:
     """
-    Returns the integer attribute `name` of an op. Raises DistIRError if it has none.
+    Returns the integer attribute `name` of an op. Raises DistIRError if the op does not
+    have it.
     """
     if isinstance(op, OnnxOp):
         found = op.attribute(name)

@@ -61,9 +61,9 @@ class LocalContext:
 
     def coordinate(self, axes: Sequence[str]) -> Operation:
         """
-        Returns a new op with this device's position along `axes`, with the first axis
-        major, as a number of type i64. `axes` is `axes_of(factor)` for the position of
-        the device's part of a factor.
+        Returns a new op that gives this device's position along `axes`, as a number of
+        type i64. The first axis is the major one. For the position of the device's part
+        of a factor, `axes` is `axes_of(factor)`.
         """
         index = 0
         for axis in axes:

@@ -1,9 +1,9 @@
 """
-Sharding rules from indexing maps, for ops that are loops over tensors: for each operand
-and result, a map says which element an iteration reads or writes.
+Sharding rules from indexing maps, for ops that are loops over tensors. Each operand and
+result has a map, which gives the element that an iteration reads or writes.
 
-A loop that indexes a result is a parallel factor, and any other loop a reduction. A loop
-in an expression such as `d0 + d1` (the windows of a convolution) cannot be split.
+A loop that indexes a result is a parallel factor, and any other loop a reduction. A
+loop in an expression such as `d0 + d1` (the windows of a convolution) cannot be split.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def loop_sizes(
     types: Sequence[Attribute], maps: Sequence[AffineMap]
 ) -> tuple[int, ...]:
     """
-    Returns the number of iterations of each loop, from the dimensions that it alone
-    indexes; 1 for a loop that indexes none.
+    Returns the number of iterations of each loop, taken from the dimensions that only
+    this loop indexes. It is 1 for a loop without such a dimension.
     """
     found = [1] * (maps[0].num_dims if maps else 0)
     for type_, indices in zip(types, maps, strict=True):

@@ -115,11 +115,11 @@ class Rule:
       that of a weight, summed over rows. Splitting the factor leaves these results
       partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
-    - `unread`: operands that matter by their layout only, which determines how results
-      are split. Their values are not read. Only those of their axes count that no other
-      operand uses.
+    - `unread`: operands whose values are not read. Only their layouts matter: they
+      determine how results are split. An axis of such an operand counts only if no
+      other operand uses it.
     - `own_axes`: the axes over which the op communicates by itself. They split operands
-      and results as declared there, whatever the factors.
+      and results in the declared way, independently of the factors.
     - `fills`: whether each device can make any part of the results from whole operands,
       such as the shape of a tensor whose elements are all equal.
     """
@@ -156,9 +156,9 @@ class Rule:
     @property
     def is_made_anywhere(self) -> bool:
         """
-        Whether the op makes its results in any layout, out of no tensors or because it
-        `fills` them: each device can make any part of a tensor whose elements are all
-        equal.
+        Whether the op can make its results in any layout: it has no tensor operands, or
+        it `fills` the results with equal elements, of which each device can make any
+        part.
         """
         return bool(self.result_factors) and (self.fills or not any(self.operands))
 

@@ -161,10 +161,11 @@ def _minimise(
 
 class Eliminated:
     """
-    A graph of which nodes are eliminated, with the score of each node that is left: the
-    size of the node's table, or, with `is_fill`, the number of table entries that the
-    node adds between its neighbours (twice). The latter follows from edge to edge:
-    anew, it takes a time that grows with the square of the number of neighbours.
+    A graph from which nodes are eliminated. Each remaining node has a score. It is the
+    size of the node's table or, with `is_fill`, twice the number of table entries that
+    eliminating the node adds between its neighbours. The second score is updated with
+    every changed edge, because computing it from scratch takes time quadratic in the
+    number of neighbours.
 
     - `near`: the neighbours of each node;
     - `sizes`: the number of alternatives of each node.
@@ -188,11 +189,14 @@ class Eliminated:
         return sum(map(self.sizes.__getitem__, nodes))
 
     def table(self, node: int) -> float:
-        """Returns the number of entries of the table of a node."""
+        """
+        Returns the number of entries of a node's table: the product of its neighbours'
+        numbers of alternatives.
+        """
         return math.prod(self.sizes[j] for j in self.near[node])
 
     def score(self, node: int) -> tuple[float, float]:
-        """Returns the score of a node, and its table's size, which breaks ties."""
+        """Returns the score of a node and the size of its table, which breaks ties."""
         table = self.table(node)
         return (table if self._fill is None else self._fill[node]), table
 

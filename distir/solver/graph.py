@@ -44,8 +44,8 @@ class Pieces:
 
     def joined(self, other: Pieces | None) -> Pieces:
         """
-        Returns the pieces of this node together with those of `other`, a node with the
-        same alternatives. `other` is None for no pieces.
+        Returns the pieces of both nodes together. `other` holds the pieces of a node
+        with the same alternatives, or is None if that node has no pieces.
         """
         if other is None:
             return self

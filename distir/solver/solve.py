@@ -246,9 +246,11 @@ class _Solving:
         self, by_segments: Optimum, passes: Lagrangian, share: float = 1.0
     ) -> Lagrangian:
         """
-        Finds prices for memory, in the fraction `share` of the time; at given prices,
-        segments are decided one after another. Unless elimination is quick, `passes`
-        first finds prices by dual ascent, which takes less time and gives a bound.
+        Finds prices for memory, and returns the search that found them. It takes at
+        most the fraction `share` of the time limit. At given prices, segments of the
+        graph are decided one after another (`by_segments`). Unless elimination is
+        quick, `passes` first finds prices by dual ascent, which takes less time and
+        gives a lower bound.
         """
         gap, clock = max(self.gap, SEGMENTS_GAP), self.clock.part(share)
         quick = Lagrangian(self.graph, gap, clock, self.progress, by_segments)

@@ -27,8 +27,8 @@ def no_garbage_collection() -> Generator[None]:
 def lasting_objects() -> Generator[None]:
     """
     Returns a context manager within which garbage collections pass over the objects
-    that exist at its start. It is for work that repeatedly makes and frees programs: a
-    collection then searches those, not all modules of the process.
+    that exist at its start. Use it for work that repeatedly makes and frees programs: a
+    collection then searches these programs, not all modules of the process.
     """
     is_first = not gc.get_freeze_count()
     if is_first:

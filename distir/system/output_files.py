@@ -95,7 +95,8 @@ def replaced_files(folder: str | Path) -> Generator[Path]:
     """
     Returns a context manager that yields a temporary folder. At the end its files are
     moved to `folder`, which is made if it does not exist. If the block raises, all
-    files stay as they were. Other files in `folder` always stay. Raises OSError.
+    files stay as they were. Other files in `folder` always stay. Raises OSError if a
+    file cannot be written.
     """
     folder = Path(folder)
     is_new = not folder.exists()

@@ -3,12 +3,12 @@ Checks of ops: whether the sharding rule, the local form, the gradient and the P
 expression of an op agree with its reference. The names of this module are public:
 docs/extending.md lists them with the version from which on each one stays.
 
-- `check`: `check_op`, which tries everything that is known of one op;
+- `check`: `check_op`, which runs all checks of one op;
 - `splits`: the splits that a sharding rule allows on a small mesh;
 - `runs`: one op, whole and on several devices;
 - `derivatives`: gradients and central differences;
 - `torch_calls`: the PyTorch expression of one op;
-- `errors`: the error of all of these.
+- `errors`: the error that the checks raise.
 """
 
 from distir.testing.check import OpReport, check_op

@@ -1,4 +1,4 @@
-"""Checks what a package says about an op: see `check_op`."""
+"""`check_op`: checks the support that a package registers for an op."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class OpReport:
     """
-    What `check_op` tried: the number of `splits` of the op's factors, the number of runs
-    with `partial` operands, and whether its `gradient` and its PyTorch expression
-    (`torch`) were compared.
+    The extent of a check by `check_op`: the number of `splits` of the op's factors, the
+    number of runs with `partial` operands, and whether the `gradient` and the PyTorch
+    expression (`torch`) were compared.
     """
 
     name: str
@@ -83,22 +83,24 @@ def check_op(
     """
     Runs an op whole and under every split that its sharding rule allows on 2 and on 4
     devices, and compares the results with its reference. Where the rule lets partial
-    sums, maxima or minima pass, they are tried too. The gradient, if the op has one, is
-    compared with central differences of the reference. The decomposition, if there is
-    one, and the PyTorch expression, if PyTorch is installed, are compared with its values.
+    sums, maxima or minima pass, operands with such partial values are tried too. The
+    gradient, if the op has one, is compared with central differences of the reference.
+    The decomposition, if there is one, and the PyTorch expression, if PyTorch is
+    installed, are compared with the reference too.
 
     - `op`: an op of any dialect on tensors of known shapes, without layouts. Sizes that
       are multiples of 4 can be split in every way. Its operands may be arguments of a
       block, results of constants, or anything else that has their types.
-    - `operands`: an array for each operand. By default, they are random: floats are
-      normally distributed, integers are 0 or 1, and constants have their values.
+    - `operands`: an array for each operand. By default, operands from constants have
+      the constants' values, and the others are random: floats are normally distributed,
+      and integers are 0 or 1.
     - `splits`: the largest number of splits that are tried on each mesh; None for all.
     - `seed`: the seed of random numbers.
 
-    Raises OpCheckError, one paragraph that names the devices, the layouts and the first
-    wrong element, if values differ. Also raises it if the op is invalid or has no
-    sharding rule, or if the rule lets nothing be split for these shapes. Raises
-    DistIRError if the op has no reference.
+    Raises OpCheckError if values differ. Its message is one paragraph, which names the
+    devices, the layouts and the first wrong element. OpCheckError is also raised if the
+    op is invalid or has no sharding rule, or if the rule does not allow any split for
+    these shapes. Raises DistIRError if the op has no reference.
     """
     verify_ops([op], "it")
     rule = _checked_rule(op)
@@ -215,8 +217,8 @@ def _checked_rule(op: Operation) -> Rule:
 
 def _check_sizes(op: Operation, rule: Rule) -> None:
     """
-    Raises OpCheckError if the rule lets nothing be split, or if a factor that may be
-    split is of a size that cannot be.
+    Raises OpCheckError if the rule does not allow any split, or if a factor that may be
+    split has an odd size, which 2 devices cannot share.
     """
     splittable = [f for f in range(len(rule.factors)) if can_split(rule, f)]
     if not splittable:
@@ -235,7 +237,9 @@ def _check_sizes(op: Operation, rule: Rule) -> None:
 
 
 def _random_operands(op: Operation, seed: int) -> list[Array]:
-    """Returns the values of constants, and random numbers for all other operands."""
+    """
+    Returns a value for each operand: the value of a constant, or else random numbers.
+    """
     rng = np.random.default_rng(seed)
     found: list[Array] = []
     for value in op.operands:

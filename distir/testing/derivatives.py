@@ -51,8 +51,8 @@ def backward_of(
 ) -> tuple[ModuleOp, list[int]]:
     """
     Returns the program `@main(arguments of block, gradients of results) -> gradients`
-    of the op at the end of `block`. The results `used` have gradients. Also returns the
-    arguments that the gradients belong to; the others have none.
+    of the op at the end of `block`. Only the results in `used` have gradients. Also
+    returns, for each gradient, the index of its argument of `block`.
     """
     gradients = [
         block.insert_arg(r.type, len(block.args)) if i in used else None
@@ -76,8 +76,9 @@ def central_differences(
     step: float = 1e-5,
 ) -> Array:
     """
-    Returns the derivatives of a scalar function by the elements of an operand: of all
-    of them, or of those at `indices`, with 0 elsewhere.
+    Returns the derivatives of the scalar function `value` with respect to the elements
+    of one operand, in the operand's shape. With `indices`, only these elements are
+    computed, and the others are 0.
     """
     gradient = np.zeros_like(at[operand])
     for index in np.ndindex(*gradient.shape) if indices is None else indices:
@@ -144,8 +145,9 @@ def check_gradient(op: Operation, operands: Sequence[Array]) -> None:
 
 def _copy(op: Operation) -> tuple[Operation, Block]:
     """
-    Returns a copy of an op in a block of its own, in 64 bits if it can have such
-    operands. Constants stay constants, and other operands are the block's arguments.
+    Returns a copy of an op in a block of its own. The copy is on 64-bit floats if the
+    op allows them. Constants stay constants, and the other operands are the block's
+    arguments.
     """
     wide = _in_64_bits(op)
     return _rebuilt(op, _same) if wide is None else wide
@@ -185,7 +187,7 @@ def _same(type_: Attribute) -> Attribute:
 
 
 def _wider(type_: Attribute) -> Attribute:
-    """Returns a tensor type with 64-bit floats for narrower ones."""
+    """Returns a tensor type with its floats widened to 64 bits."""
     narrow = (Float32Type, Float16Type, BFloat16Type)
     if isinstance(type_, TensorType) and isinstance(type_.element_type, narrow):
         return TensorType(f64, type_.get_shape())

@@ -1,6 +1,6 @@
 """
-Runs one op whole and on several devices, and compares: the proof that its sharding rule
-and its local form agree with its reference.
+Runs one op whole and on several devices, and compares the results. This shows that the
+op's sharding rule and local form agree with its reference.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Array = npt.NDArray[Any]
 @dataclass
 class SequentialOp:
     """
-    An op of the sequential form with the values of its operands and of its results, and
-    its sharding rule.
+    An op without layouts, with the values of its operands and results, and its sharding
+    rule.
     """
 
     op: Operation
@@ -66,8 +66,8 @@ def run_ops(
 ) -> list[Array]:
     """
     Evaluates ops in order and returns the results of the last one. `values` holds the
-    operands, and gets the results. Raises OpCheckError if a result is not of the type
-    that its op says.
+    values of the operands; the results are added to it. Raises OpCheckError if a result
+    does not have the type that the op declares.
     """
     results: list[Array] = []
     for op in ops:
@@ -88,7 +88,10 @@ def run_ops(
 
 
 def whole(op: Operation, operands: Sequence[Array]) -> SequentialOp:
-    """Runs `op`, an op of the sequential form, on the values `operands`."""
+    """
+    Runs `op`, an op without layouts, on the values `operands`. Returns the op with all
+    values.
+    """
     values = dict(zip(op.operands, operands, strict=True))
     results = run_ops([op], values, interpreter_for(op))
     return SequentialOp(op, list(operands), results, rule_for(op))
@@ -96,8 +99,9 @@ def whole(op: Operation, operands: Sequence[Array]) -> SequentialOp:
 
 def check_parts(plain: SequentialOp, parts: Sequence[Operation]) -> None:
     """
-    Runs `parts`, ops on the operands of `plain`, and compares the results of the last
-    one. Raises OpCheckError if they differ.
+    Runs `parts`, a list of ops that replaces `plain`, on the operands of `plain`.
+    Compares the results of the last op with those of `plain`. Raises OpCheckError if
+    they differ.
     """
     values = dict(zip(plain.op.operands, plain.operands, strict=True))
     found = run_ops(parts, values, plain.interpreter)
@@ -107,8 +111,8 @@ def check_parts(plain: SequentialOp, parts: Sequence[Operation]) -> None:
 
 def is_constant(value: SSAValue) -> bool:
     """
-    Whether a constant makes `value`: an op without operands. Ops of xDSL's dialect
-    `test`, which stand for any value, are none.
+    Whether `value` is the result of a constant, which is an op without operands. Ops of
+    xDSL's dialect `test`, which stand for any value, do not count as constants.
     """
     owner = value.owner
     return (
@@ -122,9 +126,9 @@ def distributed(
     op: Operation, operands: Sequence[Layout], results: Sequence[Layout]
 ) -> tuple[Operation, Block]:
     """
-    Returns a copy of `op`, an op of the sequential form, whose operands and results have
-    the given layouts, and the block that it is in. Operands that constants make stay
-    such; the others are arguments of the block.
+    Returns a copy of `op`, an op without layouts, and the block that holds the copy.
+    The operands and results of the copy have the given layouts. Operands that come from
+    constants still do; the others are arguments of the block.
     """
     block = Block()
     values: list[SSAValue] = []
@@ -146,7 +150,10 @@ def distributed(
 
 
 def _laid_out(value: SSAValue, layout: Layout) -> Any:
-    """Returns the type of a value with a layout; other types than tensors have none."""
+    """
+    Returns the type of a value with the given layout. A type that is not a tensor is
+    returned as it is.
+    """
     type_ = value.type
     return with_layout(type_, layout) if isinstance(type_, TensorType) else type_
 
@@ -154,7 +161,10 @@ def _laid_out(value: SSAValue, layout: Layout) -> Any:
 def terms(
     array: Array, monoid: str, count: int, rng: np.random.Generator
 ) -> list[Array]:
-    """Returns `count` arrays that reduce to `array`."""
+    """
+    Returns `count` arrays that reduce to `array` by `monoid`: `sum`, `max` or `min`.
+    All but one are random, from `rng`.
+    """
     noise = [
         rng.integers(0, 4, array.shape).astype(array.dtype) for _ in range(count - 1)
     ]
@@ -172,12 +182,14 @@ def run_split(
     monoid: str = "sum",
 ) -> None:
     """
-    Runs an op on every device of `on` and compares with its results on one device.
-    `assignment` says how its factors are split. The operands `partial_operands` are
-    terms over the last axis, which reduce by `monoid`.
+    Runs the op `plain` on all devices of the mesh `on`, and compares the results with
+    those on one device. `assignment` has the axes that split each factor. The operands
+    with the indices `partial_operands` hold partial values over the last axis, which
+    are reduced by `monoid`: `sum`, `max` or `min`.
 
-    Raises OpCheckError if the rule derives another split from the layouts, or if results
-    differ: the message names the layouts. Any other error gets a note that names them.
+    Raises OpCheckError if the rule derives another split from the layouts, or if
+    results differ. The message names the layouts. Any other error gets a note that
+    names them.
     """
     rule = plain.rule
     axis, count = on.axes[-1]
@@ -231,8 +243,8 @@ def _shards(
     axis: str,
 ) -> list[list[Array]]:
     """
-    Returns, for each result, what each device of `on` computes. `pieces` holds the terms
-    of partial operands, over `axis`.
+    Returns, for each result, the parts that the devices of `on` compute. `pieces` holds
+    the partial values of operands over `axis`.
     """
     shards: list[list[Array]] = [[] for _ in plain.results]
     arguments = Block(arg_types=[local_type(v.type, {"m": on}) for v in op.operands])
@@ -269,7 +281,9 @@ def _shards(
 
 
 def verify_ops(ops: Sequence[Operation], what: str) -> None:
-    """Raises OpCheckError, which calls the op `what`, if one of the ops is invalid."""
+    """
+    Raises OpCheckError if one of the ops is invalid. Its message calls the op `what`.
+    """
     for op in ops:
         try:
             op.verify()
@@ -281,7 +295,10 @@ def verify_ops(ops: Sequence[Operation], what: str) -> None:
 def _compare_replicas(
     parts: Sequence[Array], layout: Layout, on: Mesh, what: object
 ) -> None:
-    """Raises OpCheckError if devices that hold the same part disagree on it."""
+    """
+    Raises OpCheckError if devices that hold the same part of a tensor computed
+    different values.
+    """
     used = {*layout.split_axes, *layout.partial_axes}
     first: dict[tuple[int, ...], Array] = {}
     for part, coordinates in zip(parts, on.coordinates, strict=True):
@@ -292,8 +309,8 @@ def _compare_replicas(
 
 def compare(got: Array, expected: Array, what: object) -> None:
     """
-    Raises OpCheckError if two arrays differ: floats by more than their rounding, others
-    at all. The message begins with the text of `what`.
+    Raises OpCheckError if two arrays differ. Floats may differ by rounding, other
+    numbers not at all. The message begins with the text of `what`.
     """
     if got.dtype == expected.dtype and np.array_equal(got, expected):
         return
@@ -321,7 +338,10 @@ def compare(got: Array, expected: Array, what: object) -> None:
 
 @dataclass(frozen=True)
 class _Setting:
-    """Where an op runs. Its text, which only errors need, takes long to make."""
+    """
+    The mesh and the operands' layouts with which an op runs. Its text is slow to make,
+    and only errors need it.
+    """
 
     op: Operation
     mesh: Mesh
@@ -338,7 +358,7 @@ class _Setting:
 
 @dataclass(frozen=True)
 class _Result:
-    """A result of an op at a place, with the layout that the op's rule gives it."""
+    """A result of an op in a setting, with the layout that the op's rule gives it."""
 
     place: _Setting
     index: int
@@ -360,7 +380,10 @@ def _text(layout: Layout) -> str:
 
 @contextmanager
 def _noted(place: _Setting) -> Generator[None]:
-    """Says in the message of errors, or in a note to them, that they are from `place`."""
+    """
+    A context manager that adds `place` to the errors raised inside it: to the message
+    of a DistIRError, and as a note to any other error.
+    """
     try:
         yield
     except DistIRError as error:

@@ -27,8 +27,8 @@ def mesh(**axes: int) -> Mesh:
 
 def shards_of(size: int, axis: str, parts: int) -> Iterator[Shard]:
     """
-    Yields every split of `size` elements into `parts` over one axis: in one run for each
-    part, and block-cyclically in shorter ones.
+    Yields every split of `size` elements into `parts` over one axis: contiguous parts,
+    and block-cyclic parts in shorter runs.
     """
     if size % parts == 0:
         yield Shard(axis)
@@ -39,8 +39,8 @@ def shards_of(size: int, axis: str, parts: int) -> Iterator[Shard]:
 
 def can_split(rule: Rule, factor: int) -> bool:
     """
-    Whether an op with this rule can split the factor itself. A factor that only results
-    have is split by ops without operands alone, such as constants.
+    Whether an op with this rule can split the factor without a decomposition. A factor
+    that only results have can be split only by ops without operands, such as constants.
     """
     read = (f for dims in rule.operands for dim in dims for f in dim)
     return (
@@ -52,8 +52,8 @@ def can_split(rule: Rule, factor: int) -> bool:
 
 def assignments(rule: Rule, on: Mesh) -> Iterator[Assignment]:
     """
-    Yields every legal split of no, one or two factors over the axes of `on`, which has
-    one axis or two. The first one splits nothing.
+    Yields every legal split of at most two factors over the axes of `on`, which has one
+    axis or two. The first one splits nothing.
     """
     factors = [f for f in range(len(rule.factors)) if can_split(rule, f)]
     yield {}
@@ -81,9 +81,9 @@ def partial_assignments(
     rule: Rule, operands: Sequence[npt.NDArray[Any]], on: Mesh
 ) -> Iterator[tuple[Assignment, frozenset[int], str]]:
     """
-    Yields a split of at most one factor over the first of two axes of `on`, with each set
-    of operands that may hold partial values over the last axis, and the reduction of
-    these values. Booleans, which are no terms of a sum, are left out.
+    Yields a split of at most one factor over the first of two axes of `on`, with each
+    set of operands that may hold partial values over the last axis, and the reduction
+    of these values. Booleans are left out, because they cannot be added.
     """
     for linear in rule.linear:
         if any(operands[i].dtype == np.bool_ for i in linear.operands):
@@ -111,8 +111,8 @@ def nests(rule: Rule, assignment: Assignment, on: Mesh) -> bool:
 
 def sample(items: Sequence[_Item], count: int, seed: str) -> list[_Item]:
     """
-    Returns at most `count` items, the first one among them: the same ones for each
-    `seed`.
+    Returns at most `count` of the items. The first item is always among them. The
+    choice depends on `seed` only.
     """
     if len(items) <= count:
         return list(items)

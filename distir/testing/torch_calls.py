@@ -54,8 +54,8 @@ class _OperandNames:
 
 def can_run_torch(op: Operation, arrays: Sequence[Array]) -> bool:
     """
-    Whether the registered PyTorch expression of an op can be evaluated here: if PyTorch
-    is installed and has the element types.
+    Whether the registered PyTorch expression of an op can be evaluated here: PyTorch
+    must be installed and have the element types.
     """
     return (
         torch_emitter.of(op) is not None

@@ -1,4 +1,4 @@
-"""Programs as older versions wrote them, brought to the form of today."""
+"""Converts programs that older versions of DistIR wrote to today's form."""
 
 from __future__ import annotations
 

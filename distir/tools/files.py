@@ -155,8 +155,8 @@ def apply_passes(module: ModuleOp, *passes: ModulePass) -> None:
 
 def verify(module: ModuleOp) -> None:
     """
-    Verifies a module, but verifies ops that are alike only once. Raises
-    VerifyException.
+    Verifies a module, but verifies ops that are alike only once. Raises VerifyException
+    if one of them is invalid.
     """
     _Verifier().verify(module)
 

@@ -230,9 +230,9 @@ class Partitioner:
 
     def _made(self, source: SSAValue, layout: Layout) -> SSAValue | None:
         """
-        Returns `source` in `layout`, made by the same op once more, if that takes no
-        communication. This holds for ops that make their result in any layout, such as
-        constants with equal elements and `tensor.empty`, and for ops whose operands
+        Returns `source` in `layout`, computed by another copy of its op, if this takes
+        no communication. This holds for ops that make their result in any layout, such
+        as constants with equal elements and `tensor.empty`, and for ops whose operands
         that must change can be made in this way, such as fills and broadcasts. Returns
         None for other values.
         """
@@ -242,7 +242,7 @@ class Partitioner:
         if (source, layout) in self.made_in:
             return self.made_in[source, layout]
         tensors = [v for v in op.operands if isinstance(v.type, TensorType)]
-        # Asked first, as a rule takes long to make and most ops have other operands.
+        # First, because making a rule is slow, and most ops have other operands.
         if not all(self._may_be_made(v, layout) for v in tensors):
             return None
         operands = self._operands_for(op, layout)
@@ -267,9 +267,9 @@ class Partitioner:
 
     def _operands_for(self, op: Operation, layout: Layout) -> list[SSAValue] | None:
         """
-        Returns operands from which `op` makes its result in `layout`. Each is as it is
-        now, or is made in another layout. Returns None if there are no such operands,
-        or if the op computes.
+        Returns operands from which `op` makes its result in `layout`. Each operand
+        keeps its layout or is made in another one. Returns None if there are no such
+        operands, or if a repeated op would cost work or draw other random numbers.
         """
         rule, mesh = rule_for(op), self.known[layout.mesh]
         if rule.is_made_anywhere:

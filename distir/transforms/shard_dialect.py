@@ -40,9 +40,9 @@ def to_shard(module: ModuleOp) -> None:
     Replaces the collectives of a program for all ranks by ops of the `shard` dialect,
     and adds a `shard.grid` for each mesh that they name. An all-reduce becomes
     `shard.all_reduce`, and a ring shift becomes `shard.shift` with `rotate`; the values
-    that only said in which groups they run are removed. Raises DistIRError for a
-    collective that xDSL's `shard` dialect has no op for, and if a value other than a
-    group depends on the number of the rank.
+    that only computed their groups are removed. Raises DistIRError for a collective for
+    which xDSL's `shard` dialect has no op, and if a value other than a group depends on
+    the number of the rank.
     """
     known = meshes(module)
     used: dict[str, Mesh] = {}

@@ -118,8 +118,8 @@ class CollectiveOp(IRDLOperation):
       is. If a pass deletes some of them, the others still form a bucket. The attribute
       does not change results. Not every collective can be in a bucket.
 
-    The two forms of a program have ops of their own, with the facts of this class in
-    common: `InDistributedForm` and `InRankForm`.
+    Each form of a program has its own ops, derived from this class: see
+    `InDistributedForm` and `InRankForm`.
     """
 
     source = operand_def(TensorType)
@@ -175,7 +175,10 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def kind(self) -> str:
-        """What the op does, the same in both forms: `all_reduce`, `all_gather`, ..."""
+        """
+        The kind of the collective, which is the same in all forms of a program:
+        `all_reduce`, `all_gather`, ...
+        """
         return self.name.rpartition(".")[2]
 
     @property
@@ -190,7 +193,10 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def communicators(self) -> Attribute | str | None:
-        """Names the groups that the op runs in: equal for two ops if these are equal."""
+        """
+        A key for the groups of devices in which the op runs. The keys of two ops are
+        equal if they run in the same groups.
+        """
         raise NotImplementedError
 
     @property

@@ -1,4 +1,4 @@
-"""The form of collectives in a distributed program: tensors have layouts."""
+"""Collectives in a distributed program, where tensors have layouts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _OF_ONE_RANK = ("group", "reduction", "dim", "run", "split_dim", "split_run", "r
 class InDistributedForm(CollectiveOp):
     """
     Base of the collectives of a distributed program. The layouts of the operand and the
-    result determine what the op does and in which groups, and everything else is
-    refused.
+    result determine the work of the op and its groups. The verifier rejects layouts
+    that do not fit.
     """
 
     traits = traits_def(Pure())

@@ -36,7 +36,7 @@ class InLocalForm(CollectiveOp):
     or returned.
     """
 
-    # Other ranks of the group run it too, so that no generic pass may remove it.
+    # Other ranks of the group run it too, so no generic pass may remove it.
     traits = traits_def(OfOneRank(), MemoryWriteEffect())
 
     def __init__(
@@ -69,7 +69,10 @@ class InLocalForm(CollectiveOp):
 
     @property
     def group_size(self) -> int | None:
-        """The number of ranks that take part, or None if only a run knows it."""
+        """
+        The number of ranks that take part. It is None if it is known only when the
+        program runs.
+        """
         raise NotImplementedError
 
     def number(self, name: str) -> int | None:
@@ -122,12 +125,18 @@ class InLocalForm(CollectiveOp):
             require_waits(self.result)
 
     def gathered(self, shape: Sequence[int], ranks: int) -> list[int]:
-        """Returns `shape` with `dim` as long as the parts of all ranks together."""
+        """
+        Returns `shape` with the size of dimension `dim` multiplied by the number of
+        ranks.
+        """
         dim = self.number("dim")
         return [n * ranks if i == dim else n for i, n in enumerate(shape)]
 
     def split(self, shape: Sequence[int], ranks: int, name: str = "dim") -> list[int]:
-        """Returns `shape` with the dimension `name` as long as the part of one rank."""
+        """
+        Returns `shape` with the size of the dimension in the property `name` divided by
+        the number of ranks.
+        """
         dim = self.number(name)
         if dim is not None and shape[dim] % ranks:
             raise VerifyException(

@@ -1,4 +1,7 @@
-"""Collectives over mesh axes in which all devices have the same part."""
+"""
+Collectives over mesh axes in which every device plays the same role, such as an
+all-reduce.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 Collectives of the program of one rank: shapes are local, and each op lists its group.
 
-Each op is the counterpart of the op of the same kind in a distributed program, and says
-in attributes the facts that follow there from layouts.
+Each op is the counterpart of the op of the same kind in a distributed program. Facts
+that follow from layouts there are attributes here.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ from distir.dialects.collective_ops.local_form import (
 
 
 class _NumberOfRun(IRDLOperation):
-    """Base of ops that give a number which only a run knows, as a tensor<i64>."""
+    """
+    Base of ops that return a number that is known only when the program runs, as a
+    tensor<i64>.
+    """
 
     result = result_def(TensorType)
     traits = traits_def(Pure())
@@ -62,8 +65,8 @@ class RankCountOp(_NumberOfRun):
 
 class InSpmdForm(InLocalForm):
     """
-    Base of the collectives of one program for all ranks. `group` is a list of numbers
-    of ranks, tensor<?xi64>: those that take part, ordered by their position along the
+    Base of the collectives of one program for all ranks. `group` is a tensor<?xi64>
+    with the numbers of the ranks that take part, ordered by their position along the
     axes.
     """
 

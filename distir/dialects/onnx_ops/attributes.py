@@ -82,9 +82,9 @@ def attribute_to_python(attr: Attribute) -> Any:
 
 def decimal(value: float) -> float:
     """
-    Returns the decimal number with the fewest digits that is `value` in 32 bits: the number
-    that a user gave for an attribute of ONNX, whose floats have 32 bits. It is 0.1, for
-    instance, where `value` is 0.10000000149.
+    Returns the decimal number with the fewest digits that equals `value` when it is
+    rounded to 32 bits. It is 0.1, for instance, where `value` is 0.10000000149. A user
+    who gave 0.1 gets 0.1 back: ONNX stores the floats of attributes in 32 bits.
     """
     return float(str(np.float32(value)))
 

@@ -72,8 +72,8 @@ class OrthogonalizeOp(TrainOp):
 
         X = a X + (b G + c G G) X
 
-    The products are computed in the type of `x`, and the sums in them in at least 32
-    bits. A zero row or column stays zero.
+    The products are computed in the type of `x`, and their sums are accumulated in at
+    least 32 bits. A zero row or column stays zero.
     """
 
     name = "train.orthogonalize"

@@ -200,7 +200,10 @@ class UpdateOp(FormulaOp):
 
 
 def check_below_one(op: UpdateOp, **rates: FloatAttr) -> None:
-    """Raises VerifyException unless the rates, by name, are less than 1."""
+    """
+    Raises VerifyException unless each rate is less than 1. `rates` has the rates by
+    name.
+    """
     for name, rate in rates.items():
         if rate.value.data >= 1:
             raise VerifyException(

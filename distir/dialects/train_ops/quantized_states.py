@@ -1,7 +1,7 @@
 """
 Optimizer states of 8 bits per element: blocks of consecutive elements of the last
 dimension, each with a scale (Dettmers et al. 2022, "8-bit Optimizers via Block-wise
-Quantization"). Devices that hold whole blocks need nothing from each other.
+Quantization"). Devices that hold whole blocks need no communication.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ CODE = IntegerType(8, Signedness.UNSIGNED)
 
 def code_values(is_signed: bool) -> list[float]:
     """
-    Returns the 256 numbers that codes stand for, in ascending order: a dynamic map. A
-    number of exponent e, of 0 to 6, is 10 ** -e times a fraction between 0.1 and 1. Of
-    the larger numbers there are more fractions: 2 ** (6 - e), twice as many without
-    signs. 1 is in the map too. The smallest number is zero with signs, and 1e-7
-    without: a second moment that became zero would make the next step very long (Li et
-    al. 2023, "Memory Efficient Optimizers with 4-bit States").
+    Returns the 256 numbers that codes stand for, in ascending order. A number of
+    exponent e, from 0 to 6, is 10 ** -e times a fraction between 0.1 and 1. Larger
+    numbers have more fractions: 2 ** (6 - e) for exponent e, or twice as many without
+    signs. 1 is in the map too. The smallest magnitude is zero with signs, and 1e-7
+    without signs, because a second moment of zero would make the next step very long
+    (Li et al. 2023, "Memory Efficient Optimizers with 4-bit States").
     """
     found = [0.0 if is_signed else 1e-7, 1.0]
     for exponent in range(7):
@@ -87,10 +87,10 @@ class _QuantizedOp(TrainOp):
 @irdl_op_definition
 class QuantizeStateOp(_QuantizedOp):
     """
-    The codes of a state [..., n], of which each stands for one of 256 numbers between
-    -1 and 1, or without `signed` between 0 and 1 (`code_values`), and the scales [...,
-    n / block] that these numbers are multiplied by. The scale of a block is its largest
-    absolute value. An element gets the code of the nearest number.
+    Converts a state [..., n] to codes [..., n] and scales [..., n / block]. A code
+    stands for one of 256 numbers between -1 and 1, or without `signed` between 0 and 1
+    (`code_values`). Codes are multiplied by the scale of their block. The scale of a
+    block is its largest absolute value. An element gets the code of the nearest number.
     """
 
     name = "train.quantize_state"

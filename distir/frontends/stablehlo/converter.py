@@ -45,7 +45,8 @@ class Converter:
     Converts one module. `source` is its name in messages. `functions` are the functions
     of the new program other than the entry. `constants` are the arguments that replace
     constants too large for the program, with their arrays. `requests` are the shardings
-    that the program is to request; without them, constraints are ignored.
+    that the program is to request. If it is None, the conversion ignores sharding
+    constraints.
     """
 
     def __init__(
@@ -112,8 +113,8 @@ class Converter:
 
     def constrained(self, op: Operation, tensor: LazyTensor) -> LazyTensor:
         """
-        Returns `tensor` with the sharding that the constraint `op` requests, or as it
-        is if the import does not read shardings. A known array has no sharding.
+        Returns `tensor` with the sharding that the constraint `op` requests. Returns it
+        unchanged if the import ignores shardings, or if the tensor is a known array.
         """
         asked = None if self.requests is None else self.requests.inside.get(op)
         if self.requests is None or asked is None or tensor.array is not None:

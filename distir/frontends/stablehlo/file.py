@@ -92,7 +92,10 @@ def read_module(path: Path) -> ModuleOp:
 
 
 def entry_of(module: ModuleOp, source: str) -> FuncOp:
-    """Returns the function `@main` of a StableHLO module. Raises DistIRError."""
+    """
+    Returns the function `@main` of a StableHLO module. Raises DistIRError if there is
+    none.
+    """
     for op in module.ops:
         if isinstance(op, FuncOp) and op.sym_name.data == "main":
             return op
@@ -103,9 +106,10 @@ def _updated(
     given: Sequence[Mapping[str, Attribute]], arguments: Leaves, results: Leaves
 ) -> dict[int, int]:
     """
-    Returns the donated argument that each result replaces, by their indices. JAX says
-    which results alias which arguments; where a mesh is given it only says which are
-    donated, and a result replaces the argument of its type whose name ends most alike,
+    Returns the index of the donated argument that each result replaces, by the index of
+    the result. JAX records which results alias which arguments. With a mesh, it only
+    records which arguments are donated. A result then replaces a donated argument of
+    its type: the one whose name shares the longest ending with the result's name, or
     the first of several.
     """
     found: dict[int, int] = {}

@@ -36,7 +36,10 @@ def import_stablehlo(text: str, source: str) -> ImportedModel:
 def _constrained(
     block: Block, requests: ShardingRequests, value: SSAValue, asked: Sharding | None
 ) -> SSAValue:
-    """Requests a sharding of a result, and returns the value to return."""
+    """
+    Requests the sharding `asked` for the result `value` of a function. Returns the
+    value that the function must return instead.
+    """
     constrain = None if asked is None else requests.constrained(value, asked)
     if constrain is None:
         return value
@@ -51,10 +54,10 @@ def convert_module(
     held: list[tuple[HloResult, SSAValue]] | None = None,
 ) -> ImportedModel:
     """
-    Converts a parsed StableHLO module, with the result and the errors of
+    Converts a parsed StableHLO module. The result and the errors are those of
     `import_stablehlo`. `requests` are the shardings that the program is to request for
-    results and for values inside. The values of the program that hold results of ops of
-    StableHLO are appended to `held`.
+    results and inner values. The values of the program that hold results of StableHLO
+    ops are appended to `held`.
     """
     converter = Converter(module, source, requests)
     function = converter.function("main")

@@ -1,9 +1,10 @@
 """
 Finds the values of a StableHLO module in a distributed program that was made from it.
 
-An import is repeatable: the module is converted again, and the converter says which value
-holds the result of which op. Rewrites keep the order of a program's ops, so that the ops
-of both programs, with calls written out, correspond like two versions of one text.
+An import is repeatable. The module is converted again, and the converter records which
+value holds the result of which op. Rewrites keep the order of a program's ops. With the
+bodies of functions in the place of calls, the ops of both programs therefore correspond
+like the lines of two versions of one text.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ def layouts_of_origins(
     made: ModuleOp, held: Sequence[tuple[HloResult, SSAValue]], distributed: ModuleOp
 ) -> dict[HloResult, set[Layout]]:
     """
-    Returns the layouts that the results of StableHLO ops have in a distributed program:
-    several for an op in a loop whose rounds differ, none for one that was not found.
+    Returns the layouts of the results of StableHLO ops in a distributed program. An op
+    in a loop has several layouts if its rounds differ. A result that was not found has
+    none.
 
-    `made` is the sequential program that the StableHLO gives, and `held` has the values
-    of it that hold results.
+    `made` is the sequential program that was imported from the StableHLO module. `held`
+    lists the values of `made` that hold results of StableHLO ops.
     """
     values: dict[SSAValue, list[HloResult]] = {}
     for origin, value in held:
@@ -55,7 +57,10 @@ def layouts_of_origins(
 
 
 def _executed(module: ModuleOp) -> Iterator[Operation]:
-    """Yields the ops of a program in the order in which they run, with calls written out."""
+    """
+    Yields the ops of a program in the order in which they run. The ops of a function
+    are yielded at each of its calls.
+    """
     known = functions(module)
     waiting: list[Iterator[Operation]] = [_ops(entry_function(module))]
     while waiting:
@@ -69,7 +74,10 @@ def _executed(module: ModuleOp) -> Iterator[Operation]:
 
 
 def _is_added(op: Operation) -> bool:
-    """Whether `op` only moves values, or makes a constant, of which each user has its own."""
+    """
+    Whether rewrites may have added `op`: it only moves values, or it makes a constant,
+    which rewrites may copy for each user.
+    """
     moves = op.dialect_name() in (Collective.name, Dist.name)
     return moves or op.name == "onnx.Constant"
 
@@ -88,9 +96,9 @@ def _key(op: Operation) -> Key:
 
 def _matches(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int, int]]:
     """
-    Yields the positions of equal keys in two sequences that differ by insertions and
-    removals. Where they differ, the fewest keys are passed over after which several in
-    a row agree.
+    Yields the pairs of positions at which two sequences have equal keys. The sequences
+    differ by insertions and removals. Where they differ, the fewest keys are passed
+    over after which several keys in a row are equal.
     """
     i = j = 0
     while i < len(left) and j < len(right):
@@ -100,7 +108,7 @@ def _matches(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int, i
             continue
         step = _next_agreement(left, right, i, j)
         if step is None:
-            # No op of this neighbourhood is alike: this one has no counterpart.
+            # No op nearby has this key, so this op has no counterpart.
             i += 1
             continue
         i, j = i + step[0], j + step[1]
@@ -109,7 +117,10 @@ def _matches(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int, i
 def _next_agreement(
     left: Sequence[Key], right: Sequence[Key], i: int, j: int
 ) -> tuple[int, int] | None:
-    """Returns how many keys to pass over in each sequence, or None."""
+    """
+    Returns the number of keys to pass over in each sequence until they agree again, or
+    None if they do not agree nearby.
+    """
     for total in range(1, WINDOW + 1):
         for over in range(total + 1):
             a, b = i + total - over, j + over

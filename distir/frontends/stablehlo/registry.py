@@ -22,7 +22,7 @@ Values = dict[SSAValue, LazyTensor]
 
 
 class HloResult(NamedTuple):
-    """A result of an op of StableHLO: the op, and the number of the result."""
+    """A result of a StableHLO op: the op, and the index of the result."""
 
     op: Operation
     result: int
@@ -53,8 +53,8 @@ class ModuleConversion(Protocol):
 
     def constrained(self, op: Operation, tensor: LazyTensor) -> LazyTensor:
         """
-        Returns `tensor` with the sharding that the constraint `op` requests, or as it
-        is if the import does not read shardings.
+        Returns `tensor` with the sharding that the constraint `op` requests. Returns it
+        unchanged if the import ignores shardings, or if the tensor is a known array.
         """
         ...
 
@@ -133,7 +133,7 @@ class HloCall:
 
     @property
     def target(self) -> str:
-        """The function that a custom call calls."""
+        """The name of the function that a custom call calls."""
         return attributes.text(self.attribute("call_target_name"))
 
     def body(self, index: int = 0) -> list[Operation]:

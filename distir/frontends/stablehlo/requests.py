@@ -1,7 +1,7 @@
 """
 Turns the shardings of a StableHLO file into requests of the program: layouts of
-arguments (`dist.layout`) and of values inside (`dist.constrain`), which every way to
-distribute the program obeys.
+arguments (`dist.layout`) and of inner values (`dist.constrain`). Every way to
+distribute the program obeys these requests.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class ShardingRequests:
 
     - `names`: the axis of `distribute` for each axis of the file's mesh that splits
       something, with its size;
-    - `arguments`, `results`: those of the entry function, or None;
-    - `inside`: those of values, by the op that constrains a value;
+    - `arguments`, `results`: the sharding of each argument and result of the entry
+      function, or None;
+    - `inside`: the shardings of inner values, by the op that constrains the value;
     - `unused`: the axes of the file's mesh that split nothing.
     """
 
@@ -60,7 +61,10 @@ class ShardingRequests:
     unused: Sequence[str]
 
     def constrained(self, value: SSAValue, asked: Sharding) -> ConstrainOp | None:
-        """Returns an op that requests a sharding of `value`, or None if it fixes none."""
+        """
+        Returns an op that requests the sharding `asked` for `value`, or None if the
+        sharding fixes no axis.
+        """
         layout, axes = self._layout(asked, rank_of(value.type))
         if not axes:
             return None
@@ -84,7 +88,7 @@ class ShardingRequests:
         set_argument_attributes(function, entries)
 
     def _layout(self, asked: Sharding, rank: int) -> tuple[Layout, list[str]]:
-        """Returns the layout of a sharding, and the axes that it fixes."""
+        """Returns the layout of a sharding, and the axes that the sharding fixes."""
         layout = Layout(MESH)
         for dim, axes in enumerate(asked.dims):
             shards = [Shard(self.names[axis][0]) for axis in axes]
@@ -99,7 +103,9 @@ class ShardingRequests:
         return len(given) + len(self.inside)
 
     def notes(self, source: str) -> list[str]:
-        """Returns remarks for the user, among them the degrees of the file's mesh."""
+        """
+        Returns notes for the user, such as the sizes of the axes of the file's mesh.
+        """
         if not self.count:
             return []
         if not self.names:
@@ -120,7 +126,10 @@ class ShardingRequests:
 
 
 def is_constraint(op: Operation) -> bool:
-    """Whether `op` asks for a sharding of its operand, which it returns."""
+    """
+    Whether `op` is a sharding constraint: it returns its operand and requests a
+    sharding for it.
+    """
     if op_name(op) == "stablehlo.custom_call":
         target = attributes.text(attributes.attribute(op, "call_target_name"))
         return target == "Sharding"
@@ -132,8 +141,8 @@ def read_requests(
 ) -> ShardingRequests:
     """
     Returns the shardings of a parsed StableHLO module with the entry function
-    `function`, whose arguments `inputs` hold the batch. Raises DistIRError, which names
-    the file `source`, for shardings that no layout can express, and for a mesh with
+    `function`, whose arguments `inputs` hold the batch. Raises DistIRError with the
+    file name `source` for shardings that no layout can express, and for a mesh with
     more axes than `distribute` has.
     """
     given = entries(function.arg_attrs, len(function.function_type.inputs))
@@ -199,9 +208,9 @@ def _names(
     source: str,
 ) -> tuple[dict[str, tuple[str, int]], list[str]]:
     """
-    Returns the axis of `distribute` for each axis of the mesh that splits something,
-    with its size, and the axes that split nothing. What an axis is follows from what it
-    does to the inputs, not from its name.
+    Returns the axis of `distribute` and its size for each axis of the mesh that splits
+    a value, and the axes that split nothing. The purpose of an axis follows from how it
+    splits the inputs, not from its name.
     """
     used = {
         axis for own in found if own is not None for dim in own.dims for axis in dim

@@ -21,7 +21,10 @@ _IGNORE = "import the file with --ignore-shardings"
 
 
 def mesh_axes(text: str) -> Axes:
-    """Returns the axes of size over 1 of the mesh `<["data"=4, "model"=2]>`."""
+    """
+    Returns the names and sizes of the axes larger than 1 of a mesh in Shardy's text,
+    such as `<["data"=4, "model"=2]>`.
+    """
     return tuple((name, int(n)) for name, n in _AXES.findall(text) if int(n) > 1)
 
 
@@ -29,9 +32,10 @@ def read_sdy(
     annotations: Sequence[Annotation], meshes: Mapping[str, Axes]
 ) -> tuple[Axes, list[Sharding | None]]:
     """
-    Returns the axes of the mesh of all annotations, and the sharding of each; None for
-    one without text. `meshes` are those of the file, by name. Raises DistIRError for a
-    sharding that no layout can express, and for shardings on different meshes.
+    Returns the axes of the mesh that all annotations share, and the sharding of each
+    annotation. It is None for an annotation without text. `meshes` are the meshes of
+    the file, by name. Raises DistIRError for a sharding that no layout can express, and
+    for shardings on different meshes.
     """
     found: list[Sharding | None] = []
     axes: Axes = ()
@@ -53,7 +57,10 @@ def read_sdy(
 
 
 def _axes_of(annotation: Annotation, meshes: Mapping[str, Axes]) -> Axes:
-    """Returns the axes of the mesh that a sharding names or holds."""
+    """
+    Returns the axes of the mesh of a sharding. The sharding contains the mesh or names
+    one of `meshes`.
+    """
     inline = _INLINE.search(annotation.text)
     if inline is not None:
         return mesh_axes(inline[1])

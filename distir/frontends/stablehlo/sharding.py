@@ -1,4 +1,7 @@
-"""Shardings as a StableHLO file has them: axes of a mesh by dimension."""
+"""
+The shardings in a StableHLO file: for each dimension of a value, the mesh axes that
+split it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ Axes = tuple[tuple[str, int], ...]
 
 
 class Annotation(NamedTuple):
-    """The text of a sharding ("" for none), and the value that has it, for messages."""
+    """
+    The sharding of a value as text ("" for none), and the name of the value for
+    messages.
+    """
 
     what: str
     text: str
@@ -20,8 +26,9 @@ class Annotation(NamedTuple):
 class Sharding:
     """
     A sharding in a file. `dims` has for each dimension the axes that split it, major to
-    minor; it is empty if no axis splits the tensor. `fixed` are the axes that it fixes:
-    these split the dimensions in `dims` and no others, the rest are free.
+    minor; it is empty if no axis splits the tensor. `fixed` are the axes that the
+    sharding fixes: they split the dimensions in `dims` and no others. All other axes
+    are free.
     """
 
     dims: tuple[tuple[str, ...], ...]

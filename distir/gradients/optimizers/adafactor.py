@@ -32,7 +32,7 @@ def adafactor(update: ParameterUpdate) -> SSAValue:
     """
     Adds a step of Adafactor. A parameter [..., m, n] has the states `row_var` [..., m,
     1] and `col_var` [..., 1, n], and a vector the state `variance`. Raises DistIRError
-    for a parameter that holds several.
+    for a parameter that holds several tensors of the source model.
     """
     update.check_one_tensor()
     is_matrix = len(shape(update.parameter)) > 1

@@ -38,9 +38,9 @@ _PRODUCTS = ("onnx.MatMul", "onnx.Gemm", GroupedProductOp.name)
 def muon(update: ParameterUpdate) -> SSAValue:
     """
     Adds a step of Muon. A matrix, or each matrix of a stack of experts, has the state
-    `momentum`. Parameters that are no factors of products, and those whose rows are
-    looked up, have a step of AdamW, as have those of the option `by_adamw`. Raises
-    DistIRError for a matrix that holds several.
+    `momentum`. Other parameters get a step of AdamW: those that are not factors of
+    products, those whose rows are looked up, and those in the option `by_adamw`. Raises
+    DistIRError for a matrix that holds several tensors of the source model.
     """
     if not _is_matrix(update):
         adamw = optimizer_called("adamw")

@@ -27,15 +27,17 @@ def _sqrt(x: Any) -> Any:
 
 def _smaller(x: Any, other: Any) -> Any:
     """
-    Returns the smaller elements. That of two Python numbers is a Python number, so it
-    adapts to any array type.
+    Returns the smaller elements. For two Python numbers, the result is a Python number,
+    so that it adapts to any array type.
     """
     both = type(x) is float and type(other) is float
     return min(x, other) if both else np.minimum(x, other)
 
 
 def _larger(x: Any, other: Any) -> Any:
-    """Returns the larger elements; of two Python numbers, a Python number."""
+    """
+    Returns the larger elements. For two Python numbers, the result is a Python number.
+    """
     both = type(x) is float and type(other) is float
     return max(x, other) if both else np.maximum(x, other)
 

@@ -1,4 +1,4 @@
-"""Steps of optimizers that are no formulas, on arrays."""
+"""Steps of optimizers that formulas cannot express, on arrays."""
 
 from __future__ import annotations
 

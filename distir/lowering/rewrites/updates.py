@@ -144,9 +144,10 @@ class UpdateFuser:
 
 def _is_grouped(op: UpdateOp) -> bool:
     """
-    Whether an update waits for others, to run with them as one call. Updates in several
-    steps, and those of states that are stored in a narrower type, run at once: else the
-    steps' results and the wide states of all parameters would be in memory together.
+    Whether an update waits for others, so that one call computes all of them. Updates
+    in several steps, and updates of states that are stored in a narrower type, are
+    computed at once. Otherwise the results of the steps and the wide states of all
+    parameters would be in memory together.
     """
     replaced = [op.operands[i] for i in op.REPLACED[: len(op.results)] if i is not None]
     return op.IS_WHOLE and not any(

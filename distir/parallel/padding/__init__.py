@@ -1,1 +1,1 @@
-"""Padding of sequences to a few lengths."""
+"""Padding of sequences, so that a module needs programs for a few lengths only."""

@@ -23,8 +23,9 @@ from distir.parallel.step_check import loss_of_output
 @dataclass
 class PaddingCheck:
     """
-    Compares, for the first call that is padded, the module `source` on rank 0's own part of
-    the batch with the same, padded: the losses, or the outputs where the caller computes the
+    Checks, at the first call that is padded, that padding does not change the result.
+    On rank 0, the module `source` runs on the rank's own part of the batch twice: as
+    given and padded. The losses are compared, or the outputs if the caller computes the
     loss.
     """
 
@@ -48,10 +49,10 @@ class PaddingCheck:
         has_loss: bool,
     ) -> None:
         """
-        Checks a call. `given` are its inputs and labels by name, and `padded` the same,
-        padded. With `has_labels`, the last of `args` are the labels. With `has_loss`, the
-        program computes the loss. Every rank must call this. Raises DistIRError, on every
-        rank, if padding changes the result.
+        Checks a call. `given` holds the inputs and labels by name, and `padded` holds
+        them after padding. With `has_labels`, the last of `args` are the labels. With
+        `has_loss`, the program computes the loss. Every rank must call this. Raises
+        DistIRError, on every rank, if padding changes the result.
         """
         if has_loss in self._done:
             return
@@ -95,7 +96,9 @@ class PaddingCheck:
 
 
 def _alike(found: Sequence[torch.Tensor], padded: Sequence[torch.Tensor]) -> bool:
-    """Whether results are those of padded sequences, but for what is appended."""
+    """
+    Whether `padded`, without the appended elements, equals `found` up to rounding.
+    """
     for own, other in zip(found, padded, strict=True):
         one, two = own.double(), cut(other, own.shape).double()
         if one.numel() and (one - two).abs().max() > 1e-4 * one.abs().max() + 1e-6:

@@ -1,4 +1,6 @@
-"""Pads the sequences of a call to one of a few lengths, each of which is a program."""
+"""
+Pads the sequences of a call to one of a few lengths. Each length needs its own program.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ _LABELS = "labels"
 @dataclass(frozen=True)
 class Padding:
     """
-    The lengths that calls pad sequences to. Sequences are dimension 1 of the inputs and
-    labels named in `lengths`, each with its own lengths; with the name "" of all integers
-    and flags that have such a dimension. `values` are the numbers that are appended, by
-    name: by default 0, and the label that does not count.
+    The lengths to which calls pad sequences. Sequences are dimension 1 of the inputs
+    and labels named in `lengths`, each with its own lengths. A single negative length
+    -n stands for all multiples of n. The name "" stands for all inputs and labels of
+    integers or flags that have such a dimension. `values` are the numbers to append, by
+    name. The default is 0, and for integer labels it is the label that the loss
+    ignores.
     """
 
     lengths: Mapping[str, tuple[int, ...]]
@@ -38,8 +42,8 @@ class Padding:
         pad_with: Mapping[str, float] | None,
     ) -> Padding | None:
         """
-        Returns the padding that the arguments of `parallelize` ask for; None for none.
-        Raises DistIRError if they are wrong.
+        Returns the padding that the arguments `pad_to` and `pad_with` of `parallelize`
+        describe, or None if they ask for none. Raises DistIRError if they are wrong.
         """
         if pad_to is None:
             if pad_with:
@@ -61,7 +65,10 @@ class Padding:
         return Padding(found, dict(pad_with or {}))
 
     def check_names(self, inputs: Sequence[str], labels: Sequence[str]) -> None:
-        """Raises DistIRError for a name that no input has; `labels` are names of labels."""
+        """
+        Raises DistIRError if the padding names an input or label that the module does
+        not have. `inputs` and `labels` are the names that it has.
+        """
         known = [*inputs, *labels]
         if labels and _LABELS not in labels:
             known.append(_LABELS)
@@ -79,9 +86,10 @@ class Padding:
         rows: Sequence[Sequence[Sequence[int]]],
     ) -> dict[str, int]:
         """
-        Returns the length of each input and label that is padded, by name, if the ranks have
-        tensors of the shapes `rows`: the least one that the longest sequence has room in.
-        Raises DistIRError for one that is longer than any length.
+        Returns the length of each padded input and label, by name: the least allowed
+        length that has room for the longest sequence of all ranks. `rows` has, for each
+        rank, the shapes of its tensors. Raises DistIRError for a sequence that is
+        longer than every allowed length.
         """
         found: dict[str, int] = {}
         for index, spec in enumerate(specs):
@@ -119,7 +127,7 @@ class Padding:
     def padded(
         self, name: str, tensor: torch.Tensor, length: int, *, is_label: bool
     ) -> torch.Tensor:
-        """Returns an input or label with sequences of this length."""
+        """Returns the input or label `name` with its sequences padded to `length`."""
         missing = length - tensor.shape[1]
         if not missing:
             return tensor
@@ -132,7 +140,7 @@ class Padding:
 
 
 def cut(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Returns a tensor without what it has, in its dimensions but the first, beyond `shape`."""
+    """Returns `tensor` cut to the sizes of `shape` in all dimensions but the first."""
     for dim, size in enumerate(shape[1:], 1):
         if tensor.shape[dim] > size:
             tensor = tensor.narrow(dim, 0, size)

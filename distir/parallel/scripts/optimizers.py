@@ -1,7 +1,8 @@
 """
 The optimizers that cannot update parameters that are split over ranks.
+
 For some of them, PyTorch's DTensor lacks a rule for an operation. LBFGS computes sums
-over all parameters, and a rank of a pipeline has only its own stages' parameters.
+over all parameters, but a rank of a pipeline has only the parameters of its own stages.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def owned(
 ) -> None:
     """
     Marks `parameters` as those of a parallel module. `names_of_all_stages` has the
-    names of all its parameters if it is a pipeline, whose other ranks have other
-    parameters; else it is empty.
+    names of all parameters if the module is a pipeline, because other ranks have other
+    parameters. Otherwise it is empty.
     """
     for each in parameters:
         each._distir_pipeline = names_of_all_stages  # pyright: ignore[reportAttributeAccessIssue]
@@ -98,8 +99,8 @@ def owned(
 
 def _check(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
     """
-    Raises DistIRError if `optimizer` cannot update the parameters of `group` that are
-    of a parallel module.
+    Raises DistIRError if `optimizer` cannot update those parameters of `group` that
+    belong to a parallel module.
     """
     ours = [p for p in group["params"] if _is_of_module(p)]
     if not ours:

@@ -1,8 +1,8 @@
 """
 The names of parameters in the states of a pipeline's optimizer. Each rank's optimizer
 has the parameters of its own stages, and PyTorch's distributed checkpoint keeps the
-list of names of the first rank. A list of all names lets the states be read under any
-plan.
+list of names of the first rank. With the names of all stages in this list, the states
+can be read under any plan.
 """
 
 from __future__ import annotations
@@ -59,5 +59,5 @@ class _Group(dict[str, Any]):
         super().__setitem__(key, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns what copies and files hold: a plain dictionary."""
+        """Makes copies and files hold a plain dictionary in place of this object."""
         return dict, (list(self.items()),)

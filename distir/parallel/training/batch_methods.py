@@ -1,4 +1,6 @@
-"""Methods of a parallel module for values of the batch, of which each rank has a part."""
+"""
+Methods of a parallel module for values of the batch. Each rank has a part of the batch.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from distir.parallel.training.whole_batch import mean_of_parts, whole_batch
 
 class BatchMethods(LikeItsSource):
     """
-    A module of which each rank is given part `data_rank` of `data_ranks` equal parts of the
-    batch.
+    A module on several ranks. Each rank must be given part `data_rank` of `data_ranks`
+    equal parts of the batch.
     """
 
     data_rank: int
@@ -24,16 +26,19 @@ class BatchMethods(LikeItsSource):
 
     def metrics(self) -> dict[str, float]:
         """
-        Returns the numbers of the last calls by name, for a logger, the same on all ranks:
-        `loss` of the last training step and `validation_loss` of the last call in
-        evaluation mode, each of the whole batch, if the program computes it, and
-        `grad_norm`, the norm of the gradients before they were clipped. What has not been
-        computed yet is left out. Waits for the devices.
+        Returns the numbers of the last calls by name, for a logger. They are the same
+        on all ranks. Numbers that have not been computed yet are left out. Waits for
+        the devices.
+
+        - `loss`: the loss of the whole batch in the last training step, if the program
+          computes the loss;
+        - `validation_loss`: the same for the last call in evaluation mode;
+        - `grad_norm`: the norm of the gradients before they were clipped.
         """
         return {name: float(value) for name, value in self._measured().items()}
 
     def _measured(self) -> dict[str, torch.Tensor]:
-        """The tensors behind `metrics`, to which calls add theirs."""
+        """The tensors behind `metrics`, by name. Calls add theirs."""
         return self.__dict__.setdefault("_last_values", {})
 
     def sampler(
@@ -49,17 +54,18 @@ class BatchMethods(LikeItsSource):
 
     def whole_batch(self, own: torch.Tensor) -> torch.Tensor:
         """
-        Returns the rows of the whole batch, of which `own` are those of this rank's part,
-        such as an output. It takes part in autograd: a loss of the whole batch, which every
-        rank computes, trains as it does on one process. Every rank must call this. Raises
-        DistIRError for a scalar.
+        Returns the rows of the whole batch, such as those of an output. `own` has the
+        rows of this rank's part. The call takes part in autograd: if every rank
+        computes a loss of the whole batch, training gives the same result as on one
+        process. Every rank must call this. Raises DistIRError for a scalar.
         """
         return whole_batch(self._program, own)
 
     def mean_of_parts(self, value: torch.Tensor) -> torch.Tensor:
         """
-        Returns the mean over the parts of the batch of a value that each rank has of its
-        part, such as its loss, without gradients. Every rank must call this.
+        Returns the mean of `value` over the parts of the batch, without gradients. Each
+        rank gives the value of its own part, such as its loss. Every rank must call
+        this.
         """
         return mean_of_parts(self._program, value)
 
@@ -70,10 +76,11 @@ class BatchMethods(LikeItsSource):
         ignore_index: int = IGNORED_LABEL,
     ) -> torch.Tensor:
         """
-        Returns the mean cross-entropy of this rank's part of the batch: of logits [...,
-        classes], an output of this module, and classes [...], of which those that equal
-        `ignore_index` do not count. Logits whose classes are split over ranks
-        (`sharded_outputs=True`) are not brought together. Every rank must call this. Raises
-        DistIRError if the shapes do not fit.
+        Returns the mean cross-entropy of this rank's part of the batch, as a scalar.
+        `logits` [..., classes] are an output of this module. `labels` [...] are
+        classes; those that equal `ignore_index` do not count. If the classes of the
+        logits are split over ranks (`sharded_outputs=True`), the logits are not
+        gathered. Every rank must call this. Raises DistIRError if the shapes do not
+        fit.
         """
         return cross_entropy(logits, labels, ignore_index)

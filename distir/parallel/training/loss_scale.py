@@ -1,4 +1,4 @@
-"""The scale of the loss in float16, which a module reduces where gradients overflow."""
+"""The scale of the loss in float16. A module reduces it when gradients overflow."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def has_smaller_scale(
     named: Mapping[str, torch.Tensor],
 ) -> bool:
     """
-    Whether gradients overflowed in a step, of which `results` are the results by index, and
-    the scale of the loss can still be reduced. If so, the smaller scale is stored for all
-    further steps. Every rank must call this.
+    Whether the gradients of a step overflowed and the scale of the loss can still be
+    reduced. If so, the smaller scale is stored for all further steps. `results` holds
+    the results of the step by index. Every rank must call this.
     """
     scales = {s.name: s.loss_scale for s in program.all_arguments if s.loss_scale}
     if not scales:

@@ -15,15 +15,16 @@ from distir.parallel.weights import local_part
 
 class MicroBatchLosses:
     """
-    Computes the loss of each of the `parts` micro-batches of a program's step, as a
-    pipeline needs it.
+    Computes the loss of each micro-batch of a step, for pipelines. There are `parts`
+    micro-batches.
 
-    `loss` is the user's function of the output and of the values in `target`. This rank's
-    part of the batch has `rows` rows, of which `own` were given and the last ones are
-    copies. Tensors of `target` with `own` rows are divided into micro-batches; other values
-    are passed whole. `structured` turns the list of the program's outputs into the output
-    that `loss` takes. `total` is the sum of the losses so far, each multiplied by its share
-    of the rows: after the last micro-batch, their mean.
+    `loss` is the user's function of the output and of the values in `target`. This
+    rank's part of the batch has `rows` rows, of which `own` were given and the last
+    ones are copies. Tensors of `target` with `own` rows are divided into micro-batches;
+    other values are passed whole. `structured` turns the list of the program's outputs
+    into the output that `loss` takes. `total` is the sum of the losses so far, each
+    multiplied by its share of the rows. After the last micro-batch, it is the mean
+    loss.
     """
 
     def __init__(

@@ -76,8 +76,9 @@ class OutsideStep:
 
     def given(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """
-        Returns outputs as the caller gets them: DTensors for those that stay split.
-        `outputs` are those of this step, or tensors of autograd with their values.
+        Returns `outputs` as the caller gets them: outputs that stay split are DTensors.
+        `outputs` are the outputs of this step, or tensors of autograd with the same
+        values.
         """
         pairs = zip(self._places, outputs, strict=True)
         return [self._program.as_sharded(i, output) for i, output in pairs]

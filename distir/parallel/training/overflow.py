@@ -1,4 +1,4 @@
-"""Gradients in float16 that overflow on some ranks."""
+"""Makes all ranks skip a step if gradients in float16 overflow on some of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from distir.parallel.weights import local_part
 
 def spread_overflow(gradients: Sequence[torch.Tensor], device: torch.device) -> None:
     """
-    Makes a gradient of this rank infinite if some number among the gradients of any rank is
-    not finite, in place: `torch.amp.GradScaler` then leaves out the step on all ranks. By
-    itself it asks only the ranks between which the first gradient is split. Every rank must
+    Makes a gradient of this rank infinite, in place, if a gradient of any rank has a
+    number that is not finite. `torch.amp.GradScaler` then skips the step on all ranks.
+    By itself, it only compares the ranks that share the first gradient. Every rank must
     call this.
     """
     found = torch.zeros((), device=device)

@@ -21,10 +21,10 @@ def cross_entropy(
 ) -> torch.Tensor:
     """
     Returns the mean cross-entropy of `logits` [..., classes] and the classes `labels`
-    [...], without labels that equal `ignore_index`. Logits may be a DTensor whose classes
-    are split over ranks, each of which has the same labels and must call this. A rank then
-    has the exponentials of its own classes alone. Raises DistIRError if the shapes do not
-    fit.
+    [...], as a scalar. Labels that equal `ignore_index` do not count. `logits` may be a
+    DTensor whose classes are split over ranks. Each of these ranks must have the same
+    labels and call this, and computes the exponentials of its own classes only. Raises
+    DistIRError if the shapes do not fit.
     """
     if labels.shape != logits.shape[:-1] or not logits.dim():
         raise DistIRError(
@@ -37,7 +37,7 @@ def cross_entropy(
     if isinstance(logits, DTensor) and logits.placements == (last,):
         mesh = logits.device_mesh
         own = logits.to_local()
-        # Of an uneven split, ranks have the first classes in larger parts.
+        # In an uneven split, the first ranks have parts of the size rounded up.
         start = mesh.get_local_rank() * -(-logits.shape[-1] // mesh.size())
         found = _ShardedCrossEntropy.apply(
             *(own.flatten(0, -2), rows, start, mesh.get_group(), ignore_index),
@@ -51,10 +51,11 @@ def cross_entropy(
 
 class _ShardedCrossEntropy(torch.autograd.Function):
     """
-    The mean cross-entropy of rows of logits [rows, own classes], of which this rank has
-    the classes from `start` on, and other ranks of `group` the others. Numbers of 16 bits
-    are computed in 32. The gradient takes the memory of the logits, unless something else
-    still holds them, such as a variable of the script for the DTensor `whole`.
+    The mean cross-entropy of logits [rows, own classes]. This rank has the classes from
+    `start` on, and the other ranks of `group` have the other classes. 16-bit numbers
+    are computed in 32 bits. The gradient overwrites the memory of the logits, unless
+    something else still uses it, such as a variable of the script for the DTensor
+    `whole`.
     """
 
     @staticmethod

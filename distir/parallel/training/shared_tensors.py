@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 class SharedTensors:
     """
-    The parameters and buffers of a module that are also those of the sources of `others`,
-    which are parallel modules. Raises DistIRError if one of these has none of them.
+    The parameters and buffers that a module shares with the source modules of the
+    parallel modules `others`. Raises DistIRError if it shares none with one of them.
     """
 
     def __init__(self, source: nn.Module, others: Sequence[ParallelModule]):
@@ -44,7 +44,10 @@ class SharedTensors:
 
     @property
     def chosen(self) -> Chosen:
-        """The layouts and pipeline stages of the tensors in the programs that have them."""
+        """
+        The layouts and pipeline stages of the shared tensors in the programs of
+        `others`.
+        """
         layouts, stages = {}, dict[str, int]()
         for name, (other, theirs) in self._found.items():
             own = chosen_by(_program(other))
@@ -56,8 +59,8 @@ class SharedTensors:
 
     def check(self, program: RankProgram) -> None:
         """
-        Raises DistIRError if the first program of a module cannot use the tensors as the
-        other modules hold them.
+        Raises DistIRError if the first program of a module cannot use the shared
+        tensors in the layouts in which the other modules hold them.
         """
         for spec in program.all_arguments:
             if spec.name not in self._found:
@@ -79,7 +82,10 @@ class SharedTensors:
                 )
 
     def put_into(self, module: nn.Module) -> None:
-        """Makes the tensors of the other modules those of a parallel module."""
+        """
+        Puts the shared tensors of the other modules into a parallel module, in place of
+        its own tensors.
+        """
         for name, (other, theirs) in self._found.items():
             held = dict(_tensors(other)).get(theirs)
             if held is None:  # it is on another stage

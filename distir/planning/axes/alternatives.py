@@ -85,8 +85,8 @@ class ValueAlternative(NamedTuple):
 
     def available(self, result: int) -> Available:
         """
-        Returns the placements in which the value is kept. `result` is not used, as the
-        node has one value.
+        Returns the placements in which the value is kept. `result` is ignored, because
+        the node stands for one value only.
         """
         return self.placements
 

@@ -37,7 +37,7 @@ class AxisPolicy:
     - `is_forward`: whether the program is the forward of a training step. The backward
       will follow the layouts of the parameters;
     - `leaves_split`: whether results may leave the program split at no cost. Otherwise
-      results that such an axis splits cost their gathering.
+      the plan pays for gathering the results that the axis splits.
     """
 
     def __init__(

@@ -277,7 +277,8 @@ class ShardingPlan:
 
     def _settle(self, plan: FunctionPlan[Layout]) -> None:
         """
-        Makes `plan` the current plan, and changes the program where the plan needs it.
+        Makes `plan` the current plan. In the program, functions that have several plans
+        are cloned, and ops are replaced by the decompositions that the plan chose.
         """
         if not is_settled(plan):
             self.steps.append(WrittenPlan.of(plan))

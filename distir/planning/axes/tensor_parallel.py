@@ -101,10 +101,10 @@ def _listed(ops: Sequence[str]) -> str:
 
 def forward_part(module: ModuleOp) -> ModuleOp:
     """
-    Returns a copy of a program. Of a training step, the copy has only the forward up to
-    the loss, as the splits of the forward decide how the backward and the update are
-    split. Gradients of its results are unused arguments in it, and do not say how the
-    results are split.
+    Returns a copy of a program. For a training step, the copy has only the forward up
+    to the loss, because the splits of the forward determine those of the backward and
+    of the update. Arguments that are gradients of results are unused in the copy and do
+    not influence how results are split.
     """
     function = entry_function(module)
     outputs = forward_results(function)
@@ -119,7 +119,10 @@ def forward_part(module: ModuleOp) -> ModuleOp:
 def _annotate_forward(
     forward: ModuleOp, attributes: Sequence[Mapping[str, Attribute]]
 ) -> None:
-    """Sets the attributes of the arguments of a `forward_part`, without its gradients'."""
+    """
+    Sets the attributes of the arguments of a `forward_part`. The attribute that marks
+    an argument as the gradient of a result is left out.
+    """
     own = [{n: a for n, a in each.items() if n != GRADIENT_OF} for each in attributes]
     set_argument_attributes(entry_function(forward), own)
 

@@ -176,8 +176,8 @@ def request_layouts(
 ) -> None:
     """
     Does the part of `choose_layouts` that is the same for all ZeRO stages: adds a mesh
-    and writes what the axes of `options` request. Raises DistIRError as
-    `choose_layouts` does.
+    and writes the layouts that the axes in `options` request. Raises DistIRError for
+    the same reasons as `choose_layouts`.
     """
     check_sequential(module, NAME)
     check_options(options, module)
@@ -221,8 +221,8 @@ def solve_layouts(
 ) -> None:
     """
     Does the rest of `choose_layouts`, in a program with the requests of
-    `request_layouts`: splits what the ZeRO stage splits, and solves for the layouts of
-    all values.
+    `request_layouts`: splits the tensors that the ZeRO stage splits, and solves for the
+    layouts of all values.
     """
     mesh = only_mesh(module)
     if options.zero:
@@ -241,10 +241,11 @@ def distribute(
 ) -> Chosen:
     """
     Distributes a sequential program in place, verifies the result, and returns the
-    choices that others with the same arguments can follow. Arguments in `chosen` keep the
-    layouts and stages that were chosen for another program. All entries of a program with
-    several are distributed, with one layout for arguments that they share. Raises
-    DistIRError for options that contradict each other or do not suit the program.
+    choices that other programs with the same arguments can follow. Arguments in
+    `chosen` keep the layouts and stages that were chosen for another program. If a
+    program has several entries, all are distributed, and arguments that they share get
+    one layout. Raises DistIRError for options that contradict each other or do not suit
+    the program.
     """
     names = list(entry_points(module))
     if not names:
@@ -264,7 +265,7 @@ def distribute(
 def _distribute(
     module: ModuleOp, options: DistributionOptions, chosen: Chosen | None
 ) -> Chosen:
-    """Distributes a program with one entry, as `distribute`."""
+    """Does the work of `distribute` for a program with one entry."""
     options = options.on_one_mesh()
     late = module.clone() if may_gather_first(options) else None
     found, made = _distributed(module, options, chosen)
@@ -289,8 +290,8 @@ def _distributed(
     gather_first: bool = True,
 ) -> tuple[Simulation | None, Chosen]:
     """
-    Distributes a program in place, as `_distribute`. Returns the simulation of the
-    result, if `overlap` asks for one, and the choices for other programs.
+    Distributes a program in place. Returns the simulation of the distributed program,
+    if the option `overlap` needs one, and the choices that other programs can follow.
     """
     try:
         choose_layouts(module, options, chosen, gather_first=gather_first)

@@ -40,9 +40,10 @@ StoredLayouts = Mapping[str, Layout]
 @dataclass(frozen=True)
 class Chosen:
     """
-    The choices for one program that hold for others with the same arguments, such as
-    the other entries: the `layouts` of arguments, on any mesh with the same axes, and
-    their pipeline `stages`. The `free` axes are left to the options of the other program.
+    The choices for one program that other programs with the same arguments follow, such
+    as the other entries: the `layouts` of arguments, on any mesh with the same axes,
+    and the pipeline `stages` of arguments. The other program's options decide about the
+    `free` axes.
     """
 
     layouts: StoredLayouts
@@ -50,13 +51,16 @@ class Chosen:
     free: tuple[str, ...] = ()
 
     def with_others(self, others: Chosen) -> Chosen:
-        """Returns the choices with `others` added, for further arguments."""
+        """Returns these choices, with those in `others` added for further arguments."""
         layouts = {**others.layouts, **self.layouts}
         return Chosen(layouts, {**others.stages, **self.stages}, self.free)
 
 
 def check_meshes(options: DistributionOptions) -> None:
-    """Raises DistIRError for `stage_meshes=search`, for a program with several entries."""
+    """
+    Raises DistIRError for the option `stage_meshes=search`, which is not supported for
+    a program with several entries.
+    """
     if options.stage_meshes == (SEARCH,):
         raise DistIRError(
             f"{NAME}: the entries of a program share the meshes of its stages, which "
@@ -104,8 +108,8 @@ def stored_layouts(module: ModuleOp) -> dict[str, Layout]:
 
 def fix_layouts(module: ModuleOp, mesh: Mesh, chosen: Chosen) -> None:
     """
-    Fixes layouts that were chosen for the arguments of a sequential program, on all axes
-    of the mesh but the free ones.
+    Fixes the layouts in `chosen` for the arguments of a sequential program, on all axes
+    of the mesh except `chosen.free`.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)
@@ -125,8 +129,8 @@ def fix_layouts(module: ModuleOp, mesh: Mesh, chosen: Chosen) -> None:
 
 def ask_for_stages(module: ModuleOp, stages: Mapping[str, int]) -> None:
     """
-    Asks `pipeline` to put the arguments of a sequential program on these stages, by name.
-    Inputs and labels, which are different ones in other programs, are left out.
+    Requests the pipeline stages in `stages` for the arguments of a sequential program,
+    by name. Inputs and labels are left out, because other programs have other ones.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)

@@ -64,10 +64,11 @@ def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
 
 def leave_outputs_split(module: ModuleOp, mesh: Mesh, axis: str) -> None:
     """
-    Annotates a sequential program that takes gradients of its results. Results that the
-    forward computes in parts over `axis`, such as logits of a head whose words are split,
-    leave the program in these parts, and their gradients come in the same parts. Without
-    the annotation they are gathered. Other programs are left unchanged.
+    Annotates a sequential program that takes gradients of its results as arguments. If
+    the forward computes a result in parts over `axis`, such as logits split over words,
+    the result leaves the program in these parts, and its gradient enters in the same
+    parts. Without the annotation, results are gathered. Other programs are left
+    unchanged.
     """
     entry = entry_function(module)
     links = gradients_of_results(entry)

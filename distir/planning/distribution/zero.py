@@ -457,7 +457,7 @@ def _measured_gradients(op: UpdateOp) -> list[SSAValue]:
     """
     Returns the gradient that the backward computes for an update, before casts and
     scaling, if a norm or sums of its squares are computed from it: for clipping, or for
-    the direction of the update. A direction that has a norm is in the list as well.
+    the direction of the update. The list also has a direction whose norm is computed.
     """
     found: list[SSAValue] = []
     value: SSAValue | None = op.gradient_operand

@@ -21,9 +21,9 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 def call_kinds(function: FuncOp, *, ends: int | None) -> dict[CallOp, Hashable]:
     """
     Returns the kind of each call of a function. Calls of one kind share all decisions.
-    The first `ends` and the last `ends` calls of each callee have a kind each. The
-    calls between them alternate between two kinds. If `ends` is None, every call is a
-    kind of its own.
+    Each of the first `ends` and of the last `ends` calls of a callee has a kind of its
+    own. The calls between them alternate between two kinds. If `ends` is None, every
+    call has a kind of its own.
     """
     calls: dict[str, list[CallOp]] = {}
     for op in function.body.block.ops:

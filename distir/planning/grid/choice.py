@@ -126,9 +126,10 @@ class LayoutChooser:
 
     def _with_requests(self, plan: GridPlan, options: DistributionOptions) -> ModuleOp:
         """
-        Returns the program with the requests of `options`, which are the same for all
-        ZeRO stages. Those of the last plan are kept. Raises DistIRError for options
-        that contradict each other.
+        Returns a copy of the program for `plan` with the requests of `options`. They
+        are the same for all ZeRO stages, so the last program is kept and used again for
+        a plan that differs only in its ZeRO stage. Raises DistIRError for options that
+        contradict each other.
         """
         program = self._program(plan.batch)
         check_options(options, program)

@@ -101,9 +101,9 @@ class Lifetimes:
     - `is_sum`: whether a value is accumulated over micro-batches; its memory is then in
       use from the start of the program.
 
-    Of several calls that share their choices, only the first and the last add moments.
-    Between them, the memory in use grows or shrinks by the same amount with every call,
-    so that the peak is at one of the ends.
+    Of several calls that share their choices, only the first and the last add points in
+    time to the record. Between them, the memory in use grows or shrinks by the same
+    amount with every call, so the peak is in the first or the last call.
     """
 
     def __init__(

@@ -200,7 +200,8 @@ class SearchedLayouts:
         """
         Runs the steps after the choice of layouts: partitions the program and, if the
         plan asks for it, makes the pipeline, merges collectives into buckets and
-        overlaps communication. Returns the stages of arguments, as `follow`.
+        overlaps communication. Returns the stage of each argument by name, if the plan
+        has a pipeline.
         """
         homes: dict[str, int] = {}
         if configuration.is_pipelined:

@@ -44,11 +44,17 @@ class Group:
         self.in_order = self.order == tuple(range(self.size))
 
     def by_position(self, parts):
-        """Returns a list by position, given `parts` by PyTorch's member index."""
+        """
+        Returns `parts` reordered from the order of PyTorch's member indices to the
+        order of positions along the mesh axes.
+        """
         return [parts[number] for number in self.order]
 
     def by_number(self, parts):
-        """Returns a list by PyTorch's member index, given `parts` by position."""
+        """
+        Returns `parts` reordered from the order of positions along the mesh axes to the
+        order of PyTorch's member indices.
+        """
         return [parts[self.order.index(number)] for number in range(self.size)]
 
 

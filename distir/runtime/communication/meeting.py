@@ -1,10 +1,10 @@
 """
-The process group of ranks that torchrun starts, also after a rank has died.
+Makes the process group of the ranks that torchrun starts, also after a rank has died.
 
-`torchrun --max-restarts` starts all ranks again, with the store of the first start, which
-belongs to the agent. Addresses of the ranks that have died are still in it, and ranks that
-look up each other there may find them. Here the ranks agree on a prefix of their own for
-each start.
+Ranks find each other through a store of keys and values, in which they leave their
+addresses. `torchrun --max-restarts` starts all ranks again, but keeps the store of the
+first start. The addresses of dead ranks are still in it, and a new rank may find one of
+them. Therefore the ranks of each start agree on a prefix for their keys.
 """
 
 import os
@@ -21,8 +21,8 @@ _PAUSE_S = 0.01
 def join_ranks(backend, timeout):
     """
     Makes the process group of the ranks that torchrun has started. `timeout` is a
-    `timedelta`; None for that of PyTorch. Every rank must call this. Raises RuntimeError
-    if ranks do not come in time.
+    `timedelta`; if it is None, PyTorch's default applies. Every rank must call this.
+    Raises RuntimeError if ranks do not come in time.
     """
     own = {} if timeout is None else {"timeout": timeout}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -38,10 +38,12 @@ def join_ranks(backend, timeout):
 
 def agreed_prefix(store, rank, size, limit):
     """
-    Returns a prefix for keys in `store` that the ranks of earlier starts have not used,
-    the same on all ranks of this start. Each rank shows a number that it draws. Rank 0
-    offers a prefix to those that it sees, and begins anew if it has seen one of a rank of
-    an earlier start. Raises RuntimeError if a rank does not come within `limit`.
+    Returns a prefix for keys in `store`. It is the same on all ranks of this start, and
+    ranks of earlier starts have not used it. Each rank writes a random number to the
+    store. Rank 0 offers a prefix to all ranks whose numbers it sees. It begins again if
+    a number changes, because the earlier one was left by a rank of an earlier start.
+    `limit` is a `timedelta`. Raises RuntimeError if a rank does not come within this
+    time.
     """
     end = time.monotonic() + limit.total_seconds()
     drawn = uuid.uuid4().hex
@@ -60,7 +62,10 @@ def agreed_prefix(store, rank, size, limit):
 
 
 def _offered(store, drawn, size, end):
-    """Returns the prefix that all ranks have agreed to. Rank 0 calls this."""
+    """
+    Returns the prefix to which all ranks have agreed. Only rank 0 calls this. `drawn`
+    is its random number, `size` the number of ranks, and `end` the latest time.
+    """
     names = [f"distir/rank/{rank}" for rank in range(size)]
     while True:
         seen = [drawn]
@@ -80,7 +85,10 @@ def _offered(store, drawn, size, end):
 
 
 def _wait(end, whom):
-    """Waits for a moment. Raises RuntimeError if the time is over."""
+    """
+    Waits for a moment. Raises RuntimeError if the time `end` is over; its message says
+    that `whom` did not come.
+    """
     if time.monotonic() > end:
         raise RuntimeError(
             f"{whom} did not come to the store of torchrun in time; see whether it has "

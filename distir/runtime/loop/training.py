@@ -65,7 +65,7 @@ def train(program, backend, sources, options, timeout_s=600.0, init_method="env:
 def _check_settings(program, wanted):
     """
     Raises ProgramError if settings are given for a program without a learning rate, or
-    if the rate would have to fall to a larger value than its full one.
+    if the rate would decay to a value above its start.
     """
     known = {spec.setting for spec in program.ARGUMENTS}
     if wanted.changes() and "learning_rate" not in known:

@@ -70,13 +70,17 @@ def broadcast(
 def elementwise_rule(linear: Linearity = "") -> RuleFunction:
     """
     Returns the sharding rule of elementwise ops of any dialect: each dimension of the
-    results is a factor, and operands of fewer dimensions, or of size 1, are broadcast as
-    in NumPy.
+    results is a factor, and operands of fewer dimensions, or of size 1, are broadcast
+    as in NumPy. Ops on scalars are replicated.
 
-    `linear` names the operands in which the op is linear, so that partial sums pass
-    through it: `"all"` together, as in a sum (of partial sums of some operands alone,
-    every device would add the others), `"each"` by itself, as in a product, the
-    `"first"`, as in a quotient, or none (`""`). Ops on scalars are replicated.
+    `linear` names the operands in which the op is linear. Partial sums pass through
+    these operands:
+
+    - `"all"`: through all operands together, as in a sum. If only some operands were
+      partial sums, every device would add the others;
+    - `"each"`: through any one operand, as in a product;
+    - `"first"`: through the first operand, as in a quotient;
+    - `""`: through none.
     """
 
     def rule(op: Operation) -> Rule:

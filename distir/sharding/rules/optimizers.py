@@ -71,8 +71,8 @@ class _Steps:
 def orthogonalize_in_steps(op: Operation) -> list[Operation]:
     """
     Decomposes the orthogonalisation into its products. Devices that have parts of the
-    longer dimension add up X transpose(X), which is square and of the shorter size, and
-    need nothing else.
+    longer dimension add up X transpose(X), which is square and has the shorter size.
+    They need no other communication.
     """
     assert isinstance(op, OrthogonalizeOp)
     steps = _Steps()

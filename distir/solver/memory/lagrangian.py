@@ -303,8 +303,8 @@ class Lagrangian:
     def stagger(self, multipliers: Mapping[int, float]) -> list[Mapping[int, int]]:
         """
         Looks for choices with multipliers that are raised for some nodes only, just
-        enough to fit into memory. Returns the choices priced before, and the one with
-        all multipliers raised.
+        enough to fit into memory. Returns the choices that were known before, including
+        the choice with all multipliers raised.
         """
         near = self.choices
         nodes = sorted(self.graph.pieces)

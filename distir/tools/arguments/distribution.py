@@ -133,7 +133,8 @@ def read_as_asked(arguments: Namespace) -> ModuleOp:
 def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
     Distributes a program in place and prints the remarks of the passes. The cluster and
-    the options are those in `arguments`. Raises DistIRError.
+    the options are those in `arguments`. Raises DistIRError for options that contradict
+    each other or do not suit the program.
     """
     from distir.planning.annotations import read_notes
     from distir.tools.reports.reporting import note
@@ -166,7 +167,8 @@ def distribution_options(
 def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
     Distributes a program in place. The cluster and the options are those in
-    `arguments`. Raises DistIRError.
+    `arguments`. Raises DistIRError for options that contradict each other or do not
+    suit the program.
     """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster

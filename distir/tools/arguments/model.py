@@ -91,7 +91,10 @@ def source_of(arguments: argparse.Namespace) -> Path:
 
 
 def imported_model(arguments: argparse.Namespace) -> ImportedModel:
-    """Imports the model that the arguments name. Raises DistIRError."""
+    """
+    Imports the model that the arguments name. Raises DistIRError if the model cannot be
+    imported.
+    """
     from distir.tools.reports.reporting import progress
 
     function = _function(arguments)
@@ -272,7 +275,7 @@ def _check_serving(arguments: argparse.Namespace) -> None:
 def imported_entries(arguments: argparse.Namespace) -> dict[str, ImportedModel]:
     """
     Imports the steps of generation of the model that the arguments name, by the name of
-    the entry. Raises DistIRError.
+    the entry. Raises DistIRError if the model cannot be imported.
     """
     from distir.tools.reports.reporting import progress
 

@@ -23,7 +23,8 @@ def write_pareto_plot(path: Path, results: Sequence[Result]) -> None:
     """
     Writes an SVG file with a dot for each result: throughput over peak memory. Both
     axes are logarithmic. Results that do not fit into memory are grey. The Pareto front
-    of the others is orange. A dot's tooltip names its plan. Raises DistIRError.
+    of the others is orange. A dot's tooltip names its plan. Raises DistIRError if the
+    file cannot be written.
     """
     try:
         write_text(path, pareto_plot(results))

@@ -312,7 +312,9 @@ def _is_double(scores: Scores) -> bool:
 
 
 def _has_default_scale(scores: Scores) -> bool:
-    """Whether the scale is that of an attention op without a scale, but for rounding."""
+    """
+    Whether the scale of `scores` equals the default scale of attention, up to rounding.
+    """
     shape = known_shape(scores.query)
     return shape is not None and isclose(
         scores.scale * sqrt(shape[-1]), 1, rel_tol=1e-14
@@ -321,8 +323,8 @@ def _has_default_scale(scores: Scores) -> bool:
 
 def _is_exact(scores: Scores) -> bool:
     """
-    Whether an attention op computes these scores as exactly as they are written. Its
-    scale has 32 bits, which is too few in f64 unless it is the default.
+    Whether an attention op can compute these scores as exactly as the program does. The
+    op's scale has 32 bits. For f64 this is enough only if the scale is the default one.
     """
     if not _is_double(scores):
         return True

@@ -91,14 +91,14 @@ def balanced_starts(
 ) -> list[int]:
     """
     Returns the positions among the forward ops at which stages 1, 2, ... begin. The
-    busiest stage has as little work as possible, receiving included. Among equally good
-    divisions, the one that sends the fewest bytes is chosen. `meshes` has the mesh of
-    each stage.
+    work of the busiest stage, including receiving, is as small as possible. Among
+    equally good divisions, the one that sends the fewest bytes is chosen. `meshes` has
+    the mesh of each stage.
 
-    Each stage has at least one layer, so that there must be as many layers as stages.
-    With `ranges`, the first and the last possible position of each of the stages 1, 2,
-    ..., a stage needs no layer, but an op. Returns an empty list if no division has
-    stages that begin there.
+    Each stage has at least one layer, so there must be at least as many layers as
+    stages. If `ranges` is given, it has the first and the last position at which each
+    of the stages 1, 2, ... may begin, and a stage needs only one op instead of one
+    layer. Returns an empty list if no division is possible.
     """
     ops = structure.forward
     known = {mesh: StageWork(structure, mesh) for mesh in meshes}

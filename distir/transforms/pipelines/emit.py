@@ -194,10 +194,10 @@ class Emitter(Generic[V]):
         self, group: StageOps, number: int, mesh: str, added: Collection[int]
     ) -> tuple[_Site[V], list[V]]:
         """
-        Returns the description of a stage function's calls, and its operands for one
-        micro-batch. The function adds to the values with the ids `added`. `number` is
-        the index of the micro-batch. The operands are those that differ between
-        micro-batches.
+        Returns a description of the calls of a stage function, and the operands of the
+        call for micro-batch `number`. The operands are those that differ between
+        micro-batches. The stage function adds its results to running sums for the
+        values with the ids `added`.
         """
         values, is_common = self.values, self.structure.is_common
         number_of = values.number_of

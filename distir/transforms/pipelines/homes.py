@@ -47,8 +47,7 @@ def stages_reached(
 
 def take_homes(structure: Structure) -> dict[SSAValue, int]:
     """
-    Returns the stages on which arguments are asked to be, and removes these requests
-    (`dist.stage`).
+    Returns the requested stages of arguments (`dist.stage`), and removes the requests.
     """
     attributes = argument_attributes(structure.function)
     args = structure.function.body.block.args
@@ -68,8 +67,9 @@ def ranges_of_starts(
 ) -> list[tuple[int, int]]:
     """
     Returns the first and the last position, among the forward ops, at which each of the
-    stages 1, 2, ... of `count` may begin, so that the first op that needs an argument of
-    `homes` is on the argument's stage. Raises DistIRError if there is no such stage.
+    stages 1, 2, ... may begin. `count` is the number of stages, and `homes` has the
+    stages of arguments. The first op that needs such an argument must be on the
+    argument's stage. Raises DistIRError if a stage in `homes` does not exist.
     """
     for stage in homes.values():
         if not 0 <= stage < count:

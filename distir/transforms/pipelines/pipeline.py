@@ -32,8 +32,9 @@ def make_pipeline(
 ) -> dict[str, int]:
     """
     Turns a program into a pipeline, in place, and returns the stage of each argument by
-    name. `stages` is the option of the pass `pipeline` that says where stages begin.
-    Functions that the program does not call stay as they are. Raises DistIRError.
+    name. `stages` is the option `stages` of the pass `pipeline`: the scopes with which
+    stages begin, or `uniform`. Functions that the program does not call stay as they
+    are. Raises DistIRError if the program cannot be divided in this way.
     """
     separate_others(module)
     others = other_functions(module)
@@ -62,7 +63,7 @@ def divided(
     """
     Divides a program into stages, the first part of the rewrite. The program is changed
     in place. `stages` is the option of the pass `pipeline` that says where stages
-    begin. Raises DistIRError.
+    begin. Raises DistIRError if the program cannot be divided in this way.
     """
     structure = Structure(module)
     schedule = schedule_for(structure, options)
@@ -77,7 +78,7 @@ def divided(
 def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Operation]:
     """
     Returns the ops of a module that holds the pipeline, the second part of the rewrite.
-    Raises DistIRError.
+    Raises DistIRError if the pipeline cannot be built.
     """
     schedule = schedule_for(division.structure, options)
     meshes = division.meshes(schedule.ranks)

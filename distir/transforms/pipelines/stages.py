@@ -33,13 +33,14 @@ def forward_stages(
     Returns the stage of each forward op. Each stage is a stretch of the program's
     order. `meshes` has the mesh of each stage, with the axes of the program's mesh.
     `request` is empty, `uniform`, or a list of scopes. `uniform` makes stages with
-    equal numbers of calls (layers). A list has the scope with which each stage except
-    the first begins. The first op of such a scope gets the attribute
-    `dist.stage_start`.
+    equal numbers of calls (layers). A list of scopes has, for each stage except the
+    first, the scope with which it begins. The first op of such a scope gets the
+    attribute `dist.stage_start`.
 
-    Without a request, ops that are marked with stages run on these. Otherwise stages
-    begin at ops with `dist.stage_start`. If there are none, the stages get equal work,
-    where arguments that are marked with stages allow it. Raises DistIRError.
+    Without a request, ops that are marked with a stage run on this stage. If no op is
+    marked, stages begin at ops with `dist.stage_start`. If there are none, the stages
+    get equal work, as far as the requested stages of arguments allow it. Raises
+    DistIRError if the program cannot be divided in this way.
     """
     ops, count = structure.forward, len(meshes)
     homes = take_homes(structure)

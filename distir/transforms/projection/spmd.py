@@ -63,7 +63,7 @@ def project_for_all_ranks(module: ModuleOp) -> ModuleOp:
 def _only_mesh(module: ModuleOp) -> Mesh:
     """Returns the mesh that all devices of the program are on."""
     devices = devices_of(module)
-    # The devices of a sequential program are no mesh: every rank runs all of it.
+    # A sequential program has no mesh: every rank runs all of it.
     found = [m for m in meshes(module).values() if set(m.devices) <= set(devices)]
     whole = [m for m in found if set(m.devices) == set(devices)]
     if not whole:
@@ -195,14 +195,18 @@ class _FunctionForAllRanks:
         return self._onnx("Mod", quotient, self._constant(self.mesh.size(axis)))
 
     def stride(self, axis: str) -> int:
-        """Returns the distance of ranks that are next to each other on `axis`."""
+        """
+        Returns the difference between the numbers of ranks that are neighbours on
+        `axis`.
+        """
         at = self.mesh.position_of_axis(axis)
         return prod(size for _, size in self.mesh.axes[at + 1 :])
 
     def group(self, axes: Sequence[str]) -> SSAValue:
         """
-        Returns the ranks that differ from this one only in their coordinates on `axes`:
-        the first of them plus the distances of all from it.
+        Returns the numbers of the ranks that differ from this rank only in their
+        coordinates on `axes`. They are computed as the number of the first of them plus
+        the distance of each from it.
         """
         first = self._rank()
         for axis in axes:
@@ -260,7 +264,10 @@ class _FunctionForAllRanks:
         return self.made[key]
 
     def _add(self, op: Operation) -> SSAValue:
-        """Adds an op at the beginning of the function, behind those added before."""
+        """
+        Adds an op at the beginning of the function, after the ops that were added
+        before.
+        """
         block = self.function.body.block
         assert isinstance(block, Block)
         if self.last is not None:
@@ -273,8 +280,8 @@ class _FunctionForAllRanks:
 
 def _shape(name: str, operands: Sequence[SSAValue]) -> list[int]:
     """
-    Returns the shape of the result of an op on lists of ranks. A size that only a run
-    knows is -1.
+    Returns the shape of the result of an op on lists of ranks. A size that is known
+    only when the program runs is -1.
     """
     shapes = [
         [max(n, -1) for n in v.type.get_shape()]

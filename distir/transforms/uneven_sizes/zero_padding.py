@@ -44,10 +44,10 @@ def zeros_through(
     op: Operation, of_result: bool, index: int, zeros: Zeros
 ) -> PassedZeros | None:
     """
-    Returns the padding of the operands and results of `op`, given the padding of one of
-    them. This is the result at `index` with `of_result`, else the operand at `index`.
-    `zeros` is its padding. Returns None if `op` does not keep zeros or cannot be made
-    for the larger dimension.
+    Returns the padding of all operands and results of `op`, given the padding `zeros`
+    of one of them: the result number `index` if `of_result` is set, otherwise the
+    operand number `index`. Returns None if `op` does not keep zeros, or if it cannot be
+    made for the larger dimension.
     """
     if not ZEROS_OF_FIRST.of(op) and op.name not in ZEROS_OF_ANY | _OF_ALL:
         return None
@@ -131,7 +131,8 @@ class ZeroPadder(ABC):
         build: GradientBuilder,
     ) -> None:
         """
-        Changes padded operands of `op` that depend on sizes, such as indices or shapes.
+        Changes those operands of `op` that depend on the sizes of padded dimensions,
+        such as indices or shapes.
         """
 
     @abstractmethod

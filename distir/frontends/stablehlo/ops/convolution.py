@@ -89,10 +89,10 @@ def _order(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
 @dataclass(frozen=True)
 class PoolingWindows:
     """
-    PoolingWindows that move over some dimensions of a tensor of shape `sizes`, as pooling moves
-    them over space.
+    Windows that move over some dimensions of a tensor of shape `sizes`, like the
+    windows of a pooling that move over space.
 
-    - `order`: the dimensions of the tensor, those that windows move over last;
+    - `order`: the dimensions of the tensor, with those that windows move over last;
     - `kernel`, `strides`, `pads`: as in ONNX.
     """
 
@@ -106,7 +106,7 @@ class PoolingWindows:
     def of(call: HloCall) -> PoolingWindows:
         """
         Returns the windows of an op over its first operand. Raises UnsupportedError for
-        dilated windows, for elements that are no floats, and for windows over all but
+        dilated windows, for elements that are not floats, and for windows over all but
         one dimension.
         """
         window, strides, pads = _window_attributes(call)
@@ -137,21 +137,26 @@ class PoolingWindows:
 
     def merged(self, shape: Sequence[int]) -> list[int]:
         """
-        Returns the shape [batch, features, ...] that a tensor of `shape` has for ONNX.
+        Returns the shape [batch, features, ...] in which ONNX takes a tensor of shape
+        `shape`.
         """
         sizes = [shape[dim] for dim in self.order]
         still = len(sizes) - len(self.kernel)
         return [int(np.prod(sizes[: still - 1])), *sizes[still - 1 :]]
 
     def inside(self, build: TensorBuilder, value: SSAValue) -> SSAValue:
-        """Returns `value` in the form that ONNX has for pooling."""
+        """
+        Returns `value` in the shape [batch, features, ...] that ONNX needs for pooling.
+        """
         shape = LazyTensor.of(value).shape
         return build.reshape(build.transpose(value, self.order), self.merged(shape))
 
     def outside(
         self, build: TensorBuilder, value: SSAValue, shape: Sequence[int]
     ) -> LazyTensor:
-        """Returns a value in ONNX's form as a tensor of `shape`."""
+        """
+        Returns a value of shape [batch, features, ...] as a tensor of shape `shape`.
+        """
         value = build.reshape(value, [shape[dim] for dim in self.order])
         back = [self.order.index(dim) for dim in range(len(self.order))]
         return LazyTensor.of(build.transpose(value, back))
@@ -207,8 +212,9 @@ def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
 @converts("stablehlo.select_and_scatter")
 def _select_and_scatter(call: HloCall) -> LazyTensor:
     """
-    Converts the gradient of a pooling with maxima. Raises UnsupportedError for other
-    choices of an element of each window, and for other ways to combine them.
+    Converts the gradient of a pooling with maxima. Raises UnsupportedError if the op
+    selects other elements than the largest ones, or combines them by another operation
+    than a sum.
     """
     chosen, combined = (
         [call.converter.name_of(op) for op in call.body(index)] for index in (0, 1)
@@ -236,8 +242,8 @@ def _select_and_scatter(call: HloCall) -> LazyTensor:
 
 def _cumulative_sum(call: HloCall) -> LazyTensor | None:
     """
-    Returns the sums from the first element along a dimension to each one, or from each
-    one to the last, if the windows are these. Otherwise returns None.
+    Converts a sum over windows that is a cumulative sum along one dimension, from the
+    first element or, in reverse, from the last. Returns None for any other windows.
     """
     window, strides, pads = _window_attributes(call)
     moved = [dim for dim, size in enumerate(window) if size > 1]

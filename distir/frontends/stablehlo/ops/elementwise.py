@@ -247,8 +247,9 @@ _FORMATS = {(11, 52): f64, (8, 23): f32, (8, 7): bf16, (5, 10): f16}
 @converts("stablehlo.reduce_precision")
 def _reduce_precision(call: HloCall) -> LazyTensor:
     """
-    Converts to nothing, if the format holds all numbers of the element type, as that of
-    values which `jax.checkpoint` saves by name; else to a cast there and back.
+    Converts the rounding of a tensor to a format with fewer bits. It becomes a cast to
+    the format and back. If the format holds all numbers of the element type, as for
+    values that `jax.checkpoint` saves by name, nothing is left of it.
     """
     [x], element = call.operands, call.element()
     bits = call.integer("exponent_bits"), call.integer("mantissa_bits")

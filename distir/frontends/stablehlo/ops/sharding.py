@@ -1,4 +1,4 @@
-"""Ops that ask for the sharding of a value."""
+"""Converts StableHLO ops that request the sharding of a value."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ NAME_TARGET = "distir.checkpoint_name"
 
 @converts("sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier")
 def constraint(call: HloCall) -> LazyTensor:
-    """Converts a constraint to a request, if the import reads shardings."""
+    """Converts a sharding constraint to a request, if the import reads shardings."""
     return call.converter.constrained(call.op, call.operands[0])
 
 
 @converts("stablehlo.custom_call")
 def custom_call(call: HloCall) -> LazyTensor | Sequence[LazyTensor]:
-    """Converts a call of `@Sharding`, the constraint of GSPMD, or of a named value."""
+    """
+    Converts a call of `@Sharding`, which is GSPMD's constraint, or the call that marks
+    a value with a name. Raises UnsupportedError for any other target.
+    """
     target = call.target
     if target == "Sharding":
         return constraint(call)
@@ -32,7 +35,7 @@ def custom_call(call: HloCall) -> LazyTensor | Sequence[LazyTensor]:
 
 @converts("sdy.manual_computation")
 def manual_computation(call: HloCall) -> LazyTensor:
-    """Refuses `shard_map`."""
+    """Raises UnsupportedError, because `shard_map` is not supported."""
     raise UnsupportedError(f"it is shard_map, {PER_DEVICE}")
 
 

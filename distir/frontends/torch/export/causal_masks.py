@@ -1,9 +1,10 @@
 """
-Exports `nn.Transformer` with masks of attention that the call does not say to be causal.
+Exports `nn.Transformer` with attention masks that the call does not mark as causal.
 
-PyTorch's layers look into such a mask, whether it is causal, so that attention may take a
-kernel that needs no mask. The exporter has no values of tensors. During an export, masks
-count as any others, which gives the same numbers.
+PyTorch's layers read the values of such a mask to see whether it is causal: attention
+may then use a kernel that needs no mask. The exporter has no values of tensors. During
+an export, such a mask is therefore handled like any other mask, which gives the same
+numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from torch.nn.modules import transformer
 @contextlib.contextmanager
 def masks_as_they_are() -> Generator[None]:
     """
-    A context manager inside which layers of `nn.Transformer` read no values of masks.
+    A context manager in which the layers of `nn.Transformer` do not read the values of
+    masks.
     """
     name = "_detect_is_causal_mask"
     if not hasattr(transformer, name):  # a version of PyTorch without it

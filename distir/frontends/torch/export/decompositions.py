@@ -109,15 +109,15 @@ def _scalar_tensor(
     pin_memory: bool = False,
 ) -> Any:
     """
-    Writes a Python number as a constant of the type `dtype`, a type of ONNX. The
-    exporter's own function rounds it to 32 bits before.
+    Writes a Python number as a constant of the type `dtype`, given as ONNX's number of
+    the type. The exporter's own function would first round the number to 32 bits.
     """
     from onnx import helper, numpy_helper
 
     write: Any = onnxscript.onnx_opset.opset18
     kind = dtype if dtype > 0 else 1
     if not isinstance(s, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return write.Cast(s, to=kind)  # of a value that the program computes
+        return write.Cast(s, to=kind)  # a value that the program computes
     number = np.asarray(s).astype(helper.tensor_dtype_to_np_dtype(kind))
     return write.Constant(value=numpy_helper.from_array(number))
 

@@ -41,15 +41,17 @@ class Way:
 
     def places(self, shards: int) -> int:
         """
-        Returns the number of places that a group needs in each shard if the experts are
-        divided into `shards` shards.
+        Returns the number of rows that a group of tokens needs in each shard if the
+        experts are divided into `shards` shards. A row holds one token for one expert.
         """
         own = self.experts // shards
         return min(own * self.capacity, self.tokens * self.choices)
 
     @property
     def taken(self) -> int:
-        """The largest number of places that a group uses in all shards together."""
+        """
+        The largest number of rows that a group of tokens uses in all shards together.
+        """
         return min(self.tokens * self.choices, self.experts * self.capacity)
 
 

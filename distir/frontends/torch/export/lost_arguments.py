@@ -277,11 +277,13 @@ _MOST_OF_MASK = 64
 
 def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
-    Rewrites attention that repeats heads (`enable_gqa`), which the exporter writes with
-    invalid axes, that has a mask of booleans or of minus infinity, or a scale in f64,
-    which the exporter rounds to 32 bits. With such a mask, the exporter gives the mean of
-    the values, or NaN, in place of zeros, to a query that sees no key. Returns None for
-    any other attention.
+    Rewrites attention for which the exporter writes wrong ops. Returns None for any
+    other attention. The exporter's mistakes are:
+
+    - for repeated heads (`enable_gqa`), it writes invalid axes;
+    - for a mask of booleans or of minus infinity, a query that sees no key gets the
+      mean of the values, or NaN, instead of zeros;
+    - a scale in f64 is rounded to 32 bits.
     """
     given = _arguments(node)
     is_scaled = given["scale"] is not None and (
@@ -298,7 +300,7 @@ def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
         return node if is_grouped or is_scaled else None
     if not is_boolean:
 
-        def finite(mask: Tensor) -> Tensor:  # else blind queries have NaN as gradients
+        def finite(mask: Tensor) -> Tensor:  # else gradients would have NaN
             return torch.where((mask > -math.inf).any(-1, keepdim=True), mask, 0.0)
 
         given["attn_mask"] = insert_traced(graph, node, finite, [mask])
@@ -315,7 +317,7 @@ def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
 
 
 def _has_infinity(mask: torch.fx.Node) -> bool:
-    """Whether a mask of floats is computed from minus infinity, which hides a key."""
+    """Whether minus infinity enters the computation of a float mask. It hides keys."""
     seen, waiting = {mask}, [mask]
     while waiting:
         node = waiting.pop()
@@ -331,8 +333,9 @@ def _scale_queries(
     graph: torch.fx.Graph, node: torch.fx.Node, given: dict[str, Any]
 ) -> None:
     """
-    Multiplies the queries before the attention `node`, so that its default scale has the
-    effect of its own. `given` holds the node's arguments and is brought up to date.
+    Multiplies the queries of the attention `node` by a factor, so that attention with
+    the default scale computes the same as with the given scale. `given` holds the
+    node's arguments and is updated.
     """
     factor = given["scale"] * math.sqrt(given["query"].meta["val"].shape[-1])
 

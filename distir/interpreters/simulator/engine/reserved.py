@@ -3,8 +3,8 @@ Memory that libraries keep on a device throughout, in addition to the values of 
 program.
 
 A `device.kind` may declare it. For PyTorch with CUDA, it includes contexts, the
-workspaces of matrix products, and the buffers of each NCCL communicator. Without these
-figures it is 0, and only values count.
+workspaces of matrix products, and the buffers of each NCCL communicator. If no kind
+declares it, it is 0, and only the program's values take memory.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from distir.sharding.exchanges import exchanged_axes
 @dataclass(frozen=True)
 class Reserved:
     """
-    Bytes that are in memory throughout, for each position of the machine. `libraries`
-    are the bytes of libraries, and `communicators` the bytes of communicators.
+    Memory that is in use throughout, in bytes, with one number for each position: a
+    device, or a mesh of equal devices. `libraries` is the memory of libraries, and
+    `communicators` that of communicators.
     """
 
     libraries: npt.NDArray[np.int64]

@@ -1,8 +1,9 @@
 """
-The published runs that are like a simulated one, and the errors of their predictions.
+Published runs that resemble a simulated run, and the errors of their predictions.
 
-`compared_runs.json` beside this file holds one entry per kind of device and parallelism.
-`bench/accuracy.py --record` writes it from runs that no profile was fitted to.
+`compared_runs.json` beside this file holds one entry per kind of device and
+parallelism. `bench/accuracy.py --record` writes it from runs that no profile was fitted
+to.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class ComparedRuns:
 
 @cache
 def compared_runs() -> tuple[ComparedRuns, ...]:
-    """Returns the entries of the record."""
+    """Returns the entries of `compared_runs.json`."""
     return tuple(
         ComparedRuns(
             **entry
@@ -73,17 +74,17 @@ def compared_runs() -> tuple[ComparedRuns, ...]:
 
 
 def record(entries: Sequence[ComparedRuns]) -> str:
-    """Returns the text of the record with `entries`."""
+    """Returns the text of `compared_runs.json` with the given entries."""
     lines = [json.dumps(asdict(entry)) for entry in entries]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def accuracy_note(result: Simulation) -> str:
     """
-    Returns a sentence on the errors that predictions of published runs of this kind
-    had: same devices, same kinds of parallelism. If there are none, it says so. Returns
-    "" for programs that do not train and for simulations without a profile, which no
-    run is compared with.
+    Returns a sentence on the errors of the predictions for published runs of this kind:
+    on the same devices, with the same kinds of parallelism. If there are no such runs,
+    the sentence says so. Returns "" for programs that do not train and for simulations
+    without a profile, because published runs were not compared with those.
     """
     if not result.profiles or not is_training_step(result.run.entry):
         return ""
@@ -107,7 +108,7 @@ def accuracy_note(result: Simulation) -> str:
 
 
 def parallelism_text(kinds: Sequence[str], float8: bool = False) -> str:
-    """Returns kinds of parallelism as words of a sentence."""
+    """Returns kinds of parallelism as words for a sentence."""
     text = "one device"
     if kinds:
         *others, last = kinds
