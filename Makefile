@@ -36,7 +36,8 @@ test-latest: ## The tests of everything that calls PyTorch, with the newest vers
 	$(MAKE) install VENV="$(LATEST_VENV)" TORCH="$(LATEST_TORCH)"
 	$(LATEST_VENV)/bin/pytest -n auto --dist worksteal -m "not slow and not gpu" test/frontends test/parallel test/lowering
 
-test-jax: $(JAX_INSTALLED) ## The tests of distir.jax, on 8 devices that XLA makes of the CPU.
+test-jax: install $(JAX_INSTALLED) ## Types and tests of distir.jax, on 8 devices that XLA makes of the CPU.
+	$(BIN)/pyright --pythonpath $(JAX_VENV)/bin/python --project test/jax/pyrightconfig.json
 	$(JAX_VENV)/bin/pytest test/jax
 
 test-systems: ## The files of training systems, read by these systems themselves.
@@ -69,11 +70,10 @@ gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.m
 docs: $(DOCS) ## The documentation as a site, in build/site; broken links, and cells of notebooks that fail, are errors.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build # not --quiet: then warnings are no errors
 
-lint: install $(JAX_INSTALLED) ## Format, style and types.
+lint: install ## Format, style and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/pyright --pythonpath $(JAX_VENV)/bin/python --project test/jax/pyrightconfig.json
 
 format: install
 	$(BIN)/ruff format .
