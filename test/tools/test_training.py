@@ -224,7 +224,7 @@ def test_options_without_training(options: tuple[str, ...], tmp_path: Path):
     "options",
     [
         ("--loss", "hinge"),
-        ("--optimizer", "lion"),
+        ("--optimizer", "adamax"),
         ("--learning-rate", "-1"),
         ("--learning-rate", "nan"),
         ("--loss-output", "-1"),

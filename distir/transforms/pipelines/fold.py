@@ -226,14 +226,19 @@ class Fold:
         """
         new: list[Operation] = []
         values: dict[SSAValue, SSAValue] = {}
-        for part in local_ops_along(op, operands, results, self.mesh, TIME_AXIS):
+        parts = local_ops_along(op, operands, results, self.mesh, TIME_AXIS)
+        for part in parts:
             if isinstance(part, CoordinateOp):
                 if number is None:
                     raise NeedsNumber
                 values[part.result] = number
                 continue
             given = [values.get(v, v) for v in part.operands]
-            made = made_with(part, given, self._inferred(part, given, mesh))
+            if part is parts[-1] and rule_for(part).is_made_anywhere:
+                types = results  # such an op has the layout of its user
+            else:
+                types = self._inferred(part, given, mesh)
+            made = made_with(part, given, types)
             new.append(made)
             values.update(zip(part.results, made.results, strict=True))
         for value, expected in zip(new[-1].results, results, strict=True):

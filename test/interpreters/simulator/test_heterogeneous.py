@@ -102,7 +102,7 @@ def test_a_slow_link_slows_the_ring_that_takes_it():
     assert apart.communication_s == [1.0] * 4
     within = both_ways(GATHERS.replace("DEVICES", "0, 3, 1, 2"), on)
     assert within.communication_s == [1.0, 4.0, 4.0, 1.0]
-    everything = GATHERS.replace("DEVICES", "0 to 4").replace('["b"]', '["a", "b"]')
+    everything = GATHERS.replace("DEVICES", "0 to 4").replace("over [b]", "over [a, b]")
     everything = everything.replace("[{a}]", "[]")
     # 3 steps around the ring, of 8 bytes each at 2 bytes/s.
     assert both_ways(everything, on).communication_s == [12.0] * 4

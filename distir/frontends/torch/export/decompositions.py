@@ -101,6 +101,10 @@ def _unsqueeze_complex(x: onnxscript.FLOAT, dim: int) -> Any:
     return write(x, [dim if dim >= 0 else dim - 1])
 
 
+_COMPLEX = {14: np.float32, 15: np.float64}
+"""The type of the two parts of a complex number, by ONNX's number of the type."""
+
+
 def _scalar_tensor(
     s: float,
     dtype: int = 1,
@@ -110,12 +114,17 @@ def _scalar_tensor(
 ) -> Any:
     """
     Writes a Python number as a constant of the type `dtype`, given as ONNX's number of
-    the type. The exporter's own function would first round the number to 32 bits.
+    the type. The exporter's own function would first round the number to 32 bits. A
+    complex number is a pair of its parts, as the exporter has all complex tensors.
     """
     from onnx import helper, numpy_helper
 
     write: Any = onnxscript.onnx_opset.opset18
     kind = dtype if dtype > 0 else 1
+    if kind in _COMPLEX:
+        number = complex(s)
+        pair = np.array([number.real, number.imag], _COMPLEX[kind])
+        return write.Constant(value=numpy_helper.from_array(pair))
     if not isinstance(s, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
         return write.Cast(s, to=kind)  # a value that the program computes
     number = np.asarray(s).astype(helper.tensor_dtype_to_np_dtype(kind))
