@@ -7,6 +7,7 @@ can be read under any plan.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,10 +47,11 @@ def _with_all_names(
 class _Group(dict[str, Any]):
     """
     The settings of a group of parameters, with the numbers of this rank's parameters.
-    When PyTorch replaces these by names, the names of other stages are added.
+    When PyTorch replaces these by names, the names of other stages are added. Other
+    libraries make copies by `type(group)(items)`, which have no names to add.
     """
 
-    def __init__(self, group: dict[str, Any], names: list[str]) -> None:
+    def __init__(self, group: dict[str, Any], names: Sequence[str] = ()) -> None:
         super().__init__(group)
         self._names = names
 
