@@ -212,7 +212,8 @@ class Partitioner:
                 alike or versions.values(),
                 key=lambda v: self._price(value.type, v, layout),
             )
-        made = self._made(source, layout)
+        # Separate copies are those that a search has priced: all are resharded.
+        made = None if self.separate else self._made(source, layout)
         if made is not None:
             versions[layout] = made
             return made
