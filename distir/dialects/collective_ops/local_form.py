@@ -152,27 +152,25 @@ class Reducing(InLocalForm):
     reduction = prop_def(StringAttr)
 
 
-class Gathering(InLocalForm):
+class AlongDimension(InLocalForm):
     """
-    Gathers the dimension `dim`. `run` is the run length on it, absent for a contiguous
-    split.
+    Has `dim`, the dimension along which parts lie, and `run`, the run length on it,
+    absent for a contiguous split.
     """
 
     dim = prop_def(I64)
     run = opt_prop_def(I64)
+
+
+class Gathering(AlongDimension):
+    """Gathers the dimension `dim`."""
 
     def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
         return self.gathered(shape, ranks)
 
 
-class Splitting(InLocalForm):
-    """
-    Splits the dimension `dim`. `run` is the run length on it, absent for a contiguous
-    split.
-    """
-
-    dim = prop_def(I64)
-    run = opt_prop_def(I64)
+class Splitting(AlongDimension):
+    """Splits the dimension `dim`."""
 
     def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
         return self.split(shape, ranks)

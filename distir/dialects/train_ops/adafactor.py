@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType, UnitAttr, i64
-from xdsl.ir import SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
@@ -22,9 +21,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.formula import Expr, maximum, minimum, sqrt
 from distir.dialects.tensors import rank_of
-from distir.dialects.train_ops.base import F64, FormulaOp, Types, total_of
+from distir.dialects.train_ops.base import F64, FormulaOp
 from distir.dialects.train_ops.checks import check_float, check_type
-from distir.dialects.train_ops.optimizers import UpdateOp
+from distir.dialects.train_ops.optimizers import DirectionalUpdateOp
 
 
 @irdl_op_definition
@@ -143,7 +142,7 @@ class FactoredDirectionOp(FormulaOp):
 
 
 @irdl_op_definition
-class AdafactorOp(UpdateOp):
+class AdafactorOp(DirectionalUpdateOp):
     """
     One step of Adafactor along a direction, which `gradient` holds. `step` is the
     number of steps done so far, and `t = step + 1`. The root mean square of a tensor
@@ -157,12 +156,6 @@ class AdafactorOp(UpdateOp):
 
     name = "train.adafactor"
     TORCH_MODULE: ClassVar[str] = "adafactor"
-    IS_WHOLE: ClassVar[bool] = False
-    REPLACED: ClassVar[Sequence[int | None]] = (0,)
-    TYPES: ClassVar[Types] = {
-        "parameter_squares": total_of("parameter"),
-        "gradient_squares": total_of("gradient"),
-    }
 
     parameter = operand_def(TensorType)
     gradient = operand_def(TensorType)
@@ -176,11 +169,6 @@ class AdafactorOp(UpdateOp):
     count = prop_def(F64)
     relative_step = opt_prop_def(UnitAttr)
     new_parameter = result_def(TensorType)
-
-    @property
-    def tensors(self) -> Sequence[SSAValue]:
-        """The operands that have the parameter's shape."""
-        return [self.parameter, self.gradient]
 
     @staticmethod
     def formula(

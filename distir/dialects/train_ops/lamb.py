@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType, i64
-from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from distir.dialects.formula import Expr, sqrt, where
-from distir.dialects.train_ops.base import F64, Types, like, total_of
+from distir.dialects.train_ops.base import F64, Types, like
 from distir.dialects.train_ops.checks import check_type
-from distir.dialects.train_ops.optimizers import UpdateOp, check_below_one
+from distir.dialects.train_ops.optimizers import (
+    DirectionalUpdateOp,
+    UpdateOp,
+    adam_moments,
+    check_below_one,
+)
 
 
 @irdl_op_definition
@@ -66,9 +70,9 @@ class LambDirectionOp(UpdateOp):
     ) -> tuple[Expr, ...]:
         time = step.number() + 1
         g = gradient.like(parameter)
-        exp_avg = exp_avg + (1 - beta1) * (g - exp_avg)
-        exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * g * g
-        denominator = sqrt(exp_avg_sq) / sqrt(1 - beta2**time) + epsilon
+        exp_avg, exp_avg_sq, denominator = adam_moments(
+            g, exp_avg, exp_avg_sq, time, beta1=beta1, beta2=beta2, epsilon=epsilon
+        )
         ratio = exp_avg / denominator * (1 / (1 - beta1**time))
         return ratio + weight_decay * parameter, exp_avg, exp_avg_sq
 
@@ -79,7 +83,7 @@ class LambDirectionOp(UpdateOp):
 
 
 @irdl_op_definition
-class LambOp(UpdateOp):
+class LambOp(DirectionalUpdateOp):
     """
     One step of LAMB along a direction, which `gradient` holds. `parameter_squares` and
     `gradient_squares` are sums of the squares of all elements. The new parameter is
@@ -92,12 +96,6 @@ class LambOp(UpdateOp):
 
     name = "train.lamb"
     TORCH_MODULE: ClassVar[str] = "lamb"
-    IS_WHOLE: ClassVar[bool] = False
-    REPLACED: ClassVar[Sequence[int | None]] = (0,)
-    TYPES: ClassVar[Types] = {
-        "parameter_squares": total_of("parameter"),
-        "gradient_squares": total_of("gradient"),
-    }
 
     parameter = operand_def(TensorType)
     gradient = operand_def(TensorType)
@@ -105,11 +103,6 @@ class LambOp(UpdateOp):
     gradient_squares = operand_def(TensorType)
     learning_rate = prop_def(F64)
     new_parameter = result_def(TensorType)
-
-    @property
-    def tensors(self) -> Sequence[SSAValue]:
-        """The operands that have the parameter's shape."""
-        return [self.parameter, self.gradient]
 
     @staticmethod
     def formula(

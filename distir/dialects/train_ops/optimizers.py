@@ -45,7 +45,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.formula import Expr, sqrt
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.base import F64, FormulaOp, Types, like
+from distir.dialects.train_ops.base import F64, FormulaOp, Types, like, total_of
 from distir.dialects.train_ops.checks import check_float, check_shape, check_type
 
 STEP = "optimizer.step"
@@ -325,6 +325,47 @@ class SgdOp(UpdateOp):
             raise VerifyException(f"{self.name}: nesterov needs momentum")
 
 
+class DirectionalUpdateOp(UpdateOp):
+    """
+    Base of updates of a parameter along a direction, which `gradient` holds. The length
+    of the step depends on `parameter_squares` and `gradient_squares`, the sums of the
+    squares of all elements of the two.
+    """
+
+    IS_WHOLE: ClassVar[bool] = False
+    REPLACED: ClassVar[Sequence[int | None]] = (0,)
+    TYPES: ClassVar[Types] = {
+        "parameter_squares": total_of("parameter"),
+        "gradient_squares": total_of("gradient"),
+    }
+
+    @property
+    def tensors(self) -> Sequence[SSAValue]:
+        """The operands that have the parameter's shape."""
+        return self.operands[:2]
+
+
+def adam_moments(
+    gradient: Expr,
+    exp_avg: Expr,
+    exp_avg_sq: Expr,
+    time: Expr,
+    *,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+) -> tuple[Expr, Expr, Expr]:
+    """
+    Returns the new means of gradients and of their squares, and the denominator of a
+    step of Adam, which corrects the bias of the second mean. `time` is the number of
+    the step, from 1.
+    """
+    exp_avg = exp_avg + (1 - beta1) * (gradient - exp_avg)
+    exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * gradient * gradient
+    denominator = sqrt(exp_avg_sq) / sqrt(1 - beta2**time) + epsilon
+    return exp_avg, exp_avg_sq, denominator
+
+
 class AdamFamilyOp(UpdateOp):
     """
     Base of Adam and AdamW. `step` is the number of steps done so far, and `t = step +
@@ -388,9 +429,9 @@ class AdamFamilyOp(UpdateOp):
             parameter = parameter * (1 - learning_rate * weight_decay)
         else:
             g = g + weight_decay * parameter
-        exp_avg = exp_avg + (1 - beta1) * (g - exp_avg)
-        exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * g * g
-        denominator = sqrt(exp_avg_sq) / sqrt(1 - beta2**time) + epsilon
+        exp_avg, exp_avg_sq, denominator = adam_moments(
+            g, exp_avg, exp_avg_sq, time, beta1=beta1, beta2=beta2, epsilon=epsilon
+        )
         rate = learning_rate / (1 - beta1**time)
         return parameter - rate * exp_avg / denominator, exp_avg, exp_avg_sq
 
