@@ -122,7 +122,8 @@ class Partitioner:
         self.versions: dict[SSAValue, dict[Layout, SSAValue]] = {}
         self.roles = argument_roles(function)
         self.is_entry = is_entry
-        # Ops that were made once more in another layout.
+        # Ops that were made once more in another layout, and the new ones. Those that
+        # nothing uses in the end are erased.
         self.made_again: dict[Operation, None] = {}
         self.made_in: dict[tuple[SSAValue, Layout], SSAValue] = {}
 
@@ -240,6 +241,8 @@ class Partitioner:
         op = source.owner
         if not isinstance(op, Operation) or len(op.results) != 1 or layout.partial:
             return None
+        if isinstance(op, ReshardOp):
+            return None  # each device would do the work that the reshard divides
         if (source, layout) in self.made_in:
             return self.made_in[source, layout]
         tensors = [v for v in op.operands if isinstance(v.type, TensorType)]
@@ -251,7 +254,7 @@ class Partitioner:
         if operands is None or not isinstance(type_, TensorType):
             return None
         new = made_with(op, operands, [with_layout(type_, layout)])
-        self.made_again[op] = None
+        self.made_again |= {op: None, new: None}
         self.block.insert_op_after(new, op)
         made = self.made_in[source, layout] = new.results[0]
         made.name_hint = source.name_hint
