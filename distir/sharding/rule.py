@@ -32,6 +32,7 @@ from typing import Literal
 
 from xdsl.ir import Operation
 
+from distir.dialects.constants import is_direct_constant
 from distir.dialects.dist import Layout, Shard
 from distir.dialects.registries import Registry
 from distir.dialects.tensors import rank_of
@@ -192,6 +193,14 @@ def rule_for(op: Operation) -> Rule:
     """
     function = sharding_rule.of(op)
     return Rule.replicated(op) if function is None else function(op)
+
+
+def is_made_by_users(op: Operation) -> bool:
+    """
+    Whether `op` is a constant with equal elements, of which each user has a copy of its
+    own, in its layout and at no cost.
+    """
+    return any(map(is_direct_constant, op.results)) and rule_for(op).is_made_anywhere
 
 
 def dim_shards(

@@ -196,6 +196,12 @@ class CostGraph:
             graph.limit, graph.always = self.limit.copy(), self.always.copy()
         return graph
 
+    @property
+    def columns(self) -> int:
+        """The number of columns of the graph's integer program."""
+        alternatives = sum(len(costs) for costs in self.costs.values())
+        return alternatives + sum(int(np.isfinite(m).sum()) for _, _, m in self.edges())
+
     def edges(self) -> Iterable[tuple[int, int, Costs]]:
         """Yields each edge once, as (i, j, matrix) with i < j."""
         for i, near in self.near.items():

@@ -20,6 +20,7 @@ from distir.solver.memory.relaxed import WORK, Optimum, fits, near_optimum, opti
 from distir.solver.memory.smallest_peak import SmallestPeak, smallest_peak
 from distir.solver.problem import Costs, Problem, Solution
 from distir.solver.programs.integer_program import (
+    MANY_COLUMNS,
     SolverName,
     decided,
     solve_integer_program,
@@ -33,9 +34,8 @@ Method = Literal["auto", "elimination", "integer-program", "lagrangian"]
 METHODS: tuple[str, ...] = get_args(Method)
 SOLVERS: tuple[str, ...] = get_args(SolverName)
 
-# An integer program with `FEW_COLUMNS` takes a second, with `MANY_COLUMNS` minutes.
+# An integer program with so many columns takes a second.
 FEW_COLUMNS = 20_000
-MANY_COLUMNS = 100_000
 
 # The gap at which the search for prices of memory ends when segments decide: they find
 # good choices, not the best ones.
@@ -89,7 +89,8 @@ def solution_of(
 
     - `method`: `elimination` is exact and ignores memory; `integer-program` is exact,
       by `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses
-      by size, and leaves that gap if an integer program would take minutes;
+      by size, and leaves a gap if an integer program would take minutes, with or
+      without a memory limit;
     - `clock`: a further time limit; its owner handles interruptions;
     - `seed_choice`: a choice that the result must not be worse than; ignored if it does
       not fit into memory;
@@ -208,7 +209,7 @@ class _Solving:
         exact = f"integer program ({self.solver})"
         if method == "integer-program":
             return exact, self.integer_program(None)
-        small = columns_of(graph)
+        columns = graph.columns
         if method != "lagrangian":
             if method == "elimination" or not (self.is_binding and graph.pieces):
                 found = self.elimination(method)
@@ -217,10 +218,10 @@ class _Solving:
             if not graph.pieces:
                 free = graph.copy(memory=False)
                 return "dual ascent", optimum(free, self.clock, self.gap)
-            if small <= FEW_COLUMNS:
+            if columns <= FEW_COLUMNS:
                 return exact, self.integer_program(None)
         found = self.lagrangian()
-        if method == "lagrangian" or small > MANY_COLUMNS or self.clock.stopped:
+        if method == "lagrangian" or columns > MANY_COLUMNS or self.clock.stopped:
             return "lagrangian", found
         if found.proven(self.gap):
             return "lagrangian", found
@@ -436,12 +437,6 @@ def contributors(problem: Problem, choice: Sequence[int]) -> list[int]:
         if start <= moment < stop
     ]
     return [i for usage, i in sorted(live, key=lambda u: (-u[0], u[1])) if usage]
-
-
-def columns_of(graph: CostGraph) -> int:
-    """Returns the number of columns of a graph's integer program."""
-    alternatives = sum(len(costs) for costs in graph.costs.values())
-    return alternatives + sum(int(np.isfinite(m).sum()) for _, _, m in graph.edges())
 
 
 def _silent(_: str) -> None:

@@ -52,6 +52,7 @@ from distir.sharding.reshard import plan_reshard, reshard_bytes
 from distir.sharding.rule import (
     factor_shards,
     inference_of,
+    is_made_by_users,
     layout_for,
     layouts_read,
     rule_for,
@@ -213,10 +214,12 @@ class Partitioner:
                 alike or versions.values(),
                 key=lambda v: self._price(value.type, v, layout),
             )
-        # Separate copies are those that a search has priced: all are resharded.
-        made = None if self.separate else self._made(source, layout)
+        # Separate copies are those that a search has priced as reshards.
+        is_free = isinstance(source.owner, Operation) and is_made_by_users(source.owner)
+        made = self._made(source, layout) if is_free or not self.separate else None
         if made is not None:
-            versions[layout] = made
+            if not self.separate:
+                versions[layout] = made
             return made
         reshard = ReshardOp(source, with_layout(value.type, layout))
         if SCOPE in user.attributes:
@@ -241,8 +244,10 @@ class Partitioner:
         op = source.owner
         if not isinstance(op, Operation) or len(op.results) != 1 or layout.partial:
             return None
-        if isinstance(op, ReshardOp):
-            return None  # each device would do the work that the reshard divides
+        if isinstance(op, CallOp | ReshardOp):
+            # A call has the layouts of its function. After a reshard, each device would
+            # do the work that the reshard divides.
+            return None
         if (source, layout) in self.made_in:
             return self.made_in[source, layout]
         tensors = [v for v in op.operands if isinstance(v.type, TensorType)]

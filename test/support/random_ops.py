@@ -64,6 +64,13 @@ def broadcast(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
 
 
 @step
+def filled(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
+    """Adds a constant with equal elements, which later ops can use too."""
+    y = b.constant(np.full(shape_of(x), 0.5), f32)
+    return [y, b.op("Add", [x, y], shape_of(x))]
+
+
+@step
 def matmul(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
     shape = shape_of(x)
     if not shape:

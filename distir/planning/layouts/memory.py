@@ -321,24 +321,23 @@ class _Builder:
         """
         assert isinstance(what, Fresh | Updated)
         source, target = what.port.node, what.use.node
-        type_ = self.graph.types[what.port]
         copies = self._copies(what)
         have = layouts_of(what.port)
         want = [s.operands[what.use.operands[0]] for s in target.strategies]
         into = _is_in(have, copies), _is_in(want, copies)
         count = self.graph.edges[edge]
         if isinstance(what, Updated):
-            moves = count * self.graph.moves(type_, copies, want)
+            moves = count * self.graph.moves(what.port, copies, want)
             before = np.hstack([into[0], into[0]])
             after = np.vstack([into[1].T, moves])
         else:
-            moves = count * self.graph.moves(type_, have, copies)
+            moves = count * self.graph.moves(what.port, have, copies)
             before = np.hstack([into[0], moves])
             after = np.vstack([into[1].T, into[1].T])
         node = self.built.add_node(np.zeros(2 * len(copies)))
         self.built.add_edge(self.graph.nodes[source], node, before)
         self.built.add_edge(node, self.graph.nodes[target], after)
-        sizes = [float(self.cost_model.held(type_, x)) for x in copies]
+        sizes = _sizes(self.builder, what.port, copies)
         return node, [*([0.0] * len(copies)), *sizes]
 
     def _occupy(self, at: Interval) -> None:

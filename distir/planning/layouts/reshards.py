@@ -63,6 +63,8 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
     The graph of layout strategies of a program.
 
     - `types`: the sequential type of every value;
+    - `constants`: the values that every use makes in its own layout, at no cost
+      (`is_made_by_users`);
     - `sends`: the number of times per step that a value is sent to another pipeline
       stage, by the edge to a use there;
     - `clock`: TimeIsOver is raised when it stops.
@@ -73,6 +75,7 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         self.cost_model = cost_model
         self.clock = clock or Clock()
         self.types: dict[LayoutPort, Attribute] = {}
+        self.constants: set[LayoutPort] = set()
         self.sends: dict[LayoutEdge, int] = {}
         self._reshards: dict[LayoutEdge, Floats | None] = {}
         self._moves: dict[
@@ -89,13 +92,12 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         return self._reshards[edge]
 
     def _found_reshards(self, edge: LayoutEdge) -> Floats | None:
-        type_ = self.types[edge.source]
         have = layouts_of(edge.source)
         total: Floats | None = None
         seen: list[list[Layout]] = []
         for operand in edge.use.operands:
             want = [s.operands[operand] for s in edge.use.node.strategies]
-            moves = self.moves(type_, have, want)
+            moves = self.moves(edge.source, have, want)
             # A layout that two operands share is made once.
             for before in seen:
                 same = [a == b for a, b in zip(before, want, strict=True)]
@@ -123,12 +125,20 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
             yield edge, times * np.minimum.outer(own, of_use)
 
     def moves(
-        self, type_: Attribute, have: Sequence[Layout], want: Sequence[Layout]
+        self, value: LayoutPort, have: Sequence[Layout], want: Sequence[Layout]
     ) -> Floats:
         """
-        Returns the matrix of costs to reshard a value of type `type_` from each layout
-        in `have` (rows) to each in `want` (columns).
+        Returns the matrix of costs to reshard `value` from each layout in `have` (rows)
+        to each in `want` (columns).
         """
+        moves = self._moves_of(self.types[value], have, want)
+        if value in self.constants:
+            moves = np.where([bool(layout.partial) for layout in want], moves, 0.0)
+        return moves
+
+    def _moves_of(
+        self, type_: Attribute, have: Sequence[Layout], want: Sequence[Layout]
+    ) -> Floats:
         key = type_, tuple(have), tuple(want)
         if key not in self._moves:
             rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}

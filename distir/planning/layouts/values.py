@@ -26,6 +26,7 @@ from distir.planning.layouts.reshards import (
 )
 from distir.planning.layouts.sends import StagesOfOps
 from distir.program import argument_names, describe, linked_arguments
+from distir.sharding.rule import is_made_by_users
 
 
 class Values:
@@ -165,7 +166,10 @@ class Values:
             port = Port(self.body.ops[op], index)
         uses = self._uses(value)
         returns = sum(isinstance(u.operation, ReturnOp) for u in value.uses)
-        if len(uses) + returns > 1 and isinstance(value.type, TensorType):
+        # A caller cannot make the result of a function again.
+        if is_made_by_users(op) and (self.is_entry or not returns):
+            self.graph.constants.add(port)
+        elif len(uses) + returns > 1 and isinstance(value.type, TensorType):
             port = self._kept(value, port, uses)
         self._fan_out(value, port, uses)
 

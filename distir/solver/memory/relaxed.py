@@ -13,7 +13,10 @@ from distir.solver.clock import Clock
 from distir.solver.dual_ascent import LEAST_GAP, DualAscent
 from distir.solver.elimination import EliminationOrder, eliminate, plan
 from distir.solver.graph import CostGraph, replay
-from distir.solver.programs.integer_program import solve_integer_program
+from distir.solver.programs.integer_program import (
+    MANY_COLUMNS,
+    solve_integer_program,
+)
 from distir.solver.reductions import reduce
 from distir.solver.result import SolverResult
 
@@ -40,7 +43,8 @@ def fits(order: EliminationOrder) -> bool:
 def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
     """
     Returns the best choice of a graph without its memory limit, or a choice within the
-    relative gap `gap`. The graph loses its nodes.
+    relative gap `gap`. A larger gap is left if only an integer program that takes
+    minutes could close it (`MANY_COLUMNS`). The graph loses its nodes.
     """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
@@ -55,7 +59,9 @@ def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
             if reduce(core):
                 rest = _eliminated(core, clock)
                 if rest is None:
-                    rest = solve_integer_program(core, clock=clock, gap=gap)
+                    rest = solve_integer_program(
+                        core, clock=clock, gap=gap, columns=MANY_COLUMNS
+                    )
                 if rest.choice is not None:
                     choice = replay(core.steps, dict(rest.choice))
                     rest = SolverResult(choice, rest.objective, rest.bound)

@@ -43,6 +43,15 @@ are kept if a good choice is enough. More alternatives make the search several t
 longer, and hardly ever lead to a better choice.
 """
 
+HALVINGS = 10
+"""
+The number of times that the excess with which alternatives are kept is halved if too
+many are kept.
+"""
+
+MANY_COLUMNS = 100_000
+"""An integer program with more columns than this takes minutes."""
+
 SolverName = Literal["highs", "cbc"]
 """The name of a solver: HiGHS in this process, or CBC through PuLP."""
 
@@ -56,18 +65,21 @@ def solve_integer_program(
     start: Mapping[int, int] | None = None,
     nodes: int | None = None,
     enough: float = -math.inf,
+    columns: float = math.inf,
 ) -> SolverResult:
     """
     Returns the result for a reduced graph, up to the relative gap `gap`. `start` is a
     choice to start from, or None. With HiGHS, each search may be limited to `nodes`
     branch-and-bound nodes, and the whole ends as soon as a choice costs less than
-    `enough`. When the clock stops, the result is the best choice found.
+    `enough`. Integer programs with more than `columns` columns are not solved, so that
+    a gap may be left, or no choice found. When the clock stops, the result is the best
+    choice found.
     """
     found = decided(graph)
     if found is not None:
         return found
     if solver == "highs":
-        return _Relaxed(graph, gap, clock, start, nodes, enough).run()
+        return _Relaxed(graph, gap, clock, start, nodes, enough, columns).run()
     return _solve_with_cbc(graph, gap, clock, start)
 
 
@@ -95,9 +107,10 @@ class _Relaxed:
         start: Mapping[int, int] | None,
         nodes: int | None,
         enough: float,
+        columns: float,
     ):
         self.graph, self.gap, self.clock = graph, gap, clock
-        self.nodes, self.enough = nodes, enough
+        self.nodes, self.enough, self.columns = nodes, enough, columns
         self.program = IntegerProgram(graph)
         self.bound = trivial_bound(graph)
         self.best = SolverResult.of(graph, start, self.bound)
@@ -111,14 +124,19 @@ class _Relaxed:
         if reduced is None:
             return best
         slack = max(1e-3 * abs(self.bound), 1e-3 * program.scale)
-        limited = False
+        part, limited = self.part(reduced, slack), False
+        for _ in range(HALVINGS):
+            if self.is_large(part):
+                slack /= 2
+                part = self.part(reduced, slack)
         while True:
             whole = slack >= float(reduced.max(initial=0.0)) * program.scale
             wide = slack >= WIDE * abs(self.bound)
             # Choices with alternatives left out exceed the relaxation by more than the
             # slack.
             outside = math.inf if whole else self.bound + slack
-            part = self.part(reduced, slack)
+            if self.is_large(part):
+                return best
             if part is None:
                 best = best.better(SolverResult(None, math.inf, outside))
             else:
@@ -142,6 +160,11 @@ class _Relaxed:
             if best.choice is not None:
                 enough = best.objective - self.bound + ROUNDING * program.scale
                 slack = min(slack, max(enough, slack / 5))
+            part = self.part(reduced, slack)
+
+    def is_large(self, part: CostGraph | None) -> bool:
+        """Whether solving a part of the graph would take too long."""
+        return part is not None and part.columns > self.columns
 
     def part(self, reduced: Costs, slack: float) -> CostGraph | None:
         """
