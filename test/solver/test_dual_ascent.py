@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -157,3 +158,26 @@ def test_memory_has_prices_where_elimination_is_too_slow(
         assert solution.bound <= exact.objective * (1 + 1e-9)
         assert solution.objective >= exact.objective * (1 - 1e-9)
     assert found[1].objective <= found[0].objective
+
+
+def test_integer_programs_that_would_take_long_are_left_with_a_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing else decides, the answer is no proof, and does not look like one."""
+    relaxed = sys.modules["distir.solver.memory.relaxed"]
+    monkeypatch.setattr(relaxed, "WORK", 0)  # no elimination
+    graph = reduced(grid(4, rows=5, columns=8))
+    best = best_of(graph.copy(memory=False))
+    exact = optimum(graph.copy(memory=False), Clock())
+    assert exact.objective == pytest.approx(best.objective) == exact.bound
+    gaps: list[float] = []
+    for columns in (0, 60, 10_000):
+        monkeypatch.setattr(relaxed, "MANY_COLUMNS", columns)
+        found = optimum(graph.copy(memory=False), Clock())
+        assert found.choice is not None
+        assert graph.cost(found.choice) == pytest.approx(found.objective)
+        assert found.bound <= best.objective * (1 + 1e-9)
+        assert best.objective <= found.objective * (1 + 1e-9)
+        gaps.append(found.objective - found.bound)
+    assert gaps[0] > 1e-6 and gaps[2] < 1e-6
+    assert gaps[0] >= gaps[1] - 1e-9
