@@ -11,7 +11,7 @@ split (`one_entry`), rewritten, and joined again (`joined`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp
@@ -27,7 +27,6 @@ from distir.program.functions import (
     functions,
 )
 from distir.program.naming import free_name
-from distir.program.rewriting import replace_program
 from distir.program.view import Argument, arguments_of
 
 SHARED_ROLES = ("parameter", "constant", "cache")
@@ -146,21 +145,6 @@ def joined(programs: Mapping[str, ModuleOp]) -> ModuleOp:
             attributes.setdefault(name, attribute)
     made.attributes.update(attributes)
     return made
-
-
-def rewrite_entries(
-    module: ModuleOp, rewrite: Callable[[ModuleOp], ModuleOp | None]
-) -> None:
-    """
-    Applies `rewrite` to each entry of a program with several entries, in place.
-    `rewrite` takes a program with one entry, and either changes it or returns another
-    one.
-    """
-    made: dict[str, ModuleOp] = {}
-    for name in entry_points(module):
-        part = one_entry(module, name)
-        made[name] = rewrite(part) or part
-    replace_program(module, joined(made))
 
 
 def shared_arguments(program: ModuleOp) -> dict[str, Argument]:

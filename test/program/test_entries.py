@@ -11,7 +11,6 @@ from distir.program.entries import (
     chosen_entry,
     joined,
     one_entry,
-    rewrite_entries,
     shared_arguments,
 )
 
@@ -68,16 +67,6 @@ def test_joined_entries_keep_their_functions_apart() -> None:
     assert names == ["prefill", "layer", "decode", "layer_1"]
     for name in entry_points(whole):
         one_entry(whole, name).verify()
-
-
-def test_each_entry_is_rewritten() -> None:
-    module = parse(TEXT)
-    seen: list[str] = []
-    rewrite_entries(
-        module, lambda part: seen.append(entry_function(part).sym_name.data)
-    )
-    assert seen == ["main", "main"]
-    assert list(entry_points(module)) == ["prefill", "decode"]
 
 
 def test_the_entry_has_to_be_chosen() -> None:

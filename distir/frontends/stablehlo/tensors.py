@@ -120,12 +120,6 @@ def _all_equal(array: Array) -> bool:
     return bool((flat == flat[0]).all())
 
 
-def sizes_of(type_: Attribute) -> Shape:
-    """Returns the shape of a tensor type."""
-    assert isinstance(type_, TensorType)
-    return type_.get_shape()
-
-
 def count(shape: Sequence[int]) -> int:
     """Returns the number of elements of a shape."""
     return prod(shape)
