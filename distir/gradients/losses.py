@@ -56,7 +56,7 @@ def add_gradients_of_results(
 ) -> dict[SSAValue, SSAValue]:
     """
     Adds an argument for the gradient of each result that is in `active`: the values that
-    depend differentiably on what is trained. Returns the gradients by their values. Raises
+    depend differentiably on the trained values. Returns the gradients by their values. Raises
     DistIRError if there is no such result.
     """
     returned = [(value, NAME.of(own)) for value, own in step.outputs()]

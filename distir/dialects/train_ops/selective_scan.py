@@ -70,7 +70,7 @@ class SelectiveScanOp(ScanOperandsOp):
 
     name = "train.selective_scan"
     # Operations of one state in one step: two products and an exponential for its decay, a
-    # product and a sum for what is added, a product and a sum for the result.
+    # product and a sum for the addend, a product and a sum for the result.
     FACTORS: ClassVar[str] = (
         "[b, d, ?t], [b, d, ?t], [d, n], [b, n, ?t], [b, n, ?t] -> [b, d, ?t] "
         "linear 0, 3, 4 flops 7*b*d*n*t"

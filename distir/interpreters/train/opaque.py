@@ -146,6 +146,6 @@ def declared_cost(context: CostContext) -> Cost:
         [shape_of(v) for v in op.operands[:count]], [shape_of(v) for v in op.results]
     )
     used = evaluated(op.workspace.data, whole)
-    # What was measured is for the whole module.
+    # The measured time is that of the whole module.
     share = prod(parts.values())
     return replace(cost, workspace=-(-used // share))

@@ -279,7 +279,7 @@ class Method:
         if isinstance(op, UnpackOp):
             return self.values.name(op.input)
         if isinstance(op, AwaitGradientsOp):
-            # Not listed: what is popped from a list has to come in order.
+            # Not listed: values popped from a list have to come in order.
             given = [self.values.name(value) for value in op.inputs]
             return f"yield [{', '.join(given)}]"
         return emitter_for(op)(Call(op, self.values))

@@ -50,7 +50,7 @@ def _convolution(call: HloCall) -> LazyTensor:
     rhs = reversed_along(call, rhs, turned)
     pads = call.integers("padding") or [0] * (2 * rank)
     low, high = pads[::2], pads[1::2]
-    if min(pads) < 0:  # what is cut off
+    if min(pads) < 0:  # the part that is cut off
         edges = [[min(0, n) for n in side] for side in (low, high)]
         lhs = padded(call, lhs, zero, [0, 0, *edges[0]], [0, 0, *edges[1]])
         low, high = ([max(0, n) for n in side] for side in (low, high))

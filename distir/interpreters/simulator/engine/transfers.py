@@ -177,7 +177,7 @@ def _transfer(
 
 
 def _at_once(size: float, stages: Topology) -> float:
-    """Returns no time: what is exchanged travels with something else."""
+    """Returns no time: the values travel with another message."""
     return 0.0
 
 

@@ -1,5 +1,5 @@
 """
-Reads the JSON objects of a profile. An error names the field and what is wrong with it.
+Reads the JSON objects of a profile. An error names the field and its mistake.
 """
 
 from __future__ import annotations
