@@ -103,8 +103,9 @@ class Trials:
 
     def group(self, points: Sequence[Point], least: float, prune: bool) -> list[Trial]:
         """
-        Simulates points with the same knob values in this process. Leaves out points as
-        `many` does if `prune`.
+        Simulates points with the same knob values in this process, and returns the
+        trials. With `prune`, leaves out points that cannot fit into memory, or cannot
+        reach `least` samples per second.
         """
         chosen = points[0].chosen
         evaluator, found = self._evaluator_of(chosen), list[Trial]()

@@ -125,8 +125,9 @@ def _all(value: SSAValue, origin: Origin, role: str) -> _Origins:
 
 def _results(op: Operation, operands: Sequence[_Origins]) -> list[_Origins]:
     """
-    Returns the origins of the results of `op`. A product with parameters makes
-    features.
+    Returns the origin of each dimension of the results of `op`, given those of the
+    operands. A dimension that comes from a weight alone, such as the columns of a
+    product, is one of features.
     """
     rule = rule_for(op)
     is_weight = all(o.is_weight for o in operands)

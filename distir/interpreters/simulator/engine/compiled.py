@@ -64,8 +64,8 @@ class CompiledStep:
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
-        Returns a copy with other slots. Slots that are keys of `slots` are replaced by
-        their values; all others are increased by `by`.
+        Returns a copy that uses other slots, the numbers of values in a function. A slot
+        in `slots` becomes the slot that `slots` maps it to; `by` is added to any other.
         """
         found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
@@ -113,8 +113,8 @@ class OpStep(CompiledStep):
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
-        Returns a copy with other slots. Slots that are keys of `slots` are replaced by
-        their values; all others are increased by `by`.
+        Returns a copy that uses other slots, the numbers of values in a function. A slot
+        in `slots` becomes the slot that `slots` maps it to; `by` is added to any other.
         """
         found = super().moved(slots, by)
         if self.reusable:
@@ -150,8 +150,8 @@ class ComputationStep(OpStep):
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
-        Returns a copy with other slots. Slots that are keys of `slots` are replaced by
-        their values; all others are increased by `by`.
+        Returns a copy that uses other slots, the numbers of values in a function. A slot
+        in `slots` becomes the slot that `slots` maps it to; `by` is added to any other.
         """
         found = super().moved(slots, by)
         if self.view_of is not None:

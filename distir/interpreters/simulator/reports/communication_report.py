@@ -57,8 +57,9 @@ Key = tuple[str, str, tuple[str, ...]]
 
 class CommunicationRecorder(Follower):
     """
-    Adds up the messages of one device of each group in `groups`. With `by_layer`,
-    layers are not combined.
+    Counts the messages of each group of devices in `groups`, and their bytes, by op
+    and mesh axes. One device stands for its group. With `by_layer`, each layer of the
+    model is counted by itself, else all layers together.
     """
 
     def __init__(self, groups: Sequence[DeviceGroup], by_layer: bool = False):
