@@ -105,8 +105,13 @@ def pace(steps: Sequence[CompiledStep]) -> None:
 def _key(positions: Positions) -> bytes:
     """Returns a key that is equal for equal sets of devices."""
     if isinstance(positions, slice):
-        positions = np.arange(positions.start, positions.stop, dtype=np.intp)
-    return np.unique(positions).tobytes()
+        return np.arange(positions.start, positions.stop, dtype=np.intp).tobytes()
+    ordered = np.sort(
+        positions, axis=None
+    )  # not `np.unique`, which imports half of NumPy
+    is_new = np.ones(len(ordered), bool)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_new].tobytes()
 
 
 class CompiledFunctionBuilder:
