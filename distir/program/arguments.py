@@ -126,7 +126,13 @@ def _texts(attributes: _Same, name: str) -> tuple[str | None, ...]:
     Returns the string attribute `name` in each dictionary, or None. The result is
     cached.
     """
-    return tuple([text_attribute(d.data, name) for d in attributes.of.data])
+    # An absent name is looked for first, as `get` is slow if it finds nothing.
+    return tuple(
+        [
+            text_attribute(d.data, name) if name in d.data else None
+            for d in attributes.of.data
+        ]
+    )
 
 
 def argument_roles(function: FuncOp) -> list[str]:
