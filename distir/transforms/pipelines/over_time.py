@@ -71,8 +71,8 @@ def gathers_micro_batches(op: Operation) -> bool:
     """Whether `op` combines the micro-batches of a value."""
     return (
         isinstance(op, ReshardOp)
-        and over_time(op.source) is not REPLICATED
-        and over_time(op.result) is REPLICATED
+        and over_time(op.operands[0]) is not REPLICATED
+        and over_time(op.results[0]) is REPLICATED
     )
 
 
