@@ -27,6 +27,7 @@ from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.guards import refuse_hooks
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
 from distir.parallel.scripts.source_class import copy_attributes
+from distir.parallel.scripts.stage_groups import list_all_stages
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
@@ -114,8 +115,8 @@ class ParallelModule(BatchMethods):
         self._stored = StoredValues(program, others, buffers)
         refuse_hooks(self)
         refuse_optimizers()
-        names = dict(source.named_parameters()) if program.is_pipeline else ()
-        owned(self.parameters(), tuple(names))
+        list_all_stages()
+        owned(self.parameters(), of_pipeline=program.is_pipeline)
         self.train(source.training)
 
     # What training scripts use
