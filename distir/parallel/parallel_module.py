@@ -22,6 +22,7 @@ from distir.parallel.filling import fill
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
 from distir.parallel.padding.check import PaddingCheck
+from distir.parallel.pretrained.stored import Stored
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.guards import refuse_hooks
@@ -71,6 +72,7 @@ class ParallelModule(BatchMethods):
         evaluation: Callable[[str | None, bool, Example | None], RankProgram],
         asked: AskedTypes,
         seed: int,
+        weights: Mapping[str, Stored],
         shapes: SharedShapes,
         detect_nan: bool,
         normalisations: int = 1,
@@ -111,7 +113,7 @@ class ParallelModule(BatchMethods):
         self._counters = batch_counters(source)
         copy_attributes(source, self)
         buffers = dict(source.named_buffers(remove_duplicate=False))
-        others = fill(self, source, program, seed)
+        others = fill(self, source, program, seed, weights)
         self._stored = StoredValues(program, others, buffers)
         refuse_hooks(self)
         refuse_optimizers()
