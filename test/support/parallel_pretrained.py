@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from distir.errors import DistIRError
 from distir.parallel import parallel_module
 from distir.parallel.parallelize import parallelize
+from distir.parallel.pretrained.weights import open_weights
 from support.parallel_scripts import Options, batch, own_part, tiny_gpt, whole
 
 MIXTRAL: dict[str, Any] = dict(
@@ -94,6 +95,16 @@ def experts_read(options: Options, folder: Path) -> float:
         model, (batch(0)[0],), loss="cross_entropy", weights=folder, **options
     )
     return _far(parallel, plain.state_dict())
+
+
+def names_in_base(folder: Path) -> set[str]:
+    """
+    Returns the names of the parameters of a model with a head that are in the files of
+    its base model.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return set(open_weights(folder, on_meta()))
 
 
 class Layers(nn.Module):

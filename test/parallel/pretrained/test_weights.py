@@ -16,6 +16,7 @@ from support.parallel_pretrained import (
     experts_read,
     memory_of_reading,
     messages,
+    names_in_base,
     read_and_written,
 )
 from support.parallel_scripts import tiny_gpt
@@ -52,7 +53,6 @@ def test_a_folder_of_several_files(plan: Plan, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [dict(e=2, d=1), dict(t=2), dict(d=2, zero=3)])
 def test_experts_that_files_hold_apart(plan: Plan, tmp_path: Path) -> None:
-    """Files of the base model, without the prefix and the head, are read as well."""
     from transformers import MixtralConfig, MixtralForCausalLM
 
     model = MixtralForCausalLM(MixtralConfig(**MIXTRAL))
@@ -72,6 +72,14 @@ def test_a_rank_reads_its_parts_alone(plan: Plan, tmp_path: Path) -> None:
     for found in run_ranks(_ranks(plan), memory_of_reading, plan, tmp_path):
         assert found["own"] == pytest.approx(64 / _ranks(plan))
         assert found["peak"] < 1.1 * found["own"] + 16 / _ranks(plan) + 2
+
+
+def test_files_of_the_base_model(tmp_path: Path) -> None:
+    """They have neither the prefix `transformer.` nor the head, which is tied."""
+    model: Any = tiny_gpt(layers=2)
+    model.transformer.save_pretrained(tmp_path)
+    (found,) = run_ranks(1, names_in_base, tmp_path)
+    assert found == dict(model.named_parameters()).keys()
 
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
