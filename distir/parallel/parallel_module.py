@@ -25,7 +25,7 @@ from distir.parallel.padding.check import PaddingCheck
 from distir.parallel.pretrained.stored import Stored
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
-from distir.parallel.scripts.guards import refuse_hooks
+from distir.parallel.scripts.guards import refuse_uses_of_parts
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
 from distir.parallel.scripts.source_class import copy_attributes
 from distir.parallel.scripts.stage_groups import list_all_stages
@@ -115,7 +115,7 @@ class ParallelModule(BatchMethods):
         buffers = dict(source.named_buffers(remove_duplicate=False))
         others = fill(self, source, program, seed, weights)
         self._stored = StoredValues(program, others, buffers)
-        refuse_hooks(self)
+        refuse_uses_of_parts(self)
         refuse_optimizers()
         list_all_stages()
         owned(self.parameters(), of_pipeline=program.is_pipeline)

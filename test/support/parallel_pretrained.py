@@ -45,7 +45,7 @@ def on_meta() -> nn.Module:
     from transformers import GPT2LMHeadModel
 
     with torch.device("meta"):
-        return GPT2LMHeadModel(tiny_gpt(layers=2).config)  # pyright: ignore[reportArgumentType]
+        return GPT2LMHeadModel(tiny_gpt(layers=1).config)  # pyright: ignore[reportArgumentType]
 
 
 def read_and_written(options: Options, folder: Path, written: Path) -> dict[str, float]:

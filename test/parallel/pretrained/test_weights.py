@@ -43,7 +43,7 @@ def _ranks(plan: Plan) -> int:
 def test_a_folder_of_several_files(plan: Plan, tmp_path: Path) -> None:
     """What `save_pretrained` wrote is read, trained, and written again."""
     folder, written = tmp_path / "model", tmp_path / "trained"
-    tiny_gpt(layers=2).save_pretrained(folder, max_shard_size="20KB")
+    tiny_gpt(layers=1).save_pretrained(folder, max_shard_size="20KB")
     assert len(list(folder.glob("*.safetensors"))) > 2
     for found in run_ranks(_ranks(plan), read_and_written, plan, folder, written):
         assert found["read"] == 0
@@ -76,7 +76,7 @@ def test_a_rank_reads_its_parts_alone(plan: Plan, tmp_path: Path) -> None:
 
 def test_files_of_the_base_model(tmp_path: Path) -> None:
     """They have neither the prefix `transformer.` nor the head, which is tied."""
-    model: Any = tiny_gpt(layers=2)
+    model: Any = tiny_gpt(layers=1)
     model.transformer.save_pretrained(tmp_path)
     (found,) = run_ranks(1, names_in_base, tmp_path)
     assert found == dict(model.named_parameters()).keys()
