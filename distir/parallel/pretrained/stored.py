@@ -101,7 +101,8 @@ class InFile(InBoxes):
         origin = self._begin + sum(
             at * stride for at, stride in zip(start, strides, strict=True)
         )
-        content = memoryview(target.reshape(-1).view(torch.uint8).numpy())
+        flat: Any = target.reshape(-1).view(torch.uint8).numpy()
+        content = memoryview(flat)
         try:
             with self._path.open("rb", buffering=0) as file:
                 places = product(*map(range, target.shape[:first]))

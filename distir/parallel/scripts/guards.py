@@ -34,7 +34,7 @@ def refuse_uses_of_parts(module: nn.Module) -> None:
                 setattr(part, name, _no_hook)
             part.forward = _no_call  # pyright: ignore[reportAttributeAccessIssue]
             part.train = MethodType(_same_mode, part)  # pyright: ignore[reportAttributeAccessIssue]
-            part._apply = MethodType(_apply_nothing, part)
+            vars(part)["_apply"] = MethodType(_apply_nothing, part)
 
 
 def _no_hook(*args: Any, **kwargs: Any) -> Never:

@@ -43,7 +43,8 @@ def _ranks(plan: Plan) -> int:
 def test_a_folder_of_several_files(plan: Plan, tmp_path: Path) -> None:
     """What `save_pretrained` wrote is read, trained, and written again."""
     folder, written = tmp_path / "model", tmp_path / "trained"
-    tiny_gpt(layers=1).save_pretrained(folder, max_shard_size="20KB")
+    model: Any = tiny_gpt(layers=1)
+    model.save_pretrained(folder, max_shard_size="20KB")
     assert len(list(folder.glob("*.safetensors"))) > 2
     for found in run_ranks(_ranks(plan), read_and_written, plan, folder, written):
         assert found["read"] == 0
