@@ -11,7 +11,7 @@ from torch import nn
 from distir.errors import DistIRError
 from distir.frontends.torch.modules.meta import has_no_value
 from distir.parallel.merged import joined, make_views, merged_parts
-from distir.parallel.pretrained.stored import Stored
+from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.weights import names_of, values_of_rank_0
 
@@ -27,7 +27,7 @@ def fill(
     source: nn.Module,
     program: RankProgram,
     seed: int,
-    weights: Mapping[str, Stored],
+    weights: Mapping[str, StoredWeight],
 ) -> dict[str, torch.Tensor]:
     """
     Adds this rank's parts of the parameters and buffers of `source` to `module`, under
@@ -125,7 +125,7 @@ def fill(
     return others
 
 
-def _read(program: RankProgram, spec: Any, stored: Stored) -> torch.Tensor:
+def _read(program: RankProgram, spec: Any, stored: StoredWeight) -> torch.Tensor:
     """Reads this rank's part of a stored tensor, and no more than that."""
     part = stored.part(spec, program.specs.get(spec.mesh), program.rank)
     return program.held(spec, part.to(program.device, spec.dtype))

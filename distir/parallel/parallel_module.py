@@ -22,7 +22,7 @@ from distir.parallel.filling import fill
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
 from distir.parallel.padding.check import PaddingCheck
-from distir.parallel.pretrained.stored import Stored
+from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.guards import refuse_uses_of_parts
@@ -72,7 +72,7 @@ class ParallelModule(BatchMethods):
         evaluation: Callable[[str | None, bool, Example | None], RankProgram],
         asked: AskedTypes,
         seed: int,
-        weights: Mapping[str, Stored],
+        weights: Mapping[str, StoredWeight],
         shapes: SharedShapes,
         detect_nan: bool,
         normalisations: int = 1,

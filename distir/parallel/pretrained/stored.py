@@ -17,7 +17,7 @@ from distir.runtime.runtime import local_shape
 from distir.runtime.storage.boxes import box_of, boxes
 
 
-class Stored(Protocol):
+class StoredWeight(Protocol):
     """A tensor with known shape and type, whose values have not been read."""
 
     @property
@@ -56,7 +56,7 @@ class InBoxes(ABC):
         """
 
     def part(self, spec: Any, mesh: Any, rank: int) -> torch.Tensor:
-        """As `Stored.part`."""
+        """As `StoredWeight.part`."""
         # Files do not contain the zeros of the padding.
         made = torch.zeros if spec.padded or spec.flattened else torch.empty
         part = made(local_shape(spec, mesh), dtype=self.dtype, device="cpu")
@@ -65,7 +65,7 @@ class InBoxes(ABC):
         return part
 
     def whole(self) -> torch.Tensor:
-        """As `Stored.whole`."""
+        """As `StoredWeight.whole`."""
         found = torch.empty(self.shape, dtype=self.dtype, device="cpu")
         self.read(found, [0] * len(self.shape))
         return found

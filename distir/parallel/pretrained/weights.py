@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError
-from distir.parallel.pretrained.stored import InBoxes, InFile, InMemory, Stored
+from distir.parallel.pretrained.stored import InBoxes, InFile, InMemory, StoredWeight
 from distir.parallel.pretrained.transformers_names import (
     by_names_of_model,
     is_of_transformers,
@@ -24,7 +24,7 @@ from distir.runtime.storage import stored_tensors
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
-def open_weights(path: str | Path, source: nn.Module) -> dict[str, Stored]:
+def open_weights(path: str | Path, source: nn.Module) -> dict[str, StoredWeight]:
     """
     Returns the stored tensors of the parameters and buffers of a module by their first
     names, without reading them. `path` is a file of tensors, a folder of safetensors
@@ -33,7 +33,7 @@ def open_weights(path: str | Path, source: nn.Module) -> dict[str, Stored]:
     rank must call this. Raises DistIRError, on every rank, if one of them cannot use
     the weights.
     """
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredWeight] = {}
     said: str | None = None
     try:
         found = _of_module(Path(path), source)
@@ -57,12 +57,12 @@ def open_weights(path: str | Path, source: nn.Module) -> dict[str, Stored]:
     return found
 
 
-def _of_module(path: Path, source: nn.Module) -> dict[str, Stored]:
-    stored: Mapping[str, Stored] = _opened(path)
+def _of_module(path: Path, source: nn.Module) -> dict[str, StoredWeight]:
+    stored: Mapping[str, StoredWeight] = _opened(path)
     own = {name: each for name, each in stored.items() if isinstance(each, InBoxes)}
     if own and is_of_transformers(source):
         stored = by_names_of_model(source, own)
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredWeight] = {}
     shapes = {
         name: tuple(tensor.shape)
         for name, tensor in (*source.named_parameters(), *source.named_buffers())
@@ -87,7 +87,7 @@ def _of_module(path: Path, source: nn.Module) -> dict[str, Stored]:
     return found
 
 
-def _opened(path: Path) -> Mapping[str, Stored]:
+def _opened(path: Path) -> Mapping[str, StoredWeight]:
     """Returns the tensors in a file, a folder or a checkpoint by their names there."""
     if not path.is_dir():
         if path.suffix != ".safetensors":

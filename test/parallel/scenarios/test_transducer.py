@@ -122,6 +122,8 @@ def test_transducer(training: Training, plan: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("training, plan", cases([*PLANS, dict(p=2)]), ids=str)
+@pytest.mark.parametrize(
+    "training, plan", cases([*PLANS, dict(p=2), dict(p=2, k=2)]), ids=str
+)
 def test_with_the_loss_inside(training: Training, plan: dict[str, Any]) -> None:
     check(__file__, "inside", training, plan)
