@@ -23,6 +23,7 @@ ANSWERS = {
     "exports/systems/system.py": "options that no longer say the plan are written anew",
     "launch/step_times.py": "what runs out of memory is a row of the result",
     "parallel/packages.py": "what is wrong on rank 0 is sent to all ranks, which raise it",
+    "parallel/pretrained/weights.py": "what is wrong on a rank is sent to all, which raise it",
 }
 """Modules that may catch an error for users without raising one, and why."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from distir.errors import DistIRError
 from distir.frontends.torch.modules.meta import has_no_value
 from distir.parallel.merged import joined, make_views, merged_parts
+from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.weights import names_of, values_of_rank_0
 
@@ -21,12 +23,17 @@ of dropout.
 
 
 def fill(
-    module: nn.Module, source: nn.Module, program: RankProgram, seed: int
+    module: nn.Module,
+    source: nn.Module,
+    program: RankProgram,
+    seed: int,
+    weights: Mapping[str, StoredWeight],
 ) -> dict[str, torch.Tensor]:
     """
     Adds this rank's parts of the parameters and buffers of `source` to `module`, under
-    their names. Returns, by name, the program's arguments that the module does not hold
-    as parameters or buffers.
+    their names. Their values are those of `weights`, by their first names, or else
+    those of `source`. Returns, by name, the program's arguments that the module does
+    not hold as parameters or buffers.
 
     States that only the program has go to the submodule `STATES`. Parameters that a
     schedule merged into one argument become views of that argument. Programs take
@@ -50,14 +57,15 @@ def fill(
     for spec in program.all_arguments:
         if spec.repacked:
             used |= {known(part) for part in spec.parts()}
-    _check_buffers(source, program, used)
+    _check_buffers(source, program, used - weights.keys())
     merged = {n: s for n, s in own.items() if s.repacked and s.role == "parameter"}
     apart = {known(p) for s in merged.values() for p in s.parts()}
-    whole: dict[str, torch.Tensor] = {}
+    whole: dict[str, Callable[[], torch.Tensor]] = {}
     values: dict[str, torch.Tensor] = {}
     others: dict[str, torch.Tensor] = {}
     parameters = dict(source.named_parameters())
-    for name, value in values_of_rank_0(source):
+
+    def take(name: str, value: torch.Tensor) -> None:
         if name in own and value.is_complex():
             spec = own[name]
             part = program.part(spec, torch.view_as_real(value.resolve_conj()))
@@ -66,13 +74,24 @@ def fill(
         elif name in own:
             values[name] = program.held(own[name], program.part(own[name], value))
         elif name in apart:
-            whole[name] = value
+            whole[name] = lambda: value
         elif name not in used:  # no op reads it
             value = value.to(program.device).clone()
             values[name] = program.replicated(value) if name in parameters else value
+
+    kinds = {n: t.dtype for n, t in (*parameters.items(), *source.named_buffers())}
+    for name, stored in weights.items():
+        if name in own and not kinds[name].is_complex:
+            values[name] = _read(program, own[name], stored)
+        elif name in apart:
+            whole[name] = lambda s=stored, n=name: s.whole().to(kinds[n])
+        elif name in own or name not in used:
+            take(name, stored.whole().to(kinds[name]))
+    for name, value in values_of_rank_0(source, weights.keys()):
+        take(name, value)
     for spec in merged.values():
         if all(known(p) in whole for p in spec.parts()):
-            made = joined(spec, lambda p: whole[known(p)])
+            made = joined(spec, lambda p: whole[known(p)]())
             local = program.part(spec, made).to(program.device)
         else:
             local = program.initial(spec, seed)
@@ -80,7 +99,9 @@ def fill(
         for part, view in merged_parts(program, spec, local):
             values[known(part)] = program.held(part, view.clone())
     for name, parameter in parameters.items():
-        if has_no_value(parameter) and name in own:
+        if name in values:
+            pass
+        elif has_no_value(parameter) and name in own:
             values[name] = program.held(own[name], program.initial(own[name], seed))
         elif has_no_value(parameter) and name not in used:
             values[name] = program.replicated(program.unread(name, parameter, seed))
@@ -102,6 +123,12 @@ def fill(
             others[spec.name] = program.other(spec)
     make_views(module, program, others)
     return others
+
+
+def _read(program: RankProgram, spec: Any, stored: StoredWeight) -> torch.Tensor:
+    """Reads this rank's part of a stored tensor, and no more than that."""
+    part = stored.part(spec, program.specs.get(spec.mesh), program.rank)
+    return program.held(spec, part.to(program.device, spec.dtype))
 
 
 def _add_containers(module: nn.Module, source: nn.Module) -> None:

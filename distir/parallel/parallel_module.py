@@ -22,11 +22,13 @@ from distir.parallel.filling import fill
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
 from distir.parallel.padding.check import PaddingCheck
+from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
-from distir.parallel.scripts.guards import refuse_hooks
+from distir.parallel.scripts.guards import refuse_uses_of_parts
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
 from distir.parallel.scripts.source_class import copy_attributes
+from distir.parallel.scripts.stage_groups import list_all_stages
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
@@ -70,6 +72,7 @@ class ParallelModule(BatchMethods):
         evaluation: Callable[[str | None, bool, Example | None], RankProgram],
         asked: AskedTypes,
         seed: int,
+        weights: Mapping[str, StoredWeight],
         shapes: SharedShapes,
         detect_nan: bool,
         normalisations: int = 1,
@@ -110,12 +113,12 @@ class ParallelModule(BatchMethods):
         self._counters = batch_counters(source)
         copy_attributes(source, self)
         buffers = dict(source.named_buffers(remove_duplicate=False))
-        others = fill(self, source, program, seed)
+        others = fill(self, source, program, seed, weights)
         self._stored = StoredValues(program, others, buffers)
-        refuse_hooks(self)
+        refuse_uses_of_parts(self)
         refuse_optimizers()
-        names = dict(source.named_parameters()) if program.is_pipeline else ()
-        owned(self.parameters(), tuple(names))
+        list_all_stages()
+        owned(self.parameters(), of_pipeline=program.is_pipeline)
         self.train(source.training)
 
     # What training scripts use

@@ -36,6 +36,7 @@ from distir.parallel.packages import Package, shared_package
 from distir.parallel.padding.check import PaddingCheck
 from distir.parallel.padding.lengths import Lengths, Padding
 from distir.parallel.parallel_module import ParallelModule
+from distir.parallel.pretrained.weights import open_weights
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import Example, SharedShapes
 from distir.parallel.step_check import StepCheck, check_copies
@@ -118,6 +119,7 @@ def parallelize(
     kernels: Sequence[str | Path] = (),
     batch_norm: str = BATCH_NORMS[0],
     plan: SavedPlan | str | Path | None = None,
+    weights: str | Path | None = None,
     seed: int = 0,
     check: str = CHECKS[0],
     allow: Sequence[str] = (),
@@ -172,8 +174,13 @@ def parallelize(
       (as in DistributedDataParallel).
     - `plan`: the result of `distir.search` for this module, loss and batch, or its
       file. It replaces `cluster`, the degrees and all other options of distribution.
+    - `weights`: the first values of parameters and buffers, instead of the module's: a
+      safetensors file, a folder of such files as `save_pretrained` of transformers
+      writes it, a file of `torch.save`, or a checkpoint of torch.distributed.checkpoint.
+      Each rank reads only its own parts of safetensors files and checkpoints. The
+      module can be on the meta device.
     - `seed`: the seed for parameters that have no values, because they are on the meta
-      device or fake.
+      device or fake, and that `weights` lacks.
     - `check`: `import` compares the program with the module, on the example inputs and
       on others, before anything is compiled (see `import_torch`). `step` also compares
       the loss and the gradients of the first step with those of the module on one
@@ -261,6 +268,12 @@ def parallelize(
             "parallelize: sharded_outputs=True leaves outputs split for a loss that the "
             "script computes, and the program computes this one; leave out one or the other"
         )
+    if weights is not None and check == "step":
+        raise DistIRError(
+            'parallelize: check="step" compares with the module and its values, and '
+            "weights= gives others; load them into the module, or leave one of them out"
+        )
+    stored = {} if weights is None else open_weights(weights, module)
     inputs = Inputs(module, args, kwargs)
     padding = Padding.of(pad_to, pad_with)
     device = _device()
@@ -357,6 +370,7 @@ def parallelize(
         evaluation,
         asked,
         seed,
+        stored,
         SharedShapes(request.micro_batches, max_programs, padding),
         detect_nan,
         request.statistics.micro_batches,

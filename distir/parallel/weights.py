@@ -5,7 +5,7 @@ tensors of them, brought together on rank 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -27,17 +27,19 @@ def names_of(source: nn.Module) -> dict[str, list[str]]:
     return found
 
 
-def values_of_rank_0(source: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def values_of_rank_0(
+    source: nn.Module, known: Collection[str] = ()
+) -> Iterator[tuple[str, torch.Tensor]]:
     """
     Yields, on every rank, the name and the value that each parameter and buffer has on
-    rank 0. A shared parameter comes once, with its first name; tensors without values
-    are left out. Only values that differ between ranks are sent. If all ranks made the
+    rank 0. A shared parameter comes once, with its first name; tensors without values,
+    and those named in `known`, are left out. Only values that differ between ranks are sent. If all ranks made the
     module from the same seed, nothing is sent.
     """
     tensors = {
         name: tensor.detach()
         for name, tensor in (*source.named_parameters(), *source.named_buffers())
-        if not has_no_value(tensor)
+        if name not in known and not has_no_value(tensor)
     }
     differ = _different(tensors)
     device = next(iter(tensors.values()), torch.empty(0)).device

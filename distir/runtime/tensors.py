@@ -112,15 +112,31 @@ def _load_pickled(path):
 
 def _load_safetensors(path):
     size = path.stat().st_size
+    data = torch.from_file(
+        str(path), shared=False, size=size, dtype=torch.uint8, device="cpu"
+    )
+    found = {}
+    for name, (dtype, shape, begin, end) in entries(path).items():
+        part = data[begin:end]
+        if begin % dtype.itemsize:
+            part = part.clone()
+        found[name] = part.view(dtype).reshape(shape)
+    return found
+
+
+def entries(path):
+    """
+    Returns the tensors of a safetensors file by name, without reading them: the type,
+    the shape, and the positions in the file at which the tensor's bytes begin and end.
+    Raises FileError.
+    """
+    size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if length > size - 8:
             raise FileError(f"{path} is truncated or not a safetensors file")
         header = json.loads(file.read(length))
-    data = torch.from_file(
-        str(path), shared=False, size=size, dtype=torch.uint8, device="cpu"
-    )
     found = {}
     for name, entry in header.items():
         if name == "__metadata__":
@@ -135,10 +151,7 @@ def _load_safetensors(path):
             )
         if any(size < 0 for size in entry["shape"]):
             raise FileError(f"{path}: {name!r} has the shape {entry['shape']}")
-        part = data[begin:end]
-        if begin % dtype.itemsize:
-            part = part.clone()
-        found[name] = part.view(dtype).reshape(entry["shape"])
+        found[name] = dtype, tuple(entry["shape"]), begin, end
     return found
 
 

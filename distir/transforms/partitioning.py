@@ -126,7 +126,7 @@ class Partitioner:
         # Ops that were made once more in another layout, and the new ones. Those that
         # nothing uses in the end are erased.
         self.made_again: dict[Operation, None] = {}
-        self.made_in: dict[tuple[SSAValue, Layout], SSAValue] = {}
+        self.made_in: dict[tuple[SSAValue, Layout], SSAValue | None] = {}
 
     def run(self) -> None:
         """Replaces the function's body, type and argument attributes."""
@@ -241,6 +241,13 @@ class Partitioner:
         that must change can be made in this way, such as fills and broadcasts. Returns
         None for other values.
         """
+        # Failures too: in a grid of ops, paths to one value are exponentially many.
+        if (source, layout) not in self.made_in:
+            self.made_in[source, layout] = self._made_anew(source, layout)
+        return self.made_in[source, layout]
+
+    def _made_anew(self, source: SSAValue, layout: Layout) -> SSAValue | None:
+        """Returns the same as `_made`, and makes the copy of the op."""
         op = source.owner
         if not isinstance(op, Operation) or len(op.results) != 1 or layout.partial:
             return None
@@ -248,8 +255,6 @@ class Partitioner:
             # A call has the layouts of its function. After a reshard, each device would
             # do the work that the reshard divides.
             return None
-        if (source, layout) in self.made_in:
-            return self.made_in[source, layout]
         tensors = [v for v in op.operands if isinstance(v.type, TensorType)]
         # First, because making a rule is slow, and most ops have other operands.
         if not all(self._may_be_made(v, layout) for v in tensors):
@@ -261,9 +266,8 @@ class Partitioner:
         new = made_with(op, operands, [with_layout(type_, layout)])
         self.made_again |= {op: None, new: None}
         self.block.insert_op_after(new, op)
-        made = self.made_in[source, layout] = new.results[0]
-        made.name_hint = source.name_hint
-        return made
+        new.results[0].name_hint = source.name_hint
+        return new.results[0]
 
     def _may_be_made(self, value: SSAValue, layout: Layout) -> bool:
         """

@@ -143,14 +143,18 @@ _MOVES = [
     (4, dict(d=2, t=2), dict(p=2, d=2, k=2, zero=3)),
     (2, dict(p=2, k=2), dict(p=2, k=2)),
     (4, dict(p=2, t=2, k=2), dict(d=4, zero=2)),
+    (2, dict(p=2, k=2), dict(t=2)),
 ]
 
 
-@pytest.mark.parametrize(("ranks", "before", "after"), sampled(_MOVES, 5), ids=str)
+@pytest.mark.parametrize(("ranks", "before", "after"), sampled(_MOVES, 6), ids=str)
 def test_checkpoints_are_read_under_other_plans(
     ranks: int, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Parameters and the optimizer's states, by `get_state_dict` without options."""
+    """
+    Parameters and the states of an optimizer with several groups, by `get_state_dict`
+    without options.
+    """
     folder = tmp_path / "checkpoint"
     expected = run_ranks(ranks, saved, before, folder)[0]
     assert expected[0] != expected[1]

@@ -34,10 +34,22 @@ def attributes_and_refusals(options: Options) -> dict[str, Any]:
         "half": parallel.half,
         "type": lambda: parallel.to(torch.float64),
         "device": lambda: parallel.to("meta"),
+        "half of a part": block.half,
+        "type of a part": lambda: block.ln_1.to(torch.float64),
+        "mode of a part": block.eval,
+        "compile": parallel.compile,
+        "whole tensors": lambda: parallel.load_state_dict(source.state_dict()),
         "generate": lambda: parallel.generate(x),
         "checkpointing": parallel.gradient_checkpointing_enable,
     }.items():
         found[name] = message_of(call)
+    found["parts"] = parallel.load_state_dict(parallel.state_dict()) is not None
+    found["modes"] = [
+        block.training,
+        parallel.eval().get_submodule("transformer.h")[0].training,
+        block.eval().training,
+        parallel.train() is parallel and block.training,
+    ]
     seen: list[torch.Tensor] = []
     parallel.register_forward_hook(lambda module, args, loss: seen.append(loss))
     parts = own_part(parallel, x), own_part(parallel, y)

@@ -333,7 +333,22 @@ def samples(options: Options, count: int) -> list[int]:
 
 
 def _optimizer(module: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(module.parameters(), lr=1e-3, eps=1e-4)
+    """An optimizer with three groups; a stage has no member of one of them."""
+    groups: dict[str, list[nn.Parameter]] = {"matrices": [], "vectors": [], "words": []}
+    for name, parameter in module.named_parameters():
+        if "wte" in name or "wpe" in name:
+            groups["words"].append(parameter)
+        else:
+            groups["vectors" if parameter.ndim < 2 else "matrices"].append(parameter)
+    return torch.optim.AdamW(
+        [
+            {"params": groups["matrices"], "weight_decay": 0.2},
+            {"params": groups["words"], "lr": 3e-3},
+            {"params": groups["vectors"], "weight_decay": 0.0, "lr": 2e-3},
+        ],
+        lr=1e-3,
+        eps=1e-4,
+    )
 
 
 def _step(
@@ -364,6 +379,8 @@ def saved(options: Options, folder: Path) -> list[float]:
     optimizer = _optimizer(parallel.train())
     for step in range(2):
         _parallel_step(parallel, optimizer, step)
+    for group in optimizer.param_groups:  # as a schedule changes them
+        group["lr"] *= 0.5
     model, states = get_state_dict(parallel, optimizer)
     content = {"model": model, "optimizer": states}
     state_dict_saver.save(content, checkpoint_id=folder)

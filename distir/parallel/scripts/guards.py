@@ -6,6 +6,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any, Never
 
 import torch
@@ -21,17 +22,19 @@ _HOOKS = (
 )
 
 
-def refuse_hooks(module: nn.Module) -> None:
+def refuse_uses_of_parts(module: nn.Module) -> None:
     """
-    Makes the submodules of a parallel module refuse hooks and calls with DistIRError.
-    They only hold parameters: the program never calls them. Hooks on `module` itself
-    run.
+    Makes the submodules of a parallel module refuse hooks, calls, another mode and
+    conversions with DistIRError. They only hold parameters: the program never calls
+    them. Hooks on `module` itself run.
     """
     for part in module.modules():
         if part is not module:
             for name in _HOOKS:
                 setattr(part, name, _no_hook)
             part.forward = _no_call  # pyright: ignore[reportAttributeAccessIssue]
+            part.train = MethodType(_same_mode, part)  # pyright: ignore[reportAttributeAccessIssue]
+            vars(part)["_apply"] = MethodType(_apply_nothing, part)
 
 
 def _no_hook(*args: Any, **kwargs: Any) -> Never:
@@ -40,6 +43,26 @@ def _no_hook(*args: Any, **kwargs: Any) -> Never:
         "would never run; register the hook on the parallel module itself, or on a parameter "
         "(register_hook), or return the value that it is to see from the module's forward"
     )
+
+
+def _same_mode(part: nn.Module, mode: bool = True) -> nn.Module:
+    if part.training != mode:
+        name = "train" if mode else "eval"
+        raise DistIRError(
+            f"a part of a parallel module has the mode that it had when the module was "
+            f"parallelized, and {name}() would not change it; call {name}() on the part "
+            f"before parallelize, or on the whole module"
+        )
+    return part
+
+
+def _apply_nothing(
+    part: nn.Module,
+    fn: Callable[[torch.Tensor], torch.Tensor],
+    recurse: bool = True,
+) -> nn.Module:
+    check_conversion(part, fn)
+    return part
 
 
 def _no_call(*args: Any, **kwargs: Any) -> Never:
@@ -54,7 +77,7 @@ def check_conversion(
 ) -> None:
     """
     Raises DistIRError if `convert` would change the type or the device of a parameter
-    or buffer of a parallel module. `convert` is the function that `to`, `half` or
+    or buffer of a parallel module, or of a part of one. `convert` is the function that `to`, `half` or
     `cuda` apply to each tensor.
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):

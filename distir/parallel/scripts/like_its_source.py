@@ -6,11 +6,12 @@ module.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from distir.errors import DistIRError
 from distir.parallel.calling import Inputs
@@ -68,6 +69,38 @@ class LikeItsSource(nn.Module):
             if name in kept:
                 return kept[name]
         return of_class(self, self.source, name)
+
+    def train(self, mode: bool = True) -> Self:
+        """
+        Sets the mode of the module: training, or evaluation. Its parts show this mode.
+        """
+        for part in self.modules():
+            part.training = mode
+        return self
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Raises DistIRError, because the program is compiled by `parallelize`."""
+        raise DistIRError(
+            "compile() has no effect on the program of a parallel module; say so when the "
+            "module is parallelized (compiled=True)"
+        )
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """
+        Loads values in parts, as `state_dict()` of this module returns them. Raises
+        DistIRError for whole tensors.
+        """
+        own = dict(self.named_parameters(remove_duplicate=False))
+        for name, value in state_dict.items():
+            if isinstance(own.get(name), DTensor) and not isinstance(value, DTensor):
+                raise DistIRError(
+                    f"load_state_dict: {name!r} is a whole tensor, and a parallel module "
+                    f"holds parts (DTensor); give the file to parallelize (weights=...), or "
+                    f"load the values into the module before it is parallelized"
+                )
+        return super().load_state_dict(state_dict, strict, assign)
 
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True

@@ -7,7 +7,7 @@ over all parameters, but a rank of a pipeline has only the parameters of its own
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache, wraps
 from inspect import unwrap
 from typing import Any
@@ -16,7 +16,6 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from distir.errors import DistIRError
-from distir.parallel.scripts.stage_names import name_all_stages
 
 _REFUSED: dict[type[torch.optim.Optimizer], tuple[str, str]] = {
     torch.optim.Adafactor: (
@@ -80,21 +79,17 @@ def refuse_optimizers() -> None:
     ) -> None:
         add(self, param_group, *args)
         _check(self, self.param_groups[-1])
-        name_all_stages(self)
 
     torch.optim.Optimizer.add_param_group = checked
 
 
-def owned(
-    parameters: Iterable[torch.Tensor], names_of_all_stages: Sequence[str]
-) -> None:
+def owned(parameters: Iterable[torch.Tensor], *, of_pipeline: bool) -> None:
     """
-    Marks `parameters` as those of a parallel module. `names_of_all_stages` has the
-    names of all parameters if the module is a pipeline, because other ranks have other
-    parameters. Otherwise it is empty.
+    Marks `parameters` as those of a parallel module. In a pipeline, other ranks have
+    other parameters.
     """
     for each in parameters:
-        each._distir_pipeline = names_of_all_stages  # pyright: ignore[reportAttributeAccessIssue]
+        each._distir_pipeline = of_pipeline  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _check(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:

@@ -71,6 +71,38 @@ def trained(side: Plain) -> Trained:
     return Trained(losses, [model])
 
 
+def of_words(side: Plain) -> Trained:
+    """A model that sees one word at a time, for texts of two lengths."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Embedding(WORDS, 8), torch.nn.Linear(8, 9))
+    example = torch.zeros(8, 32, dtype=torch.int64)
+    model = side.make(module, example, loss="cross_entropy", pad_to=16)
+    optimizer = side.optimizer(model.parameters())
+    losses: list[float] = []
+    for step, longest in enumerate((32, 45, 20)):
+        texts = [
+            torch.cat([text, text])[: longest + 1 - 2 * i]
+            for i, text in enumerate(sequences(step))
+        ]
+        own = [texts[i] for i in side.part(torch.arange(len(texts)))]
+        words, labels = together(own)
+        labels = labels.where(labels < 0, labels % 9)
+        if isinstance(model, torch.nn.Sequential):
+            loss = cross_entropy(model(words), labels)
+        else:
+            loss = model(words, labels)
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return Trained(losses, [model])
+
+
+@pytest.mark.parametrize("training, plan", cases(PLANS[:3]), ids=str)
+def test_words(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "of_words", training, plan)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
 def test_lengths(training: Training, plan: dict[str, Any]) -> None:

@@ -26,13 +26,13 @@ PLANS: list[dict[str, Any]] = [
 class Translator(nn.Module):
     """`nn.Transformer` between embeddings and a head."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 2) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.words = nn.Embedding(WORDS, WIDTH)
         self.places = nn.Embedding(LONGEST, WIDTH)
         self.layers = nn.Transformer(
-            *(WIDTH, HEADS, 2, 2, 4 * WIDTH),
+            *(WIDTH, HEADS, count, count, 4 * WIDTH),
             dropout=0.0,
             batch_first=True,
             norm_first=True,
@@ -89,6 +89,27 @@ def trained(side: Plain) -> Trained:
         batch = sentences(9, 8, SOURCE, TARGET)
         losses.append(side.loss(model, cross_entropy, *batch).item())
     return Trained(losses, [model])
+
+
+def small(side: Plain) -> Trained:
+    """An encoder and a decoder of one layer each, for two steps."""
+    *inputs, _ = sentences(0, 8, SOURCE, TARGET)
+    model = side.make(Translator(1), *inputs, loss="cross_entropy")
+    optimizer = side.optimizer(model.parameters())
+    losses: list[float] = []
+    for step in range(2):
+        batch = sentences(step, 8, SOURCE, TARGET)
+        loss = side.loss(model, cross_entropy, *batch)
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return Trained(losses, [model])
+
+
+@pytest.mark.parametrize("training, plan", cases(PLANS[1:2]), ids=str)
+def test_one_layer(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "small", training, plan)
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.scenarios import Plain, Trained, Training, cases, check
+import torch.nn.functional as F
+from support.scenarios import Plain, Trained, Training, cases, check, layers
 from support.texts import Language, cross_entropy, text
 
 from distir.parallel.parallel_module import ParallelModule
@@ -58,6 +59,32 @@ def evaluated(side: Plain) -> Trained:
                 own = model(side.part(words))
                 outputs[f"{step} {seed}"] = rows_of_all(model, own)
     return Trained(losses, [model], outputs)
+
+
+def evaluated_numbers(side: Plain) -> Trained:
+    """A step, and the loss and the outputs for more and for fewer samples."""
+    model = side.make(layers(0, 6, 12, 4), side.data(0, 6), loss="mse")
+    optimizer = side.optimizer(model.parameters())
+    losses: list[float] = []
+    outputs: dict[str, torch.Tensor] = {}
+    for rows in (12, 5):
+        model.train()
+        loss = side.loss(model, F.mse_loss, side.data(rows, 6), side.data(1, 4))
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            x, y = side.data(2, 6, rows=rows), side.data(3, 4, rows=rows)
+            losses.append(side.loss(model, F.mse_loss, x, y).item())
+            outputs[str(rows)] = rows_of_all(model, model(side.part(x)))
+    return Trained(losses, [model], outputs)
+
+
+@pytest.mark.parametrize("training, plan", cases(PLANS[:4]), ids=str)
+def test_numbers(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "evaluated_numbers", training, plan)
 
 
 @pytest.mark.slow

@@ -71,7 +71,6 @@ def test_language(training: Training, plan: dict[str, Any]) -> None:
     check(__file__, "language", training, plan)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("training, plan", cases(PLANS[:5]), ids=str)
 def test_regression(training: Training, plan: dict[str, Any]) -> None:
     check(__file__, "regression", training, plan)

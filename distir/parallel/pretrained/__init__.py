@@ -1,0 +1,1 @@
+"""The first values of parameters from files of weights."""
