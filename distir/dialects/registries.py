@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -68,8 +68,15 @@ def _load_dialect(dialect: str) -> None:
     """Imports DistIR's module for a dialect, then those of other packages."""
     if dialect in _OTHERS:
         import_module(_OTHERS[dialect])
-    for found in entry_points(group=ENTRY_POINTS, name=dialect):
-        found.load()
+    for found in _installed():
+        if found.name == dialect:
+            found.load()
+
+
+@cache
+def _installed() -> tuple[EntryPoint, ...]:
+    """Returns the entry points of all packages; reading them takes 10 ms."""
+    return tuple(entry_points(group=ENTRY_POINTS))
 
 
 @dataclass(frozen=True)

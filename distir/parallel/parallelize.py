@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -43,13 +43,14 @@ from distir.parallel.steps import Steps, chosen_by, training
 from distir.parallel.training.shared_tensors import SharedTensors
 from distir.planning.distribution.entries import Chosen
 from distir.planning.distribution.options import DistributionOptions
-from distir.planning.plans.saved_plan import SavedPlan
 from distir.runtime.communication.meeting import join_ranks
 from distir.runtime.runtime import ProgramError, check_compiler
-from distir.scheduling.opaque import mark_scheduled
 from distir.tools.arguments.distribution import distribution_options
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import ParallelizeOptions
+
+if TYPE_CHECKING:
+    from distir.planning.plans.saved_plan import SavedPlan
 
 _DEGREE = re.compile(r"(?<![\w-])-([rdectpk])\b(?!-)")
 """
@@ -226,6 +227,8 @@ def parallelize(
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
     if "schedule.opaque" in forward.script:
+        from distir.scheduling.opaque import mark_scheduled
+
         mark_scheduled(module, forward.script)
     given = command_options(
         "distribute",
@@ -391,6 +394,8 @@ def _planned(
             f"parallelize: the plan says how to distribute, so that {', '.join(given)} "
             f"cannot be given beside plan=; leave out one or the other"
         )
+    from distir.planning.plans.saved_plan import SavedPlan
+
     found = plan if isinstance(plan, SavedPlan) else SavedPlan.load(plan)
     return Request(loss, found.cluster, found, forward)
 
@@ -400,7 +405,7 @@ def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
     Returns a text for messages: the plan, or the degrees whose product is the number of
     processes.
     """
-    if isinstance(distribution, SavedPlan):
+    if not isinstance(distribution, DistributionOptions):
         return f"the plan ({distribution.result.plan})"
     axes = [
         axis
