@@ -265,6 +265,7 @@ def parallelize(
             "script computes, and the program computes this one; leave out one or the other"
         )
     inputs = Inputs(module, args, kwargs)
+    kept = inputs.kept
     padding = Padding.of(pad_to, pad_with)
     device = _device()
     if compiled:
@@ -276,6 +277,7 @@ def parallelize(
 
     live = live_modules(module, check=trust.check)
 
+    # These functions keep no reference to the module, so that its values can be freed.
     def program(
         kind: str,
         what: Any,
@@ -286,7 +288,9 @@ def parallelize(
         call = given.args, given.kwargs
         with in_python():
             folder = shared_package(
-                lambda: content_key(kind, module, *call, (wanted, what, given.samples)),
+                lambda: content_key(
+                    kind, kept.module, *call, (wanted, what, given.samples)
+                ),
                 make,
             )
         return RankProgram(Package(folder), device, live, options.sharded_outputs)
@@ -320,11 +324,12 @@ def parallelize(
         wanted, given = asked_for(autocast, example), example or base
 
         def make() -> dict[str, bytes]:
-            check_copies(module, loss, given)
-            return training_package(module, given.args, given.kwargs, wanted, own)
+            with kept.with_values() as source:
+                check_copies(source, loss, given)
+                return training_package(source, given.args, given.kwargs, wanted, own)
 
         names = needed if own is None else own
-        with training(module, trained):
+        with training(kept.module, trained):
             made = program("training", names, wanted, given, make)
         if not chosen:
             shared.check(made)
@@ -339,8 +344,9 @@ def parallelize(
         package = validation_package if has_loss else evaluation_package
 
         def make() -> dict[str, bytes]:
-            check_copies(module, loss, given)
-            return package(module, given.args, given.kwargs, wanted)
+            with kept.with_values() as source:
+                check_copies(source, loss, given)
+                return package(source, given.args, given.kwargs, wanted)
 
         return program(
             "validation" if has_loss else "evaluation", None, wanted, given, make
@@ -363,12 +369,14 @@ def parallelize(
         SharedShapes(request.micro_batches, max_programs, padding),
         detect_nan,
         request.statistics.micro_batches,
-        StepCheck(module, loss) if check == "step" else None,
-        PaddingCheck(module, loss, inputs) if trust.check else None,
+        StepCheck(inputs, loss) if check == "step" else None,
+        PaddingCheck(loss, inputs) if trust.check else None,
     )
     shared.put_into(parallel)
     for other in shapes:
         parallel.prepare(*other)
+    if not live:  # opaque parts run as they are
+        kept.release()
     return parallel
 
 
