@@ -48,7 +48,7 @@ model = DistributedDataParallel(model, gradient_as_bucket_view=True)
 sampler = DistributedSampler(dataset)
 """,
         """\
-model = distir.parallelize(model, (words,), d=n)
+model = distir.parallelize(model, (words,), d=n, overlap=True)
 sampler = model.sampler(dataset)
 """,
     ),
@@ -60,7 +60,7 @@ fully_shard(model)
 sampler = DistributedSampler(dataset)
 """,
         """\
-model = distir.parallelize(model, (words,), d=n, zero=3)
+model = distir.parallelize(model, (words,), d=n, zero=3, overlap=True)
 sampler = model.sampler(dataset)
 """,
     ),
