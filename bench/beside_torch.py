@@ -282,6 +282,7 @@ def run_steps(kind: str, row: str, steps: int) -> dict[str, Any]:
         for side in SIDES if block % 2 else reversed(SIDES):
             dist.barrier()
             start = time.perf_counter()
+            value = 0.0
             for _ in range(steps):
                 value = sides[side][2]()
             dist.barrier()
@@ -393,8 +394,10 @@ def row_of(kind: str, row: str, ranks: int, steps: int) -> list[str]:
     ]
 
 
-HEAD = ["model", "beside", "lines: its, ours", "start, s", "our first", "second"]
-HEAD += ["the check", "step, ms", "ours", "peak, MB", "ours"]
+HEAD = [
+    *("model", "beside", "lines: its, ours", "start, s", "our first", "second"),
+    *("the check", "step, ms", "ours", "peak, MB", "ours"),
+]
 
 
 def main() -> None:

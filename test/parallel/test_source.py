@@ -31,4 +31,8 @@ def test_values_that_the_script_drops_are_freed(options: dict[str, Any]) -> None
 
 def test_a_script_that_keeps_the_module_keeps_its_values() -> None:
     for found in run_ranks(2, kept_source, dict(d=2, zero=3)):
-        assert found == {"same": True, "values": True, "classes": ["Words", "ModuleList"]}
+        assert found == {
+            "same": True,
+            "values": True,
+            "classes": ["Words", "ModuleList"],
+        }

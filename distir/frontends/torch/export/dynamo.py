@@ -27,8 +27,8 @@ from distir.frontends.torch.export.gradients import write_stops
 from distir.frontends.torch.export.lost_arguments import write_lost_arguments
 from distir.frontends.torch.export.masked_scatter import write_masked_scatters
 from distir.frontends.torch.export.repetitions import without_repetitions
-from distir.frontends.torch.modules.module_lines import module_line
 from distir.frontends.torch.modules.inputs import leaf_names
+from distir.frontends.torch.modules.module_lines import module_line
 
 if TYPE_CHECKING:
     import onnx_ir
