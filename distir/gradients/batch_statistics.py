@@ -21,6 +21,7 @@ from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.batch_normalization import GhostBatchNormOp
 from distir.errors import DistIRError
+from distir.gradients.batch_parts import BatchParts
 from distir.gradients.reverse import STATISTIC
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.rules.batch_normalization import moments
@@ -35,30 +36,6 @@ from distir.program import (
     set_argument_attributes,
     set_results,
 )
-
-
-@dataclass(frozen=True)
-class BatchParts:
-    """
-    The parts of a batch that have statistics of their own. A part holds the samples of
-    one of `devices` data-parallel devices in one of `micro_batches` micro-batches.
-    """
-
-    devices: int = 1
-    micro_batches: int = 1
-
-    @property
-    def count(self) -> int:
-        """The number of parts."""
-        return self.devices * self.micro_batches
-
-    def check(self) -> None:
-        """Raises DistIRError unless both numbers are positive."""
-        if min(self.devices, self.micro_batches) < 1:
-            raise DistIRError(
-                f"batch-statistics: {self.devices} devices and {self.micro_batches} "
-                "micro-batches; give positive numbers"
-            )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import` in the copies.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
@@ -16,6 +17,11 @@ from importlib.resources.abc import Traversable
 
 RUNTIME = "distir.runtime"
 """The package whose modules are copied into generated packages."""
+
+_RELATIVE_IMPORT = re.compile(
+    r"^[ \t]*from \.(?P<module>\w*) import (?P<names>[^#\n]*)", re.MULTILINE
+)
+"""An import in a helper module, as generated packages contain it."""
 
 _SHARED = {"output_files": files("distir.system") / "output_files.py"}
 """
@@ -133,8 +139,8 @@ def with_imports(names: Iterable[str]) -> set[str]:
 def _imports(name: str) -> frozenset[str]:
     """Returns the helper modules that the helper module `name` imports directly."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(helper_text(name))):
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            # `from . import a, b` or `from .a import f`.
-            found |= {node.module} if node.module else {a.name for a in node.names}
+    for statement in _RELATIVE_IMPORT.finditer(helper_text(name)):
+        # `from . import a, b` or `from .a import f`.
+        module = statement["module"]
+        found |= {module} if module else set(re.findall(r"\w+", statement["names"]))
     return frozenset(found & helper_modules())

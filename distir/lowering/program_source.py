@@ -65,6 +65,7 @@ from distir.program import (
     result_names,
     walk_functions,
 )
+from distir.program.locations import KnownLocations
 from distir.program.repacking import repacked_of
 from distir.program.source_forms import source_form_of
 from distir.program.weights import save_weights
@@ -267,10 +268,13 @@ def _rank_source(
     compiled: bool,
 ) -> ClassSource:
     """Returns the classes of a per-rank program. Changes `program`."""
+    known = KnownLocations.of(program)
     for step in steps(compiled) if PRINTABLE not in program.attributes else ():
         step(program)
     if compiled:
         compile_leaves(program)
+    if known is not None:
+        known.complete(program)
     source = class_source(RankClasses(program, devices, texts, constants))
     return replace(source, graphs=graphs(program))
 

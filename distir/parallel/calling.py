@@ -16,6 +16,7 @@ from distir.frontends.torch.export.opaque import opaque_as_ops, parts_of
 from distir.frontends.torch.modules.inputs import leaf_names
 from distir.frontends.torch.modules.meta import fake_on_cpu, has_no_value
 from distir.parallel.padding.lengths import cut
+from distir.parallel.scripts.kept_source import KeptSource
 
 
 def fake_output(
@@ -58,7 +59,7 @@ class Inputs:
         self._signature = inspect.signature(module.forward)
         self._example = self._named(args, kwargs)
         self._order = self._exported(args, kwargs)
-        self.source = module
+        self.kept = KeptSource(module)
         self._args, self._kwargs = args, kwargs
         self._structure: Any = None
         self._output_shapes: dict[Any, list[torch.Size]] = {}
@@ -66,6 +67,11 @@ class Inputs:
     def __deepcopy__(self, memo: object) -> Inputs:
         """Returns the object itself: copies of a parallel module share it."""
         return self
+
+    @property
+    def source(self) -> torch.nn.Module:
+        """The module, or its outline without values if the script has dropped it."""
+        return self.kept.module
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -136,12 +142,14 @@ class Inputs:
     def here(self, call: Any) -> Any:
         """
         Returns the structure `call` with its tensors moved to the device of the source
-        module's parameters. Returns it unchanged if the parameters have no values.
+        module's parameters, or to the CPU if they have been freed. Returns it unchanged if
+        the parameters never had values.
         """
         first = next(self.source.parameters(), None)
-        if first is None or has_no_value(first):
+        if first is None or (has_no_value(first) and not self.kept.is_released):
             return call
-        return _pytree.tree_map_only(torch.Tensor, lambda t: t.to(first.device), call)
+        device = torch.device("cpu") if has_no_value(first) else first.device
+        return _pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), call)
 
     def without_padding(
         self,

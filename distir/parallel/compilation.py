@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
 from distir.frontends.torch.trust import Trust
-from distir.gradients.batch_statistics import BatchParts
+from distir.gradients.batch_parts import BatchParts
 from distir.gradients.options import OUTSIDE
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.calling import Inputs
@@ -32,17 +32,15 @@ from distir.parallel.training.imported_loss import (
     kind_of_loss,
     loss_result,
 )
-from distir.planning.distribution.distribute import distribute
 from distir.planning.distribution.entries import Chosen
 from distir.planning.distribution.options import DistributionOptions
-from distir.planning.plans.programs import cluster_of_text, replace_cluster
-from distir.planning.plans.saved_plan import SavedPlan
 from distir.system.output_files import write_text
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.frontends.imported_model import ImportedModel
+    from distir.planning.plans.saved_plan import SavedPlan
 
 CONSTANTS = "constants.safetensors"
 """The file of a package with the constants that the exporter made."""
@@ -126,15 +124,13 @@ class Request:
     def devices(self) -> int:
         """The number of processes that run the package."""
         own = self.distribution
-        if isinstance(own, SavedPlan):
-            return own.devices
         return own.devices
 
     @property
     def micro_batches(self) -> int:
         """The number of micro-batches of each step."""
         own = self.distribution
-        return own.result.plan.k if isinstance(own, SavedPlan) else own.k
+        return own.result.plan.k if not isinstance(own, DistributionOptions) else own.k
 
     @property
     def statistics(self) -> BatchParts:
@@ -144,7 +140,7 @@ class Request:
         own = self.distribution
         if not self.own_statistics:
             return BatchParts()
-        if isinstance(own, SavedPlan):
+        if not isinstance(own, DistributionOptions):
             return BatchParts(own.batch_parts, own.result.plan.k)
         return BatchParts(own.batch_parts, own.k)
 
@@ -168,7 +164,7 @@ class Request:
         without = _inapplicable(program)
         if is_first:  # that no layer is recomputed is for the user to know
             without.pop("checkpoint", None)
-        if isinstance(own, SavedPlan):
+        if not isinstance(own, DistributionOptions):
             return own.without(without).distribute_step(program, self._but_for_zero())
         return self._distribute(program, replace(own, **without), self._but_for_zero())
 
@@ -178,7 +174,7 @@ class Request:
         over its axes again in each step, so the choices leave these axes free.
         """
         own = self.distribution
-        plan = own.result.plan if isinstance(own, SavedPlan) else own
+        plan = own.result.plan if not isinstance(own, DistributionOptions) else own
         if self.chosen is None or not getattr(plan, "zero", 0):
             return self.chosen
         return replace(self.chosen, free=("d", "e"))
@@ -190,7 +186,7 @@ class Request:
         do not suit the program.
         """
         own, chosen = self.distribution, self.chosen or Chosen({}, {})
-        if isinstance(own, SavedPlan):
+        if not isinstance(own, DistributionOptions):
             own.distribute_forward(program, chosen)
             return chosen
         chunks = own.forward_chunks(own.k) if own.is_pipelined else own.chunks
@@ -212,6 +208,10 @@ class Request:
     def _distribute(
         self, program: ModuleOp, options: DistributionOptions, chosen: Chosen | None
     ) -> Chosen:
+        # A start from the cache does without the planner.
+        from distir.planning.distribution.distribute import distribute
+        from distir.planning.plans.programs import cluster_of_text, replace_cluster
+
         cluster = cluster_of_text(self.cluster)
         replace_cluster(program, cluster)
         options = replace(options, cluster=cluster.sym_name.data)
@@ -500,7 +500,7 @@ def _program(
     imported, labels = make()
     if key is not None:
         with tempfile.TemporaryDirectory() as made:
-            write_program(imported.module, Path(made, PROGRAM))
+            write_program(imported.module, Path(made, PROGRAM), locations=True)
             _save_constants(imported, Path(made, CONSTANTS))
             write_text(Path(made, LABELS), json.dumps(labels))
             keep_files(key, {p.name: p.read_bytes() for p in Path(made).iterdir()})

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -17,26 +14,19 @@ from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
-from distir.transforms.repeats.naming import specialise
-
-_SCOPE = re.compile(r"\s*# (?P<scope>[\w.*]+)$")
-"""A comment of a generated program: the module of the source that the next lines are of."""
-_DEFINITION = re.compile(r"\s*def ")
+from distir.parallel.scripts.source_places import SourcePlace, place_of, running_frames
 
 
 @dataclass(frozen=True)
 class NanOrigin:
     """
-    The place where NaN appears first on a rank: `module` is the path of a module of the source
-    ("" if unknown), `near` the last part of it that was entered before ("" if there is none),
-    `line` the line of the file of the program.
+    The op that gives NaN first on a rank, and its place in the module (None if no method of
+    the program runs it). `file` is that of the program.
     """
 
     op: str
-    module: str
-    near: str
+    place: SourcePlace | None
     file: str
-    line: int
 
 
 class _FirstNan(TorchDispatchMode):
@@ -58,43 +48,10 @@ class _FirstNan(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         # New memory has any numbers.
         if not known and "empty" not in str(func) and _has_nan(result):
-            self.origin = self._place(str(func))
+            frames = running_frames(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+            place = place_of(frames, self._file)
+            self.origin = NanOrigin(str(func), place, self._file)
         return result
-
-    def _place(self, op: str) -> NanOrigin:
-        frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-        frames: list[FrameType] = []
-        while frame is not None:
-            if frame.f_code.co_filename == self._file:
-                frames.append(frame)
-            frame = frame.f_back
-        if not frames:
-            return NanOrigin(op, "", "", self._file, 0)
-        root = frames[-1].f_locals["self"]
-        paths = {id(part): name for name, part in root.named_modules()}
-        module = near = ""
-        for frame in reversed(frames):  # the callers first, which know the layer
-            scope = _scope_at(self._file, frame.f_lineno)
-            part = frame.f_locals["self"]
-            if part is not root:
-                # Comments in its class are relative to it, and none tells where a part of it
-                # ends.
-                module, near = paths[id(part)], scope
-            elif scope:
-                module = specialise(scope, module) if module else scope
-        return NanOrigin(op, module, near, self._file, frames[0].f_lineno)
-
-
-def _scope_at(file: str, line: int) -> str:
-    """Returns the scope that the comments of a program give a line; "" for none."""
-    while line > 0:
-        text = linecache.getline(file, line)
-        if (found := _SCOPE.match(text)) is not None:
-            return found["scope"]
-        if _DEFINITION.match(text):
-            return ""
-        line -= 1
-    return ""
 
 
 def _has_nan(values: Any) -> bool:
@@ -144,10 +101,17 @@ def _message(every: Sequence[NanOrigin | str | None]) -> str:
             "time to time"
         )
     rank, origin = found[0]
-    inside = f"in module {origin.module!r}" if origin.module else "outside of modules"
-    if origin.near:
-        inside += f" (in its part {origin.near!r}, or behind it)"
+    place = origin.place
+    inside, where = "outside of modules", origin.file
+    if place is not None and place.module:
+        inside = f"in module {place.module!r}"
+        if place.near:
+            inside += f" (in its part {place.near!r}, or behind it)"
+    if place is not None:
+        where = f"line {place.line} of {origin.file}"
+        if place.source:
+            where = f"{place.source}; {where}"
     return (
         f"a step gives NaN, which appears first {inside}, in {origin.op} on rank {rank} "
-        f"(line {origin.line} of {origin.file})"
+        f"({where})"
     )

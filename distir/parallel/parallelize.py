@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -44,13 +44,14 @@ from distir.parallel.steps import Steps, chosen_by, training
 from distir.parallel.training.shared_tensors import SharedTensors
 from distir.planning.distribution.entries import Chosen
 from distir.planning.distribution.options import DistributionOptions
-from distir.planning.plans.saved_plan import SavedPlan
 from distir.runtime.communication.meeting import join_ranks
 from distir.runtime.runtime import ProgramError, check_compiler
-from distir.scheduling.opaque import mark_scheduled
 from distir.tools.arguments.distribution import distribution_options
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import ParallelizeOptions
+
+if TYPE_CHECKING:
+    from distir.planning.plans.saved_plan import SavedPlan
 
 _DEGREE = re.compile(r"(?<![\w-])-([rdectpk])\b(?!-)")
 """
@@ -233,6 +234,8 @@ def parallelize(
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
     if "schedule.opaque" in forward.script:
+        from distir.scheduling.opaque import mark_scheduled
+
         mark_scheduled(module, forward.script)
     given = command_options(
         "distribute",
@@ -275,6 +278,7 @@ def parallelize(
         )
     stored = {} if weights is None else open_weights(weights, module)
     inputs = Inputs(module, args, kwargs)
+    kept = inputs.kept
     padding = Padding.of(pad_to, pad_with)
     device = _device()
     if compiled:
@@ -286,6 +290,7 @@ def parallelize(
 
     live = live_modules(module, check=trust.check)
 
+    # These functions keep no reference to the module, so that its values can be freed.
     def program(
         kind: str,
         what: Any,
@@ -296,7 +301,9 @@ def parallelize(
         call = given.args, given.kwargs
         with in_python():
             folder = shared_package(
-                lambda: content_key(kind, module, *call, (wanted, what, given.samples)),
+                lambda: content_key(
+                    kind, kept.module, *call, (wanted, what, given.samples)
+                ),
                 make,
             )
         return RankProgram(Package(folder), device, live, options.sharded_outputs)
@@ -330,11 +337,12 @@ def parallelize(
         wanted, given = asked_for(autocast, example), example or base
 
         def make() -> dict[str, bytes]:
-            check_copies(module, loss, given)
-            return training_package(module, given.args, given.kwargs, wanted, own)
+            with kept.with_values() as source:
+                check_copies(source, loss, given)
+                return training_package(source, given.args, given.kwargs, wanted, own)
 
         names = needed if own is None else own
-        with training(module, trained):
+        with training(kept.module, trained):
             made = program("training", names, wanted, given, make)
         if not chosen:
             shared.check(made)
@@ -349,8 +357,9 @@ def parallelize(
         package = validation_package if has_loss else evaluation_package
 
         def make() -> dict[str, bytes]:
-            check_copies(module, loss, given)
-            return package(module, given.args, given.kwargs, wanted)
+            with kept.with_values() as source:
+                check_copies(source, loss, given)
+                return package(source, given.args, given.kwargs, wanted)
 
         return program(
             "validation" if has_loss else "evaluation", None, wanted, given, make
@@ -374,12 +383,14 @@ def parallelize(
         SharedShapes(request.micro_batches, max_programs, padding),
         detect_nan,
         request.statistics.micro_batches,
-        StepCheck(module, loss) if check == "step" else None,
-        PaddingCheck(module, loss, inputs) if trust.check else None,
+        StepCheck(inputs, loss) if check == "step" else None,
+        PaddingCheck(loss, inputs) if trust.check else None,
     )
     shared.put_into(parallel)
     for other in shapes:
         parallel.prepare(*other)
+    if not live:  # opaque parts run as they are
+        kept.release()
     return parallel
 
 
@@ -405,6 +416,8 @@ def _planned(
             f"parallelize: the plan says how to distribute, so that {', '.join(given)} "
             f"cannot be given beside plan=; leave out one or the other"
         )
+    from distir.planning.plans.saved_plan import SavedPlan
+
     found = plan if isinstance(plan, SavedPlan) else SavedPlan.load(plan)
     return Request(loss, found.cluster, found, forward)
 
@@ -414,7 +427,7 @@ def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
     Returns a text for messages: the plan, or the degrees whose product is the number of
     processes.
     """
-    if isinstance(distribution, SavedPlan):
+    if not isinstance(distribution, DistributionOptions):
         return f"the plan ({distribution.result.plan})"
     axes = [
         axis

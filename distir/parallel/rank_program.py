@@ -21,6 +21,7 @@ from distir.parallel.autocast import outside_autocast
 from distir.parallel.compilation import CONSTANTS, INTERFACE
 from distir.parallel.packages import Package
 from distir.parallel.placements import innermost_shard, placements
+from distir.parallel.scripts.source_places import named_places
 
 _REPLICAS = "replicas"
 """
@@ -355,11 +356,12 @@ class RankProgram:
     def _running(self) -> Generator[None]:
         """
         The state in which methods of the program run: opaque modules are this module's,
-        autograd records nothing, and `torch.autocast` has no effect.
+        autograd records nothing, `torch.autocast` has no effect, errors name the source.
         """
         if self._opaque_module is not None:
             self._opaque_module.MODULES = self._opaque
-        with torch.no_grad(), outside_autocast():
+        program = self.folder / "program.py"
+        with torch.no_grad(), outside_autocast(), named_places(program):
             yield
 
     def run(self, values: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:

@@ -26,6 +26,7 @@ from distir.frontends.torch.modules.runs import (
     wider,
 )
 from distir.frontends.torch.modules.state import unchanged
+from distir.parallel.calling import Inputs
 from distir.parallel.losses import Loss
 from distir.parallel.shapes import Example
 from distir.parallel.weights import whole_tensor
@@ -43,11 +44,11 @@ _Step = dict[str, torch.Tensor]
 @dataclass(frozen=True)
 class StepCheck:
     """
-    Compares the loss and the gradients of a step with those of the source module. Rank
-    0 runs the source module on the whole batch.
+    Compares the loss and the gradients of a step with those of the source module of
+    `inputs`. Rank 0 runs the source module on the whole batch.
     """
 
-    source: nn.Module
+    inputs: Inputs
     loss: Loss
 
     def __call__(
@@ -109,7 +110,7 @@ class StepCheck:
         first, second = (
             self._step(state, args, kwargs, seed=seed, wide=False) for seed in (0, 1)
         )
-        kind = type(self.source).__name__
+        kind = type(self.inputs.source).__name__
         if not torch.equal(first[""], second[""]):
             warnings.warn(
                 f'check="step": {kind} draws random numbers (dropout), so that its first '
@@ -157,7 +158,7 @@ class StepCheck:
         parameters and buffers in `state`. With `wide`, the module computes in a wider
         type.
         """
-        module = self.source
+        module = self.inputs.source
         own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         values = {name: state[name] for name in own if name in state}
         given, named = args, kwargs

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.gradients.batch_statistics import BatchParts, RunningStatistics
+from distir.gradients.batch_parts import BatchParts
+from distir.gradients.batch_statistics import RunningStatistics
 from distir.gradients.options import StepOptions
 from distir.options import same_option
 from distir.passes.options import DistIRPass

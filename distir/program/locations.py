@@ -21,6 +21,8 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
+from distir.dialects.dist_attributes import SCOPE
+
 
 def line_of(location: Attribute | None) -> str:
     """
@@ -51,19 +53,21 @@ def is_known(location: LocationAttr) -> bool:
 class KnownLocations:
     """
     The locations of a module's functions, of their returns, and of their arguments,
-    recorded before a rewrite that makes these anew. Arguments are found by name.
+    recorded before a rewrite that makes these anew. Arguments are found by name, and ops
+    by their scope and the name of their first result, where all that have both agree.
     """
 
     functions: dict[str, LocationAttr]
     returns: dict[str, LocationAttr]
     arguments: dict[tuple[str, str | None], LocationAttr]
+    ops: dict[tuple[str, str], LocationAttr]
 
     @staticmethod
     def of(module: ModuleOp) -> KnownLocations | None:
         """Returns the locations of `module`, or None if no op in it has one."""
         if not any(is_known(op.location) for op in module.walk()):
             return None
-        found = KnownLocations({}, {}, {})
+        found = KnownLocations({}, {}, {}, {})
         for op in module.body.block.ops:
             if isinstance(op, FuncOp) and not op.is_declaration:
                 name = op.sym_name.data
@@ -72,15 +76,20 @@ class KnownLocations:
                     found.returns[name] = op.body.block.last_op.location
                 for argument in op.args:
                     found.arguments[name, argument.name_hint] = argument.location
+                for inner in op.body.block.ops:
+                    if (key := _label(inner)) is not None:
+                        first = found.ops.setdefault(key, inner.location)
+                        if first != inner.location:
+                            found.ops[key] = UnknownLoc()
         return found
 
     def complete(self, module: ModuleOp) -> None:
         """
         Gives a location to each op of `module` that has none. Functions, returns and
         arguments get the location that was recorded. A new function gets the location
-        of its first op. Any other op gets the location of an op that computes one of
-        its operands, else that of an op that uses its results, else that of its
-        function.
+        of its first op. Any other op gets the location of the op whose name and scope it
+        took over, else that of an op that computes one of its operands, else that of an
+        op that uses its results, else that of its function.
         """
         for function in module.body.block.ops:
             if not isinstance(function, FuncOp) or function.is_declaration:
@@ -94,6 +103,9 @@ class KnownLocations:
             if block.last_op is not None:
                 self._take(block.last_op, self.returns.get(name))
             for op in block.ops:
+                if not is_known(op.location) and (key := _label(op)) is not None:
+                    self._take(op, self.ops.get(key))
+            for op in block.ops:
                 self._take(op, _first(_location(v) for v in op.operands))
             for op in reversed(list(block.ops)):
                 users = (use.operation for r in op.results for use in r.uses)
@@ -104,8 +116,14 @@ class KnownLocations:
 
     @staticmethod
     def _take(op: Operation, location: LocationAttr | None) -> None:
-        if location is not None and not is_known(op.location):
+        if location is not None and is_known(location) and not is_known(op.location):
             op.location = location
+
+
+def _label(op: Operation) -> tuple[str, str] | None:
+    """Returns the scope of an op and the name of its first result, if it has one."""
+    hint = op.results[0].name_hint if op.results else None
+    return None if hint is None else (SCOPE.of(op.attributes) or "", hint)
 
 
 def _location(value: SSAValue) -> LocationAttr:

@@ -38,11 +38,12 @@ class ProgramPrinter(NumberPrinter):
     name are numbered. Names are for people: no code reads information out of them.
     """
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: TextIO, *, locations: bool = False):
+        """Prints to `stream`, with the locations of ops (`loc(...)`) if `locations`."""
         # Text is written in small pieces, twice as fast to a StringIO as to a file.
         self._text = StringIO()
         self._file = stream
-        super().__init__(stream=self._text)
+        super().__init__(stream=self._text, print_debuginfo=locations)
         self._types: dict[int, tuple[Attribute, str]] = {}
         """
         Maps the identity of a tensor type to the type and its text. Identities are the

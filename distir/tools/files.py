@@ -122,12 +122,17 @@ def refuse_other_files(path: Path) -> None:
 
 
 def write_program(
-    module: ModuleOp, path: Path, source: Path | None = None
+    module: ModuleOp,
+    path: Path,
+    source: Path | None = None,
+    *,
+    locations: bool = False,
 ) -> Path | None:
     """
     Writes a module as text to `path`, with aliases for repeated types. The old file
     stays until the new one is complete. If the module was read from `source`, its
-    weights are made available beside `path`. Returns the path of the weights if they
+    weights are made available beside `path`. With `locations`, the text has the lines of
+    the source that ops came from (`loc(...)`). Returns the path of the weights if they
     were linked or copied, else None.
     """
     with (
@@ -136,7 +141,7 @@ def write_program(
         else weights_beside(module, source, path) as beside
     ):
         with replaced_file(path) as stream:
-            ProgramPrinter(stream).print_program(module)
+            ProgramPrinter(stream, locations=locations).print_program(module)
         return beside
 
 

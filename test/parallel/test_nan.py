@@ -27,4 +27,5 @@ def test_the_module_is_named(options: dict[str, Any]) -> None:
         assert plain == "no error"
         assert "appears first in module 'layers.2'" in layer, layer
         assert "sqrt" in layer and "program.py" in layer
+        assert "(support/parallel_nan.py:24; line " in layer
         assert "has NaN itself" in given

@@ -56,7 +56,12 @@ from distir.frontends.onnx.file import (
     tensor_value,
 )
 from distir.frontends.onnx.inputs import bind_inputs, clear_unknown_sizes, fix_inputs
-from distir.frontends.onnx.names import domain_of, node_name, node_scope
+from distir.frontends.onnx.names import (
+    domain_of,
+    node_location,
+    node_name,
+    node_scope,
+)
 from distir.frontends.onnx.prepare import prepare
 from distir.frontends.onnx.torch_metadata import is_detach, lost_detach
 from distir.frontends.onnx.types import TypeInference
@@ -381,6 +386,8 @@ class _Importer:
 
     def _add(self, node: NodeProto, op: Operation) -> None:
         """Adds the op of a node. Its results get the names of the node's outputs."""
+        if (location := node_location(node)) is not None:
+            op.location = location
         self.block.add_op(op)
         for output, result in zip(node.output, op.results, strict=False):
             if output:

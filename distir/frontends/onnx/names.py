@@ -10,6 +10,7 @@ import ast
 import functools
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from xdsl.dialects.builtin import FileLineColLoc, IntAttr, LocationAttr, StringAttr
 
 _STANDARD = ("", "ai.onnx")
 
@@ -50,6 +51,9 @@ def value_infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 _NAMESPACE = "namespace"
 
+LINE = "pkg.distir.line"
+"""The metadata of a node with `file:line` of the module's code that it came from."""
+
 
 def node_scope(node: NodeProto) -> str:
     """
@@ -61,6 +65,21 @@ def node_scope(node: NodeProto) -> str:
     if _NAMESPACE in metadata:
         return _from_namespace(metadata[_NAMESPACE])
     return _from_name(node.name)
+
+
+def node_location(node: NodeProto) -> LocationAttr | None:
+    """Returns the line of the module's code that a node came from; None if unknown."""
+    line = next((p.value for p in node.metadata_props if p.key == LINE), "")
+    file, _, number = line.rpartition(":")
+    if not file or not number.isdecimal():
+        return None
+    return _location(file, int(number))
+
+
+@functools.lru_cache(4096)
+def _location(file: str, line: int) -> LocationAttr:
+    column = IntAttr(0)
+    return FileLineColLoc(StringAttr(file), IntAttr(line), column)
 
 
 def set_scope(node: NodeProto, scope: str) -> None:

@@ -23,14 +23,15 @@ from distir.transforms.patterns.match import (
 def supersede(op: Operation, new: Operation, name: str | None = None) -> None:
     """
     Inserts `new` before `op` and replaces all uses of the result of `op`, which stays
-    without uses. `new` gets the scope of `op`, and its result the name of the old one,
-    or `name` if that has none.
+    without uses. `new` gets the scope and the location of `op`, and its result the name of
+    the old one, or `name` if that has none.
     """
     block = op.parent_block()
     assert block is not None
     before, after = op.results[0], new.results[0]
     if SCOPE in op.attributes:
         new.attributes[SCOPE] = op.attributes[SCOPE]
+    new.location = op.location
     after.name_hint = before.name_hint or name
     block.insert_op_before(new, op)
     before.replace_all_uses_with(after)

@@ -19,6 +19,7 @@ from distir.lowering.source.method_names import Expression, Key, MethodNames, me
 from distir.lowering.source.runs import CallRun, Statement, ValueList
 from distir.lowering.source.text import WIDTH, broken, chained, comment, filled
 from distir.program import argument_attributes, scope_of
+from distir.program.locations import line_of
 
 _LISTED_RESULTS = 8
 """
@@ -38,6 +39,8 @@ class Method:
         self.values = MethodNames(writer, function)
         self.names, self.plan = self.values.names, self.values.plan
         self.lines: list[str] = []
+        # The line of the user's module, by the index of the first line that it is for.
+        self.sources: dict[int, str] = {}
         self.indent = ""
         self.positions = writer.cls.positions[function]
         awaited = {
@@ -141,13 +144,31 @@ class Method:
                 statement, CallRun
             ):
                 scope = scope_of(first)
-                if shown := self.writer.shown_scope(scope):
+                shown = self.writer.shown_scope(scope)
+                if not shown and line_of(first.location):
+                    shown = "self"  # the end of a part, for messages about a line
+                if shown:
                     self.lines.append(f"# {comment(shown)}")
+            if not isinstance(first, CallOp | ReturnOp | PackOp | UnpackOp):
+                self.sources[len(self.lines)] = line_of(first.location)
             if isinstance(statement, CallRun):
                 self._run(statement, at)
             else:
                 self._op(statement, at)
-        return [*header, *("    " + line for line in self.lines)]
+        return [*header, *("    " + line for line in self._annotated())]
+
+    def _annotated(self) -> list[str]:
+        """
+        Returns the lines of the body. A line that comes from another line of the user's
+        module than the one before ends in a comment with the file's name, in its folder.
+        """
+        lines, last = list(self.lines), ""
+        for at, source in sorted(self.sources.items()):
+            if source in ("", last) or at >= len(lines):
+                continue
+            last = source
+            lines[at] += f"  # {comment('/'.join(source.split('/')[-2:]))}"
+        return lines
 
     def _add(self, line: str) -> None:
         self.lines += broken(self.indent + line)

@@ -24,12 +24,11 @@ from distir.parallel.step_check import loss_of_output
 class PaddingCheck:
     """
     Checks, at the first call that is padded, that padding does not change the result.
-    On rank 0, the module `source` runs on the rank's own part of the batch twice: as
-    given and padded. The losses are compared, or the outputs if the caller computes the
+    On rank 0, the source module of `inputs` runs on the rank's own part of the batch
+    twice: as given and padded. If it was freed, it has random values. The losses are compared, or the outputs if the caller computes the
     loss.
     """
 
-    source: nn.Module
     loss: Loss
     inputs: Inputs
     _done: set[bool] = field(default_factory=set[bool])
@@ -58,38 +57,56 @@ class PaddingCheck:
             return
         self._done.add(has_loss)
         said: list[str | None] = [None]
-        if dist.get_rank() == 0 and not lacks_values(self.source):
-            names = {id(tensor): name for name, tensor in given.items()}
-            call = (tuple(args), dict(kwargs))
-            other = tree_map_only(
-                torch.Tensor, lambda t: padded.get(names.get(id(t), ""), t), call
-            )
-            results = [
-                self._result(self.inputs.here(each), has_labels, has_loss)
-                for each in (call, other)
-            ]
-            if not _alike(*results):
-                what = "loss" if has_loss else "output"
-                said[0] = (
-                    f"parallelize: padding changes the {what} of "
-                    f"{type(self.source).__name__}; give it a mask that hides what is "
-                    f"appended, and labels that do not count (pad_with={{'labels': -100}}), "
-                    f"or leave pad_to out"
-                )
+        if dist.get_rank() == 0:
+            said[0] = self._problem(args, kwargs, given, padded, has_labels, has_loss)
         dist.broadcast_object_list(said)
         if said[0] is not None:
             raise DistIRError(said[0])
 
+    def _problem(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        given: Mapping[str, torch.Tensor],
+        padded: Mapping[str, torch.Tensor],
+        has_labels: bool,
+        has_loss: bool,
+    ) -> str | None:
+        """
+        Returns a text that says what padding changes, or None. A module that never had
+        values is not compared.
+        """
+        names = {id(tensor): name for name, tensor in given.items()}
+        call = (tuple(args), dict(kwargs))
+        other = tree_map_only(
+            torch.Tensor, lambda t: padded.get(names.get(id(t), ""), t), call
+        )
+        with self.inputs.kept.with_values() as module:
+            if lacks_values(module):
+                return None
+            results = [
+                self._result(module, self.inputs.here(each), has_labels, has_loss)
+                for each in (call, other)
+            ]
+        if _alike(*results):
+            return None
+        what = "loss" if has_loss else "output"
+        return (
+            f"parallelize: padding changes the {what} of {type(module).__name__}; give it a "
+            f"mask that hides what is appended, and labels that do not count "
+            f"(pad_with={{'labels': -100}}), or leave pad_to out"
+        )
+
     def _result(
-        self, call: Any, has_labels: bool, has_loss: bool
+        self, module: nn.Module, call: Any, has_labels: bool, has_loss: bool
     ) -> list[torch.Tensor]:
         """Returns the loss of a call of the module in evaluation mode, or its outputs."""
         args, kwargs = call
         labels = None
         if has_labels:
             *args, labels = args
-        with unchanged(self.source, False), torch.no_grad():
-            found = self.source(*args, **kwargs)
+        with unchanged(module, False), torch.no_grad():
+            found = module(*args, **kwargs)
             if has_loss:
                 return [loss_of_output(self.loss, found, labels)]
         return [leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]

@@ -28,7 +28,7 @@ class SharedTensors:
         self._names = names_of(source)
         self._found: dict[str, tuple[ParallelModule, str]] = {}
         for other in others:
-            theirs = {id(tensor): name for name, tensor in _tensors(other.source)}
+            theirs = {id(tensor): name for name, tensor in _of_source(other)}
             common = {
                 name: (other, theirs[id(tensor)])
                 for name, tensor in _tensors(source)
@@ -101,6 +101,10 @@ class SharedTensors:
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*module.named_parameters(), *module.named_buffers()]
+
+
+def _of_source(module: ParallelModule) -> list[tuple[str, torch.Tensor]]:
+    return module._inputs.kept.tensors()  # pyright: ignore[reportPrivateUsage]
 
 
 def _program(module: ParallelModule) -> RankProgram:

@@ -51,6 +51,7 @@ from distir.program import (
     replace_program,
 )
 from distir.program.entries import joined, one_entry
+from distir.program.locations import KnownLocations
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
 from distir.transforms.memory.checkpoint_policies import LayerPolicies
@@ -267,12 +268,15 @@ def _distribute(
 ) -> Chosen:
     """Does the work of `distribute` for a program with one entry."""
     options = options.on_one_mesh()
+    known = KnownLocations.of(module)
     late = module.clone() if may_gather_first(options) else None
     found, made = _distributed(module, options, chosen)
     if late is not None and found is not None:
         other, _ = _distributed(late, options, chosen, gather_first=False)
         if other is not None and _is_better(other, found):
             replace_program(module, late)
+    if known is not None:
+        known.complete(module)
     verify_distribution(module)
     return made
 

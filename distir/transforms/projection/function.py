@@ -214,6 +214,7 @@ class FunctionProjection:
         for new in ops:
             if SCOPE in op.attributes and SCOPE not in new.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
+            new.location = op.location
             names_axes = isinstance(new, CollectiveOp | CoordinateOp) or (
                 isinstance(new, GatheredOp | OpaqueBase) and new.axes is not None
             )
@@ -335,10 +336,11 @@ class FunctionProjection:
         self.values[value].name_hint = value.name_hint
 
     def _add_all(self, op: Operation, ops: Sequence[Operation]) -> None:
-        """Appends `ops` with the scope of `op`."""
+        """Appends `ops` with the scope and the location of `op`."""
         for new in ops:
             if SCOPE in op.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
+            new.location = op.location
             self.block.add_op(new)
 
     def _start_early(self, recv: RecvFromRankOp) -> None:

@@ -15,6 +15,7 @@ from torch.utils import _pytree
 
 from distir.errors import DistIRError
 from distir.frontends.onnx.file import LARGE
+from distir.frontends.onnx.names import LINE
 from distir.frontends.torch.export.bags import write_bags
 from distir.frontends.torch.export.causal_masks import masks_as_they_are
 from distir.frontends.torch.export.decompositions import quick_decompositions
@@ -27,13 +28,16 @@ from distir.frontends.torch.export.lost_arguments import write_lost_arguments
 from distir.frontends.torch.export.masked_scatter import write_masked_scatters
 from distir.frontends.torch.export.repetitions import without_repetitions
 from distir.frontends.torch.modules.inputs import leaf_names
+from distir.frontends.torch.modules.module_lines import module_line
 
 if TYPE_CHECKING:
     import onnx_ir
 
-_UNREAD = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.class_hierarchy")
+_STACK = "pkg.torch.onnx.stack_trace"
+_UNREAD = (_STACK, "pkg.torch.onnx.class_hierarchy")
 """
 The metadata that the exporter writes on each node and that the importer does not read.
+Of the stack trace, only the line of the module is kept.
 """
 
 
@@ -145,6 +149,8 @@ def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
     import onnx_ir
 
     for node in model.graph.all_nodes():
+        if line := module_line(node.metadata_props.get(_STACK, "")):
+            node.metadata_props[LINE] = line
         for key in _UNREAD:
             node.metadata_props.pop(key, None)
     values: dict[str, Value | None] = {}

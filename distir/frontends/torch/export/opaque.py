@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from distir.errors import DistIRError
-from distir.frontends.onnx.names import TRAIN_DOMAIN
 from distir.frontends.torch.export.measured import measured
 from distir.frontends.torch.modules.opaque import (
     Declared,
@@ -337,6 +336,8 @@ def _node(part: OpaquePart, call: FlatCall, observed: ObservedCall | None) -> An
         "arguments": None if call.arguments is None else json.dumps(call.arguments),
         "tensors": list(state) or None,
     }
+    from distir.frontends.onnx.names import TRAIN_DOMAIN  # imports onnx
+
     make: Any = torch.onnx.ops.symbolic_multi_out
     found = make(
         f"{TRAIN_DOMAIN}::{_NODE}",

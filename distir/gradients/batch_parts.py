@@ -1,0 +1,31 @@
+"""The parts of a batch that batch normalisation takes statistics of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distir.errors import DistIRError
+
+
+@dataclass(frozen=True)
+class BatchParts:
+    """
+    The parts of a batch that have statistics of their own. A part holds the samples of
+    one of `devices` data-parallel devices in one of `micro_batches` micro-batches.
+    """
+
+    devices: int = 1
+    micro_batches: int = 1
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+        return self.devices * self.micro_batches
+
+    def check(self) -> None:
+        """Raises DistIRError unless both numbers are positive."""
+        if min(self.devices, self.micro_batches) < 1:
+            raise DistIRError(
+                f"batch-statistics: {self.devices} devices and {self.micro_batches} "
+                "micro-batches; give positive numbers"
+            )
