@@ -20,6 +20,7 @@ _PASSES: dict[str, str] = {
     "batch-statistics": "BatchStatisticsPass",
     "bucket-collectives": "BucketCollectivesPass",
     "canonicalize-imported": "CanonicalizeImportedPass",
+    "collective-to-mpi": "CollectiveToMpiPass",
     "collective-to-shard": "CollectiveToShardPass",
     "context-parallel": "ContextParallelPass",
     "convert-floats": "ConvertFloatsPass",
