@@ -25,6 +25,7 @@ _PASSES: dict[str, str] = {
     "context-parallel": "ContextParallelPass",
     "convert-floats": "ConvertFloatsPass",
     "data-parallel": "DataParallelPass",
+    "decompose-collectives": "DecomposeCollectivesPass",
     "differentiate": "DifferentiatePass",
     "distribute": "DistributePass",
     "expand-float8": "ExpandFloat8Pass",

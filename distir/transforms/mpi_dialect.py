@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from xdsl.dialects import arith, bufferization, linalg, memref, mpi, tensor
+from xdsl.dialects import arith, bufferization, memref, mpi, tensor
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseArrayBase,
@@ -24,6 +24,7 @@ from xdsl.dialects.builtin import (
     i32,
     i64,
 )
+from xdsl.dialects.linalg.ops import TransposeOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -43,10 +44,11 @@ from distir.dialects.collective_ops.spmd_form import (
     RankCountOp,
     ThisRankOp,
 )
-from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import describe, functions
+from distir.program.functions import return_op
 from distir.program.rewriting import erase_dead
 from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.shard_dialect import mesh_of
@@ -67,12 +69,13 @@ def to_mpi(module: ModuleOp) -> None:
     """
     Replaces the communication of a program of local tensors by ops of the `mpi`
     dialect. The number of a rank is that of its process in MPI's communicator of all
-    processes. The program neither starts nor ends MPI.
+    processes. The program neither starts nor ends MPI. Collectives block, even those that
+    were asynchronous; asynchronous sends and receives do not.
 
     Raises DistIRError for communication that the dialect cannot say: collectives in
-    groups of some of the ranks, collectives for which it has no op, asynchronous ones,
-    tensors in runs, and element types for which it has no datatype; and for a program
-    whose devices are not 0, 1, 2, ...
+    groups of some of the ranks, collectives for which it has no op, tensors in runs, and
+    element types for which it has no datatype; and for a program whose devices are not
+    0, 1, 2, ...
     """
     known = meshes(module)
     ranks = sorted({device for mesh in known.values() for device in mesh.devices})
@@ -83,6 +86,7 @@ def to_mpi(module: ModuleOp) -> None:
             f"so give the meshes these devices"
         )
     for function in functions(module).values():
+        in_flight = _InFlight()
         for op in list(function.walk()):
             if isinstance(op, COLLECTIVES):
                 raise DistIRError(
@@ -90,13 +94,35 @@ def to_mpi(module: ModuleOp) -> None:
                     f"program; run project{{spmd}} or project{{rank=...}} before"
                 )
             if is_per_rank(op) or isinstance(op, InLocalForm):
-                _Lowering(op, known, len(ranks)).lower()
+                _Lowering(op, known, len(ranks), in_flight).lower()
         if not function.is_declaration:
+            in_flight.wait_before(return_op(function))
             erase_dead(function.body.block)
         # Only now, when those that only named groups are gone.
         for op in list(function.walk()):
             if isinstance(op, ThisRankOp | RankCountOp):
-                _Lowering(op, known, len(ranks)).lower_number(op)
+                _Lowering(op, known, len(ranks), in_flight).lower_number(op)
+
+
+@dataclass
+class _InFlight:
+    """
+    The messages that a function has not waited for yet.
+
+    - `arriving`: the buffers and requests of receives, by the results of the
+      receives;
+    - `sent`: the requests of sends.
+    """
+
+    arriving: dict[SSAValue, tuple[SSAValue, SSAValue]] = field(
+        default_factory=dict[SSAValue, tuple[SSAValue, SSAValue]]
+    )
+    sent: list[SSAValue] = field(default_factory=list[SSAValue])
+
+    def wait_before(self, op: Operation) -> None:
+        """Adds waits for the sends before `op`, from where their buffers are free."""
+        for request in self.sent:
+            Rewriter.insert_op(mpi.WaitOp(request), InsertPoint.before(op))
 
 
 @dataclass
@@ -105,22 +131,19 @@ class _Lowering:
     The ops that replace `op`.
 
     - `known`: the meshes of the program, by name;
-    - `ranks`: the number of ranks that the meshes have.
+    - `ranks`: the number of ranks that the meshes have;
+    - `in_flight`: the messages of the function.
     """
 
     op: Operation
     known: Mapping[str, Mesh]
     ranks: int
+    in_flight: _InFlight
     made: dict[int, SSAValue] = field(default_factory=dict[int, SSAValue])
 
     def lower(self) -> None:
         """Replaces the op."""
         op = self.op
-        if ASYNCHRONOUS in op.attributes or isinstance(op, WaitOp):
-            raise self._error(
-                "is asynchronous, and collective-to-mpi makes blocking calls; distribute "
-                "the program without overlap"
-            )
         match op:
             case CoordinateOp():
                 index = DenseIntOrFPElementsAttr.from_list(
@@ -129,8 +152,14 @@ class _Lowering:
                 self._replace(self._add(arith.ConstantOp(index)).result)
             case SendToRankOp():
                 self._send(op)
+            case RecvFromRankOp() if op.is_asynchronous and op.result.uses:
+                self._receive_later(op)
+                return  # the wait replaces it
             case RecvFromRankOp():
                 self._receive(op)
+            case WaitOp():
+                self._wait(op)
+                return
             case InLocalForm():
                 self._replace(self._collective(op))
             case _:
@@ -201,7 +230,7 @@ class _Lowering:
             order = [*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1)]
             sizes = [[parts, *shape][i] for i in order]
             empty = self._add(tensor.EmptyOp([], TensorType(type_.element_type, sizes)))
-            turned = linalg.TransposeOp(
+            turned = TransposeOp(
                 stacked,
                 empty.tensor,
                 DenseArrayBase.from_list(i64, order),
@@ -245,23 +274,58 @@ class _Lowering:
         source = self._unwrapped(self._buffer_of(op.source))
         target = self._allocated(op.result.type)
         after, before = (self._neighbour(mesh, axis, n) for n in (by, -by))
-        tag, one = self._number(0), self._number(1)
-        requests = self._add(mpi.AllocateTypeOp(mpi.RequestType, one)).result
-        request = self._add(mpi.VectorGetOp(requests, tag)).result
+        tag = self._number(0)
+        request = self._request()
         self._add(mpi.IsendOp(*source, after, tag, request))
         self._add(mpi.RecvOp(*self._unwrapped(target), before, tag))
         self._add(mpi.WaitOp(request))
         return self._tensor(target)
 
     def _send(self, op: SendToRankOp) -> None:
-        peer = self._number(op.peer.value.data)
+        peer, tag = self._number(op.peer.value.data), self._number(0)
         source = self._unwrapped(self._buffer_of(op.source))
-        self._add(mpi.SendOp(*source, peer, self._number(0)))
+        if not op.is_asynchronous:
+            self._add(mpi.SendOp(*source, peer, tag))
+            return
+        request = self._request()
+        self._add(mpi.IsendOp(*source, peer, tag, request))
+        self.in_flight.sent.append(request)
 
     def _receive(self, op: RecvFromRankOp) -> None:
-        peer, target = self._number(op.peer.value.data), self._allocated(op.result.type)
-        self._add(mpi.RecvOp(*self._unwrapped(target), peer, self._number(0)))
-        self._replace(self._tensor(target))
+        buffer = self._allocated(op.result.type)
+        target, peer = self._unwrapped(buffer), self._number(op.peer.value.data)
+        self._add(mpi.RecvOp(*target, peer, self._number(0)))
+        self._replace(self._tensor(buffer))
+
+    def _receive_later(self, op: RecvFromRankOp) -> None:
+        if not all(isinstance(use.operation, WaitOp) for use in op.result.uses):
+            raise self._error(
+                "is still in flight when its function returns it, which mpi cannot say; "
+                "run inline-calls before project"
+            )
+        buffer, request = self._allocated(op.result.type), self._request()
+        target, peer = self._unwrapped(buffer), self._number(op.peer.value.data)
+        self._add(mpi.IrecvOp(*target, peer, self._number(0), request))
+        self.in_flight.arriving[op.result] = buffer, request
+
+    def _wait(self, op: WaitOp) -> None:
+        """Waits for a tensor that is received. Collectives have waited already."""
+        source = op.source
+        if source not in self.in_flight.arriving:
+            self._replace(source)
+            Rewriter.erase_op(op)
+            return
+        buffer, request = self.in_flight.arriving.pop(source)
+        self._add(mpi.WaitOp(request))
+        self._replace(self._tensor(buffer))
+        Rewriter.erase_op(op)
+        assert isinstance(source.owner, RecvFromRankOp)
+        Rewriter.erase_op(source.owner)
+
+    def _request(self) -> SSAValue:
+        """Returns a request of MPI, which names a message that is in flight."""
+        requests = self._add(mpi.AllocateTypeOp(mpi.RequestType, self._number(1)))
+        return self._add(mpi.VectorGetOp(requests.result, self._number(0))).result
 
     def _check_group(self, op: InLocalForm) -> None:
         """Raises DistIRError unless the op runs among all ranks, in their order."""
