@@ -47,7 +47,8 @@ def project_for_all_ranks(module: ModuleOp) -> ModuleOp:
     """
     mesh = _only_mesh(module)
     result = project(module, mesh.devices[0])
-    alone = {f.sym_name.data for f in left_alone(result)}
+    # Projected functions hold no layouts any more, by which others would be told apart.
+    alone = {f.sym_name.data for f in left_alone(module)}
     own = [f for n, f in functions(result).items() if n not in alone]
     for function in own:
         for op in function.walk():
