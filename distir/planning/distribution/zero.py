@@ -48,6 +48,7 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.program.repacking import repacked_of
+from distir.sharding.layout import in_mesh_order
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import add_placement, placement_in
 from distir.transforms.uneven_sizes.flattening import (
@@ -444,6 +445,8 @@ class _Storage:
         stored layout `stored`; with `early`, as soon as it is computed.
         """
         axes = [axis for axis in self.axes if axis in stored.split_axes]
+        # Axes are planned in the mesh's order; inside of others they deal out runs.
+        stored = in_mesh_order(shape_of(gradient.type), stored, self.mesh)
         layout, rank = Layout(self.mesh.name), rank_of(gradient.type)
         for axis in axes:
             layout = add_placement(layout, axis, placement_in(stored, axis), rank)
