@@ -110,7 +110,9 @@ class ImportedModel:
                     new_weights_beside(self.module, path, self.weights),
                     replaced_file(path) as stream,
                 ):
-                    ProgramPrinter(stream).print_program(self.module)
+                    ProgramPrinter(stream).print_program(
+                        self.module, with_locations=True
+                    )
             except OSError as error:
                 raise DistIRError(
                     f"cannot write {error.filename or path}: {error.strerror}"

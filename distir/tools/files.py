@@ -125,8 +125,8 @@ def write_program(
     module: ModuleOp, path: Path, source: Path | None = None
 ) -> Path | None:
     """
-    Writes a module as text to `path`, with aliases for repeated types. The old file
-    stays until the new one is complete. If the module was read from `source`, its
+    Writes a module as text to `path`, with aliases for repeated types, and with the
+    locations of ops if it has any. The old file stays until the new one is complete. If the module was read from `source`, its
     weights are made available beside `path`. Returns the path of the weights if they
     were linked or copied, else None.
     """
@@ -136,7 +136,7 @@ def write_program(
         else weights_beside(module, source, path) as beside
     ):
         with replaced_file(path) as stream:
-            ProgramPrinter(stream).print_program(module)
+            ProgramPrinter(stream).print_program(module, with_locations=True)
         return beside
 
 
