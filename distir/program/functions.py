@@ -246,6 +246,7 @@ def walk_functions(module: ModuleOp) -> Iterator[tuple[FuncOp, Operation]]:
     Yields every op of every function, together with its function, in program order.
     """
     for function in functions(module).values():
+        _check_straight(function)
         for op in function.body.block.ops:
             yield function, op
 
