@@ -16,12 +16,12 @@ class DecomposeCollectivesPass(DistIRPass):
     """
     Writes collectives of a distributed program with others, for targets that lack them:
     a reduce-scatter as an all-reduce and a slice, an all-to-all as an all-gather and a
-    slice. `kinds` are the collectives that are replaced, by default both.
+    slice. `collectives` are the collectives that are replaced, by default both.
     """
 
     name = "decompose-collectives"
 
-    kinds: tuple[str, ...] = DECOMPOSED
+    collectives: tuple[str, ...] = DECOMPOSED
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        decompose(op, self.kinds)
+        decompose(op, self.collectives)

@@ -1,6 +1,6 @@
 // RUN: distir-opt %s -p "decompose-collectives,verify-distribution" | filecheck %s
-// RUN: distir-opt %s -p "decompose-collectives{kinds=all_to_all}" | filecheck %s --check-prefix ONE
-// RUN: not distir-opt %s -p "decompose-collectives{kinds=all_gather}" 2>&1 | filecheck %s --check-prefix KIND
+// RUN: distir-opt %s -p "decompose-collectives{collectives=all_to_all}" | filecheck %s --check-prefix ONE
+// RUN: not distir-opt %s -p "decompose-collectives{collectives=all_gather}" 2>&1 | filecheck %s --check-prefix KIND
 
 // The collectives of one message stay next to each other.
 
