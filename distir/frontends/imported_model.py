@@ -74,12 +74,15 @@ class ImportedModel:
       Weights in external-data files are memory-mapped.
     - `guessed`: the names of parameters that were recognised only by their use.
     - `notes`: remarks for the user.
+    - `shows_locations`: whether a file of the program says which lines of the source its
+      ops came from (`loc(...)`).
     """
 
     module: ModuleOp
     weights: Mapping[str, npt.NDArray[Any]]
     guessed: Sequence[str] = ()
     notes: Sequence[str] = ()
+    shows_locations: bool = False
 
     @property
     def valueless(self) -> list[str]:
@@ -110,7 +113,9 @@ class ImportedModel:
                     new_weights_beside(self.module, path, self.weights),
                     replaced_file(path) as stream,
                 ):
-                    ProgramPrinter(stream).print_program(self.module)
+                    ProgramPrinter(stream).print_program(
+                        self.module, with_locations=self.shows_locations
+                    )
             except OSError as error:
                 raise DistIRError(
                     f"cannot write {error.filename or path}: {error.strerror}"

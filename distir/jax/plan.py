@@ -24,6 +24,7 @@ from distir.jax.constraints import constrained, layouts_inside
 from distir.jax.importing import TracedFunction
 from distir.program import argument_names, entry_function, return_op
 from distir.sharding.mesh import Mesh, meshes
+from distir.transforms.collective_decomposition import decompose
 
 
 class Remat(NamedTuple):
@@ -164,11 +165,16 @@ class JaxPlan:
         """The simulation of a step."""
         return simulate(self.program)
 
-    def collectives(self, compiled: jax.stages.Compiled) -> Collectives:
+    def collectives(
+        self, compiled: jax.stages.Compiled, *, lacks: Sequence[str] = ()
+    ) -> Collectives:
         """
         Compares the collectives of the simulated step with those of the function that
         XLA compiled: `jax.jit(...).lower(*args).compile()`, with the shardings of this
-        plan. Raises DistIRError if the compiled function cannot be read.
+        plan. `lacks` names collectives that the backend of XLA does not have:
+        `reduce_scatter`, which XLA for CPUs writes as an all-reduce, and `all_to_all`.
+        The step is then simulated with others in their place. Raises DistIRError if the
+        compiled function cannot be read, and for other names.
         """
         text = compiled.as_text()
         if text is None:
@@ -176,7 +182,12 @@ class JaxPlan:
                 "distir.jax: the compiled function has no text; this backend of XLA "
                 "does not give one"
             )
-        return compared(self.simulated.simulation, self.layout_mesh, text)
+        simulated = self.simulated
+        if lacks:
+            module = self.program.module.clone()
+            decompose(module, lacks)
+            simulated = simulate(self.program.with_module(module))
+        return compared(simulated.simulation, self.layout_mesh, text)
 
     @property
     def time_s(self) -> float:

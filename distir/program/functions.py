@@ -152,10 +152,13 @@ def _add_callees_first(
 
 
 def _check_straight(function: FuncOp) -> None:
-    if len(function.body.blocks) != 1:
+    blocks = function.body.blocks
+    if len(blocks) != 1:
+        last = blocks[0].last_op if blocks else None
+        branch = f", as of {describe(last)}" if last and last.successors else ""
         raise DistIRError(
-            f"function @{function.sym_name.data} has {len(function.body.blocks)} blocks; "
-            f"a program of DistIR is straight-line code, so define it with one"
+            f"function @{function.sym_name.data} has {len(blocks)} blocks{branch}; a "
+            f"program of DistIR is straight-line code, so define it with one"
         )
 
 
@@ -243,6 +246,7 @@ def walk_functions(module: ModuleOp) -> Iterator[tuple[FuncOp, Operation]]:
     Yields every op of every function, together with its function, in program order.
     """
     for function in functions(module).values():
+        _check_straight(function)
         for op in function.body.block.ops:
             yield function, op
 

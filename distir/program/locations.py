@@ -24,14 +24,13 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from distir.dialects.dist_attributes import SCOPE
 
 
-def line_of(location: Attribute | None) -> str:
+def line_location(location: Attribute | None) -> FileLineColLoc | None:
     """
-    Returns `file:line` of a location, or "" if the line is unknown. For a call site,
-    this is the line of the callee; for a fused location, it is the first line.
+    Returns the file and line of a location, or None if the line is unknown. For a call
+    site, this is the line of the callee; for a fused location, it is the first line.
     """
     if isinstance(location, FileLineColLoc):
-        line = location.line.data
-        return f"{location.filename.data}:{line}" if line else ""
+        return location if location.line.data else None
     match location:
         case NameLoc():
             parts: Sequence[Attribute] = (location.location,)
@@ -41,7 +40,18 @@ def line_of(location: Attribute | None) -> str:
             parts = location.locations.data
         case _:
             parts = ()
-    return next((line for part in parts if (line := line_of(part))), "")
+    return next((line for part in parts if (line := line_location(part))), None)
+
+
+def line_of(location: Attribute | None) -> str:
+    """Returns `file:line` of `line_location`, or "" if the line is unknown."""
+    found = line_location(location)
+    return "" if found is None else f"{found.filename.data}:{found.line.data}"
+
+
+def has_locations(module: ModuleOp) -> bool:
+    """Whether any op of a module has a known location."""
+    return any(is_known(op.location) for op in module.walk())
 
 
 def is_known(location: LocationAttr) -> bool:
@@ -65,11 +75,12 @@ class KnownLocations:
     @staticmethod
     def of(module: ModuleOp) -> KnownLocations | None:
         """Returns the locations of `module`, or None if no op in it has one."""
-        if not any(is_known(op.location) for op in module.walk()):
+        if not has_locations(module):
             return None
         found = KnownLocations({}, {}, {}, {})
         for op in module.body.block.ops:
-            if isinstance(op, FuncOp) and not op.is_declaration:
+            # Of several blocks no pass makes anything anew.
+            if isinstance(op, FuncOp) and len(op.body.blocks) == 1:
                 name = op.sym_name.data
                 found.functions[name] = op.location
                 if op.body.block.last_op is not None:
@@ -92,7 +103,7 @@ class KnownLocations:
         op that uses its results, else that of its function.
         """
         for function in module.body.block.ops:
-            if not isinstance(function, FuncOp) or function.is_declaration:
+            if not isinstance(function, FuncOp) or len(function.body.blocks) != 1:
                 continue
             name, block = function.sym_name.data, function.body.block
             self._take(function, self.functions.get(name))

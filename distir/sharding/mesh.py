@@ -103,6 +103,13 @@ class Mesh:
         """Returns the coordinates of the device with the id `device`."""
         return self.coordinates[self.devices.index(device)]
 
+    def stride(self, axis: str) -> int:
+        """
+        Returns the distance in `devices` between two neighbours along `axis`.
+        """
+        at = self.position_of_axis(axis)
+        return prod(size for _, size in self.axes[at + 1 :])
+
     def position(self, coordinates: Mapping[str, int]) -> int:
         """Returns the index in `devices` of the device at `coordinates`."""
         position = 0

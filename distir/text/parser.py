@@ -6,7 +6,14 @@ import re
 from collections.abc import Sequence
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr, UnregisteredOp
+from xdsl.dialects.builtin import (
+    FileLineColLoc,
+    IntAttr,
+    ModuleOp,
+    StringAttr,
+    UnknownLoc,
+    UnregisteredOp,
+)
 from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
 from xdsl.parser.generic_parser import ParserState
 from xdsl.utils.exceptions import DiagnosticException, ParseError
@@ -27,6 +34,9 @@ _TYPE = re.compile(
     r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)', re.ASCII
 )
 """Matches a tensor type, or the name of a type."""
+
+CONTROL_FLOW = ("cf", "scf")
+"""The dialects whose ops get the place in the text as location, if they have none."""
 
 _DICTIONARY = re.compile(r'\{(?!-#)[^{}"\n]*+(?:"[^"\\\n]*+"[^{}"\n]*+)*+\}')
 _STRING = r'([a-zA-Z_][a-zA-Z0-9_$.]*+) = "([ !#-\[\]-~]*+)"'
@@ -90,9 +100,18 @@ class ProgramParser(NumberParser):
         Parses an op. If an op with the same text, apart from names, was read before,
         that op is copied.
         """
-        text = OpText.at(self._content, self._current_token.span.start)
+        start = self._current_token.span.start
+        text = OpText.at(self._content, start)
         if text is None:
-            return super().parse_operation()
+            op = super().parse_operation()
+            if op.dialect_name() in CONTROL_FLOW and isinstance(
+                op.location, UnknownLoc
+            ):
+                # Passes refuse control flow; their errors name the line.
+                line = self._content.count("\n", 0, start) + 1
+                name = StringAttr(self.lexer.input.name)
+                op.location = FileLineColLoc(name, IntAttr(line), IntAttr(1))
+            return op
         known = self._known_ops.get(text.key) or self._renamed(text)
         if known is not None and not self.forward_ssa_references:
             op = known.read(text, self.ssa_values)

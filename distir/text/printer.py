@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import Attribute
 
 from distir.dialects.dist import Layout, LayoutAttr, Shard
+from distir.program.locations import has_locations
 from distir.text.number_printer import NumberPrinter
 
 MIN_USES = 3
@@ -38,20 +39,24 @@ class ProgramPrinter(NumberPrinter):
     name are numbered. Names are for people: no code reads information out of them.
     """
 
-    def __init__(self, stream: TextIO, *, locations: bool = False):
-        """Prints to `stream`, with the locations of ops (`loc(...)`) if `locations`."""
+    def __init__(self, stream: TextIO):
         # Text is written in small pieces, twice as fast to a StringIO as to a file.
         self._text = StringIO()
         self._file = stream
-        super().__init__(stream=self._text, print_debuginfo=locations)
+        super().__init__(stream=self._text)
         self._types: dict[int, tuple[Attribute, str]] = {}
         """
         Maps the identity of a tensor type to the type and its text. Identities are the
         keys because hashing a type is slow; the stored types keep them valid.
         """
 
-    def print_program(self, module: ModuleOp) -> None:
-        """Prints the definitions of types and the module, and ends the last line."""
+    def print_program(self, module: ModuleOp, *, with_locations: bool = False) -> None:
+        """
+        Prints the definitions of types and the module, and ends the last line. With
+        `with_locations`, ops get their locations (`loc("model.py":12:3)`), if any op of
+        the module has one.
+        """
+        self.print_debuginfo = with_locations and has_locations(module)
         objects = {id(type_): type_ for type_ in _types(module)}
         uses = Counter[Attribute]()
         for identity, times in Counter(map(id, _types(module))).items():

@@ -49,7 +49,7 @@ def to_shard(module: ModuleOp) -> None:
     for function in functions(module).values():
         for op in list(function.walk()):
             if isinstance(op, InSpmdForm):
-                mesh = _mesh_of(op, known)
+                mesh = mesh_of(op, known, "collective-to-shard")
                 used[mesh.name] = mesh
                 _replace(op, mesh)
         if not function.is_declaration:
@@ -109,11 +109,15 @@ def _replace(op: InSpmdForm, mesh: Mesh) -> None:
     Rewriter.erase_op(op)
 
 
-def _mesh_of(op: InSpmdForm, known: Mapping[str, Mesh]) -> Mesh:
+def mesh_of(op: InSpmdForm, known: Mapping[str, Mesh], used_by: str) -> Mesh:
+    """
+    Returns the mesh of a collective of one program for all ranks. Raises DistIRError, in
+    the name of the pass `used_by`, if the op names none of the module.
+    """
     name = op.attributes.get(MESH)
     if not isinstance(name, SymbolRefAttr) or name.string_value() not in known:
         raise DistIRError(
-            f"collective-to-shard: {describe(op)} names no device.mesh of the module in "
+            f"{used_by}: {describe(op)} names no device.mesh of the module in "
             f"its attribute `{MESH}`; run project{{spmd}}, which adds it"
         )
     return known[name.string_value()]

@@ -13,10 +13,19 @@ pytest.importorskip("optax")
 import jax
 import numpy as np
 from support import jax_models as models
+from support.plan_variants import (
+    gathered_once,
+    reduced_at_products,
+    varied,
+    without_reduce_scatter,
+)
 
 from distir.errors import DistIRError
+from distir.facade.simulate import simulate
 from distir.interpreters.reference import run_program
 from distir.jax import distribute, import_function, search
+from distir.jax.collectives import compared
+from distir.jax.plan import JaxPlan
 
 DEGREES: dict[str, dict[str, int]] = {
     "d2t4": {"d": 2, "t": 4},
@@ -98,21 +107,47 @@ RATIOS = {
     ("mlp", "d2t4"): 1.00,
     ("mlp", "d8-zero3"): 1.20,
     ("gpt_scan", "d2t4"): 1.22,
-    ("gpt_scan", "d4t2-zero1"): 1.14,
-    ("gpt_scan", "d8-zero3"): 1.12,
+    ("gpt_scan", "d4t2-zero1"): 1.19,
+    ("gpt_scan", "d8-zero3"): 1.20,
     ("vit", "d2t4"): 1.61,
-    ("vit", "d4t2-zero1"): 1.36,
-    ("vit", "d8-zero3"): 0.75,
+    ("vit", "d4t2-zero1"): 1.59,
+    ("vit", "d8-zero3"): 1.00,
     ("resnet", "d2t4"): 2.03,
     ("resnet", "d4t2-zero1"): 1.99,
     ("resnet", "d8-zero3"): 1.33,
     ("moe", "d2t4"): 1.65,
-    ("moe", "d4t2-zero1"): 1.11,
-    ("moe", "d8-zero3"): 1.24,
+    ("moe", "d4t2-zero1"): 1.47,
+    ("moe", "d8-zero3"): 1.65,
 }
 """
 The bytes that a device sends in a step of the compiled function, for each simulated byte.
-docs/jax.md gives the reasons of those that are not near 1.
+EXPLAINED and docs/jax.md give the reasons of those that are not near 1.
+"""
+
+SCATTER, ONCE, TERMS = without_reduce_scatter, gathered_once, reduced_at_products
+NORMS = ["state.0.BatchNorm*"]
+
+EXPLAINED: dict[tuple[str, str], tuple[float, list[Any], bool, list[str]]] = {
+    ("mlp", "d8-zero3"): (1.00, [SCATTER, ONCE], False, []),
+    ("gpt_scan", "d2t4"): (1.05, [SCATTER, TERMS], False, []),
+    ("gpt_scan", "d4t2-zero1"): (1.00, [SCATTER, TERMS], False, []),
+    ("gpt_scan", "d8-zero3"): (1.00, [SCATTER, TERMS], False, []),
+    ("vit", "d2t4"): (1.08, [TERMS], True, []),
+    ("vit", "d4t2-zero1"): (1.08, [SCATTER, TERMS], False, []),
+    ("vit", "d8-zero3"): (1.00, [SCATTER, ONCE], False, []),
+    ("moe", "d2t4"): (1.00, [SCATTER], True, []),
+    ("moe", "d4t2-zero1"): (0.97, [SCATTER, TERMS], False, []),
+    ("moe", "d8-zero3"): (0.94, [SCATTER, TERMS], False, []),
+    ("resnet", "d8-zero3"): (0.99, [SCATTER], False, []),
+    ("resnet", "d2t4"): (1.26, [SCATTER], True, NORMS),
+    ("resnet", "d4t2-zero1"): (1.24, [SCATTER], True, NORMS),
+    ("resnet of products", "d2t4"): (0.90, [SCATTER], True, NORMS),
+}
+"""
+Experiments: the same ratio when what XLA does otherwise is changed on one of the two sides.
+The plan is varied (no reduce-scatters; parameters gathered once; each term of a sum
+reduced), XLA is given more constraints, or parameters are asked to stay whole. Of the
+ResNet 1.26 are left, which are gone when its convolutions are products.
 """
 
 
@@ -120,14 +155,33 @@ docs/jax.md gives the reasons of those that are not near 1.
 def test_collectives_of_usual_sizes(name: str, degrees: str) -> None:
     step = models.usual(name)
     plan = distribute(*step, cluster="dgx-h100", devices=8, **DEGREES[degrees])
+    found = plan.collectives(compiled(step, plan))
+    assert found.ratio == pytest.approx(RATIOS[name, degrees], rel=0.1), str(found)
+
+
+@pytest.mark.parametrize("name, degrees", EXPLAINED)
+def test_reasons_of_differences(name: str, degrees: str) -> None:
+    wanted, variants, more, whole = EXPLAINED[name, degrees]
+    step, options = models.usual(name), DEGREES[degrees]
+    plan = distribute(*step, cluster="dgx-h100", devices=8, whole=whole, **options)
+    token = models.constrains_more.set(more)
+    text = compiled(step, plan).as_text()
+    models.constrains_more.reset(token)
+    module = varied(plan.program.module, *variants)
+    simulated = simulate(plan.program.with_module(module))
+    found = compared(simulated.simulation, plan.layout_mesh, text)
+    assert found.ratio == pytest.approx(wanted, abs=0.03), str(found)
+
+
+def compiled(step: models.Step, plan: JaxPlan) -> Any:
+    """The step as XLA compiles it with the shardings of a plan."""
     run = jax.jit(
-        step.function,
+        lambda *args: step.function(*args),  # another function is traced anew
         in_shardings=plan.in_shardings,
         out_shardings=plan.out_shardings,
     )
     with jax.set_mesh(plan.mesh):
-        found = plan.collectives(run.lower(*step.args).compile())
-    assert found.ratio == pytest.approx(RATIOS[name, degrees], rel=0.1), str(found)
+        return run.lower(*step.args).compile()
 
 
 def test_search_uses_all_devices() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -92,6 +93,22 @@ def _split(x: Any) -> Any:
     return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec("d"))
 
 
+constrains_more: ContextVar[bool] = ContextVar("constrains_more", default=False)
+"""
+Whether values are split over d, and over nothing else, that XLA else splits as it likes:
+the results of norms, and the rows that experts take and give.
+"""
+
+
+def _split_more(x: Any, dim: int = 0) -> Any:
+    """Returns activations, split over d along `dim`, if `constrains_more` says so."""
+    axes = jax.sharding.get_abstract_mesh().axis_names
+    if not constrains_more.get() or "d" not in axes:
+        return x
+    spec = jax.sharding.PartitionSpec(*[None] * dim, "d")
+    return jax.lax.with_sharding_constraint(x, spec)
+
+
 def _norm(x: Any, g: Any, b: Any) -> Any:
     x = x - x.mean(-1, keepdims=True)
     return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-5) * g + b
@@ -166,9 +183,10 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        y = nn.LayerNorm()(x)
+        y = _split_more(nn.LayerNorm()(x))
         x = _split(x + nn.MultiHeadDotProductAttention(num_heads=4)(y, y))
-        y = nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(x)))
+        y = _split_more(nn.LayerNorm()(x))
+        y = nn.gelu(nn.Dense(4 * self.width)(y))
         return _split(x + nn.Dense(self.width)(y))
 
 
@@ -190,19 +208,30 @@ class ViT(nn.Module):
 
 
 class ResNet(nn.Module):
+    """
+    A residual network with batch norm. With `of_products` each convolution looks at one
+    pixel, and is written as a product.
+    """
+
     width: int = 16
+    of_products: bool = False
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
         def norm(x: Any) -> Any:
             return nn.BatchNorm(use_running_average=False)(x)
 
-        x = nn.relu(norm(nn.Conv(self.width, (3, 3), use_bias=False)(x)))
+        def conv(x: Any, width: int, size: int, step: int = 1) -> Any:
+            if self.of_products:
+                return nn.Dense(width, use_bias=False)(x[:, ::step, ::step])
+            return nn.Conv(width, (size, size), (step, step), use_bias=False)(x)
+
+        x = nn.relu(norm(conv(x, self.width, 3)))
         for width, step in ((self.width, 1), (2 * self.width, 2)):
-            y = nn.relu(norm(nn.Conv(width, (3, 3), (step, step), use_bias=False)(x)))
-            y = norm(nn.Conv(width, (3, 3), use_bias=False)(y))
+            y = nn.relu(norm(conv(x, width, 3, step)))
+            y = norm(conv(y, width, 3))
             if y.shape != x.shape:
-                x = nn.Conv(width, (1, 1), (step, step), use_bias=False)(x)
+                x = _split_more(conv(x, width, 1, step))
             x = _split(nn.relu(x + y))
         return nn.Dense(16)(x.mean((1, 2)))
 
@@ -265,10 +294,10 @@ def _experts(p: Any, x: Any, count: int, capacity: int) -> Any:
     kept = (place > 0) & (place <= capacity)
     slots = jax.nn.one_hot(place.astype(jnp.int32) - 1, capacity) * kept[..., None]
     slots = slots.reshape(batch, tokens, 2, count, capacity)
-    own = jnp.einsum("bsm,bsec->ebcm", x, slots.sum(2))
+    own = _split_more(jnp.einsum("bsm,bsec->ebcm", x, slots.sum(2)), 1)
     gate = jax.nn.silu(jnp.einsum("ebcm,emf->ebcf", own, p["gate"]))
     h = gate * jnp.einsum("ebcm,emf->ebcf", own, p["up"])
-    out = jnp.einsum("ebcf,efm->ebcm", h, p["down"])
+    out = _split_more(jnp.einsum("ebcf,efm->ebcm", h, p["down"]), 1)
     return jnp.einsum("ebcm,bsec->bsm", out, (slots * weights[..., None, None]).sum(2))
 
 
@@ -292,12 +321,13 @@ MODELS = {f.__name__: f for f in (mlp, gpt, gpt_scan, vit, resnet, moe)}
 
 def usual(name: str) -> Step:
     """Returns a step of a usual size, with shapes instead of values."""
-    if name in ("vit", "resnet"):
+    if name in ("vit", "resnet", "resnet of products"):
         shape = jax.ShapeDtypeStruct
         batch = shape((128, 32, 32, 3), jnp.float32), shape((128,), jnp.int32)
         if name == "vit":
             return _vit(ViT(512), _shapes(ViT(512), batch), batch)
-        return _resnet(ResNet(128), _shapes(ResNet(128), batch), batch)
+        model = ResNet(128, name != "resnet")
+        return _resnet(model, _shapes(model, batch), batch)
     state, batch = MODELS[name]().args
     larger = {"mlp": {16: 1024, 64: 4096}}.get(
         name, {16: 512, 64: 1024, 96: 2048, 128: 8192, 256: 4096}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import i64
+from xdsl.dialects.builtin import LocationAttr, UnknownLoc, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects.dist_attributes import SCOPE
@@ -21,15 +21,23 @@ CONSTANT_ELEMENTS = 1024
 
 
 class TensorBuilder:
-    """Appends ops to `block`. `scope` is set as the scope of each op that is added."""
+    """
+    Appends ops to `block`. `scope` is set as the scope of each op that is added, and
+    `location` as its place in the source code.
+    """
 
     def __init__(self, block: Block):
         self.block = block
         self.scope = ""
+        self.location: LocationAttr = UnknownLoc()
         self._constants: dict[tuple[str, Shape, bytes], SSAValue] = {}
 
     def add(self, op: Operation) -> Operation:
-        """Appends an op with the current scope, if there is one, and returns the op."""
+        """
+        Appends an op with the current location, and with the current scope if there is
+        one. Returns the op.
+        """
+        op.location = self.location
         if self.scope:
             op.attributes[SCOPE] = SCOPE.attr(self.scope)
         self.block.add_op(op)

@@ -35,7 +35,7 @@ from distir.frontends.stablehlo.registry import (
 )
 from distir.frontends.stablehlo.requests import ShardingRequests
 from distir.frontends.stablehlo.tensors import Array, LazyTensor
-from distir.program.locations import line_of
+from distir.program.locations import line_location, line_of
 
 Signature = tuple[Any, ...]
 
@@ -170,6 +170,7 @@ class Converter:
         scope = scope_of_name(name_of(op.location))
         if scope or not self.build.scope:
             self.build.scope = scope
+        self.build.location = line_location(op.location) or self.build.location
         try:
             if name == "func.call":
                 results = self.inline(self.callee(op), operands)

@@ -93,4 +93,4 @@ def convert_module(
         raise DistIRError(
             f"{source} gives a program that is not valid: {error}"
         ) from error
-    return ImportedModel(made, weights)
+    return ImportedModel(made, weights, shows_locations=True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue, Use
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr, Shard
 from distir.dialects.dist_attributes import REDUCE_LATE, RESHARD_EARLY
+from distir.dialects.onnx_ops.traits import ELEMENTWISE
 from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.adafactor import FactoredDirectionOp, FactorSumsOp
@@ -46,6 +48,7 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.program.repacking import repacked_of
+from distir.sharding.layout import in_mesh_order
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import add_placement, placement_in
 from distir.transforms.uneven_sizes.flattening import (
@@ -264,6 +267,7 @@ class _Storage:
             self._reshard_early()
         if not self.outside:
             self._scatter_before_clipping()
+            self._scatter_for_states()
 
     def _split(self, i: int, *, cut_runs: bool, partly: bool) -> None:
         """
@@ -417,21 +421,39 @@ class _Storage:
                 and not set(self.axes).isdisjoint(request.split_axes)
             ]
             for gradient in _measured_gradients(op) if layouts else ():
-                self._scatter(gradient, layouts[0], op)
+                self._scatter(gradient, layouts[0], RESHARD_EARLY in op.attributes)
 
-    def _scatter(self, gradient: SSAValue, stored: Layout, update: UpdateOp) -> None:
+    def _scatter_for_states(self) -> None:
+        """
+        Requests that a gradient from which an optimizer that is written out computes
+        several states, as Adam does, is scattered once for all of them.
+        """
+        returned = return_op(self.function).operands
+        results = {
+            returned[result]: argument
+            for result, argument in self.updates.items()
+            if argument in self.chosen and self.roles[argument] == "state"
+        }
+        for gradient, argument in _shared_gradients(self.function, results).items():
+            layout = requested_layout(self.attributes[argument])
+            if layout and not set(self.axes).isdisjoint(layout.split_axes):
+                self._scatter(gradient, layout, self.scatters_early)
+
+    def _scatter(self, gradient: SSAValue, stored: Layout, early: bool) -> None:
         """
         Requests that all uses of `gradient` share one scattered copy, split like the
-        stored layout `stored`.
+        stored layout `stored`; with `early`, as soon as it is computed.
         """
         axes = [axis for axis in self.axes if axis in stored.split_axes]
+        # Axes are planned in the mesh's order; inside of others they deal out runs.
+        stored = in_mesh_order(shape_of(gradient.type), stored, self.mesh)
         layout, rank = Layout(self.mesh.name), rank_of(gradient.type)
         for axis in axes:
             layout = add_placement(layout, axis, placement_in(stored, axis), rank)
         uses = list(gradient.uses)
         constrain = ConstrainOp(gradient, layout, axes)
         constrain.attributes[REDUCE_LATE] = UnitAttr()
-        if RESHARD_EARLY in update.attributes:
+        if early:
             constrain.attributes[RESHARD_EARLY] = UnitAttr()
         for use in uses:
             use.operation.operands[use.index] = constrain.result
@@ -476,3 +498,36 @@ def _measured_gradients(op: UpdateOp) -> list[SSAValue]:
         owner = origin.owner
         value = owner.gradient if isinstance(owner, FactoredDirectionOp) else None
     return found
+
+
+def _shared_gradients(
+    function: FuncOp, results: Mapping[SSAValue, int]
+) -> dict[SSAValue, int]:
+    """
+    Returns the values that several elementwise ops turn into new states, and that such
+    ops do not compute from arguments. These are the gradients of parameters. `results`
+    maps new states to the indices of the old ones, which have the same shape; the
+    result maps each gradient to one of these indices.
+    """
+    states = dict(results)
+    users: dict[SSAValue, set[Operation]] = {}
+    ops = list(function.body.block.ops)
+    for op in reversed(ops):
+        for result in op.results:
+            if result in states and ELEMENTWISE.of(op):
+                for operand in op.operands:
+                    if shape_of(operand.type) == shape_of(result.type):
+                        states.setdefault(operand, states[result])
+                        users.setdefault(operand, set()).add(op)
+    of_arguments: set[SSAValue] = set(function.body.block.args)
+    for op in ops:
+        if ELEMENTWISE.of(op) and any(
+            v in of_arguments and shape_of(v.type) == shape_of(op.results[0].type)
+            for v in op.operands
+        ):
+            of_arguments.update(op.results)
+    return {
+        value: states[value]
+        for value, found in users.items()
+        if len(found) > 1 and value not in of_arguments
+    }

@@ -47,7 +47,8 @@ def project_for_all_ranks(module: ModuleOp) -> ModuleOp:
     """
     mesh = _only_mesh(module)
     result = project(module, mesh.devices[0])
-    alone = {f.sym_name.data for f in left_alone(result)}
+    # Projected functions hold no layouts any more, by which others would be told apart.
+    alone = {f.sym_name.data for f in left_alone(module)}
     own = [f for n, f in functions(result).items() if n not in alone]
     for function in own:
         for op in function.walk():
@@ -187,20 +188,12 @@ class _FunctionForAllRanks:
 
     def coordinate(self, axis: str) -> SSAValue:
         """Returns this rank's coordinate on `axis`: rank / stride modulo the size."""
-        quotient, stride = self._rank(), self.stride(axis)
+        quotient, stride = self._rank(), self.mesh.stride(axis)
         if stride > 1:
             quotient = self._onnx("Div", quotient, self._constant(stride))
         if axis == self.mesh.axes[0][0]:
             return quotient
         return self._onnx("Mod", quotient, self._constant(self.mesh.size(axis)))
-
-    def stride(self, axis: str) -> int:
-        """
-        Returns the difference between the numbers of ranks that are neighbours on
-        `axis`.
-        """
-        at = self.mesh.position_of_axis(axis)
-        return prod(size for _, size in self.mesh.axes[at + 1 :])
 
     def group(self, axes: Sequence[str]) -> SSAValue:
         """
@@ -210,7 +203,7 @@ class _FunctionForAllRanks:
         """
         first = self._rank()
         for axis in axes:
-            own, stride = self.coordinate(axis), self.stride(axis)
+            own, stride = self.coordinate(axis), self.mesh.stride(axis)
             if stride > 1:
                 own = self._onnx("Mul", own, self._constant(stride))
             first = self._onnx("Sub", first, own)
@@ -218,10 +211,10 @@ class _FunctionForAllRanks:
         distances: SSAValue | None = None
         for axis in axes:
             if axis == outermost:
-                zero, stride = self._constant(0), self._constant(self.stride(axis))
+                zero, stride = self._constant(0), self._constant(self.mesh.stride(axis))
                 along = self._onnx("Range", zero, self._ranks(), stride)
             else:
-                numbers = np.arange(self.mesh.size(axis)) * self.stride(axis)
+                numbers = np.arange(self.mesh.size(axis)) * self.mesh.stride(axis)
                 along = self._constant(numbers)
             distances = along if distances is None else self._sums(distances, along)
         assert distances is not None

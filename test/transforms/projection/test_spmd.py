@@ -111,6 +111,24 @@ def test_the_code_does_not_depend_on_the_number_of_replicas() -> None:
     assert str(functions(two)["main"]) == str(functions(four)["main"])
 
 
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_one_text_runs_on_any_number_of_replicas(replicas: int) -> None:
+    """The text that was made for two; only the mesh, which is not code, is larger."""
+    one = made(mlp(8), "distribute{d=2 t=2 cluster=cpu},project{spmd}")
+    text = str(one).replace(
+        "d = 2, t = 2> [0 to 4]", "d = REPLICAS, t = 2> [0 to RANKS]"
+    )
+    assert "REPLICAS" in text
+    text = text.replace("REPLICAS", str(replicas)).replace("RANKS", str(2 * replicas))
+    sequential = made(mlp(4 * replicas), "")
+    given = arguments(sequential)
+    (expected,), (found,) = (
+        run_program(module, given) for module in (sequential, parse(text))
+    )
+    assert found.shape == (4 * replicas, 8)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_program_that_knows_its_rank_otherwise_is_refused() -> None:
     again = made(mlp(8), "distribute{d=2 t=2 cluster=cpu},project{spmd}")
     with pytest.raises(DistIRError, match="belongs to the program of one rank already"):
