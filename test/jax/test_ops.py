@@ -295,3 +295,10 @@ def test_a_loop_of_unknown_length_is_refused_with_its_line() -> None:
 def test_an_unknown_op_is_refused_with_its_line() -> None:
     with pytest.raises(DistIRError, match=r"cholesky.*test_ops.py:\d+.*not known"):
         import_function(lambda x: lax.linalg.cholesky(x), (jnp.eye(3),))
+
+
+def test_ragged_dot() -> None:
+    """The rows of each group are multiplied by the group's own matrix."""
+    rng = np.random.default_rng(0)
+    rows, weights = floats(rng, 8, 3), floats(rng, 3, 3, 5)
+    same_as_jit(lax.ragged_dot, rows, weights, jnp.asarray([3, 0, 5], jnp.int32))

@@ -92,9 +92,9 @@ def _written(converter: ModuleConversion, tensor: LazyTensor) -> LazyTensor:
     """
     if not tensor.shape and not isinstance(tensor.element, AnyFloat):
         return tensor
-    if tensor.array is not None and tensor.array.dtype == np.uint32:
-        if tensor.array.size <= FEW:
-            return tensor
+    array = tensor.array
+    if array is not None and array.dtype == np.uint32 and array.size <= FEW:
+        return tensor
     return LazyTensor.of(converter.build.whole(tensor))
 
 
