@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -68,8 +68,14 @@ def _load_dialect(dialect: str) -> None:
     """Imports DistIR's module for a dialect, then those of other packages."""
     if dialect in _OTHERS:
         import_module(_OTHERS[dialect])
-    for found in entry_points(group=ENTRY_POINTS, name=dialect):
+    for found in _installed().select(name=dialect):
         found.load()
+
+
+@cache
+def _installed() -> EntryPoints:
+    """Returns all entries of other packages. To find them, all packages are read."""
+    return entry_points(group=ENTRY_POINTS)
 
 
 @dataclass(frozen=True)
@@ -110,12 +116,16 @@ class Registry(Generic[Entry]):
 
         return register
 
-    @property
-    def entries(self) -> dict[str, Entry]:
-        """Returns all entries, by op name."""
+    def load(self) -> None:
+        """Imports the modules of DistIR's own entries, as the first look-up does."""
         if not self._is_loaded:
             self._is_loaded = True
             import_module(self._package)
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """Returns all entries, by op name."""
+        self.load()
         return self._entries
 
     def get(self, name: str) -> Entry | None:

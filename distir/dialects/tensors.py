@@ -39,7 +39,10 @@ def shape_of(tensor: SSAValue | Attribute | None) -> tuple[int, ...]:
     type_ = tensor
     if type(tensor) is not TensorType and isinstance(tensor, SSAValue):
         type_ = tensor.type
-    return type_.get_shape() if type(type_) is TensorType else ()
+    # The sizes are listed here, as `get_shape` is twice as slow.
+    return (
+        tuple([n.data for n in type_.shape.data]) if type(type_) is TensorType else ()
+    )
 
 
 def known_shape(value: SSAValue) -> tuple[int, ...] | None:
@@ -47,10 +50,10 @@ def known_shape(value: SSAValue) -> tuple[int, ...] | None:
     Returns the shape of a value, or None if it is not a ranked tensor or a size is
     unknown.
     """
-    type_ = value.type
-    if not isinstance(type_, TensorType) or min(type_.get_shape(), default=0) < 0:
+    if not isinstance(value.type, TensorType):
         return None
-    return type_.get_shape()
+    shape = shape_of(value.type)
+    return shape if min(shape, default=0) >= 0 else None
 
 
 def element_type(value: SSAValue) -> Attribute:

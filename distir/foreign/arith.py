@@ -34,7 +34,7 @@ from distir.foreign.elementwise import (
     register_meaning,
     register_rules,
 )
-from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.implementations import register_reference_implementations
 from distir.program import describe
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Factor, Rule, sharding_rule

@@ -20,7 +20,7 @@ from xdsl.interpreter import (
 from xdsl.ir import Attribute, Operation
 
 from distir.dialects.onnx_ops.values import numpy_dtype
-from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.implementations import register_reference_implementations
 from distir.sharding.rule import sharding_rule
 from distir.sharding.rules.elementwise import Linearity, elementwise_rule
 

@@ -28,7 +28,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from distir.errors import DistIRError
 from distir.foreign.structured import Loops
-from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.implementations import register_reference_implementations
 from distir.program import describe, made_with
 from distir.sharding.decompose import decomposition, in_scope_of
 from distir.sharding.rule import Rule, sharding_rule

@@ -20,7 +20,7 @@ from xdsl.interpreter import (
 from xdsl.ir import Operation
 
 from distir.foreign.elementwise import dtype_of
-from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.implementations import register_reference_implementations
 from distir.sharding.rule import Dim, Factor, Linear, Rule, sharding_rule
 from distir.sharding.rules.elementwise import elementwise_rule
 

@@ -6,7 +6,6 @@ its own thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, BrokenBarrierError
 from typing import Any
 
@@ -144,6 +143,8 @@ def run_together(
         except BaseException:
             meeting.barrier.abort()  # nobody waits for this device any more
             raise
+
+    from concurrent.futures import ThreadPoolExecutor  # importing it is slow
 
     with ThreadPoolExecutor(len(members)) as pool:
         futures = [pool.submit(compute, i) for i in range(len(members))]

@@ -9,13 +9,12 @@ sequences of different lengths is therefore evaluated once for each length.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper
-from onnx.reference import ReferenceEvaluator
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType
 from xdsl.ir import Attribute
 
@@ -30,6 +29,9 @@ from distir.errors import DistIRError
 from distir.interpreters.elementwise_kernels import makes_integers
 from distir.interpreters.kernels import kernel
 from distir.program import describe
+
+if TYPE_CHECKING:
+    from onnx.reference import ReferenceEvaluator
 
 Array = npt.NDArray[Any]
 
@@ -211,6 +213,8 @@ def _run_whole(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _new_evaluator(op: OnnxOp, inputs: Sequence[Any]) -> ReferenceEvaluator:
+    from onnx.reference import ReferenceEvaluator  # importing it is slow
+
     names = ["" if v is None else f"x{i}" for i, v in enumerate(op.input_values)]
     outputs = [f"y{i}" for i in range(len(op.results))]
     node = node_of(op, names, outputs)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, TensorType
@@ -49,6 +49,7 @@ from distir.dialects.registries import Registry, load_support, name_of
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions, call_by_name
+from distir.interpreters.implementations import registered_implementations
 from distir.interpreters.joint_ops import joint_op, results_on
 from distir.interpreters.onnx_evaluator import evaluate
 from distir.interpreters.reference_communication import CommunicationFunctions
@@ -159,20 +160,6 @@ def _typed(op: Operation, index: int, value: Any, type_: Attribute) -> Any:
             f"for result {index}, whose type has shape {list(shape)}"
         )
     return array.astype(numpy_dtype(type_.element_type), copy=False)
-
-
-_external: list[type[InterpreterFunctions]] = []
-_Functions = TypeVar("_Functions", bound=type[InterpreterFunctions])
-
-
-def register_reference_implementations(functions_class: _Functions) -> _Functions:
-    """
-    Registers a class that implements another dialect's ops on arrays. Use it as a class
-    decorator.
-    """
-    if functions_class not in _external:
-        _external.append(functions_class)
-    return functions_class
 
 
 def run_program(
@@ -295,7 +282,7 @@ class ReferenceInterpreter(Interpreter):
             KernelFunctions(self.module),
         ):
             self.register_implementations(implementations)
-        for functions_class in _external:
+        for functions_class in registered_implementations:
             self.register_implementations(functions_class(), override=True)
 
     def argument(

@@ -46,7 +46,7 @@ def argument_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
     count = len(function.function_type.inputs)
     if function.arg_attrs is None:
         return [{} for _ in range(count)]
-    return [dict(d.data) for d in function.arg_attrs.data]
+    return [_copy(d) for d in function.arg_attrs.data]
 
 
 def result_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
@@ -54,29 +54,45 @@ def result_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
     count = len(function.function_type.outputs)
     if function.res_attrs is None:
         return [{} for _ in range(count)]
-    return [dict(d.data) for d in function.res_attrs.data]
+    return [_copy(d) for d in function.res_attrs.data]
+
+
+def _copy(attributes: DictionaryAttr) -> dict[str, Attribute]:
+    # Copying the items is fast: these are those of a plain dictionary.
+    return dict(attributes.data.items())
 
 
 def set_argument_attributes(
     function: FuncOp, attributes: Sequence[dict[str, Attribute]]
 ) -> None:
     """Replaces the attribute dictionaries of a function's arguments."""
-    function.arg_attrs = _dictionaries(attributes)
+    function.arg_attrs = _dictionaries(attributes, function.arg_attrs)
 
 
 def set_result_attributes(
     function: FuncOp, attributes: Sequence[dict[str, Attribute]]
 ) -> None:
     """Replaces the attribute dictionaries of a function's results."""
-    function.res_attrs = _dictionaries(attributes)
+    function.res_attrs = _dictionaries(attributes, function.res_attrs)
 
 
 def _dictionaries(
-    attributes: Sequence[dict[str, Attribute]],
+    attributes: Sequence[dict[str, Attribute]], before: ArrayAttr[DictionaryAttr] | None
 ) -> ArrayAttr[DictionaryAttr] | None:
+    """
+    Returns `attributes` as one attribute. Those of its dictionaries that are the same
+    in `before` are taken from there, because making thousands of them is slow.
+    """
     if not any(attributes):
         return None
-    return ArrayAttr([DictionaryAttr(own) for own in attributes])
+    if before is None or len(before.data) != len(attributes):
+        return ArrayAttr([DictionaryAttr(own) for own in attributes])
+    return ArrayAttr(
+        [
+            old if [*old.data.items()] == [*own.items()] else DictionaryAttr(own)
+            for old, own in zip(before.data, attributes, strict=True)
+        ]
+    )
 
 
 def _argument_texts(function: FuncOp, name: str) -> Sequence[str | None]:
@@ -110,7 +126,13 @@ def _texts(attributes: _Same, name: str) -> tuple[str | None, ...]:
     Returns the string attribute `name` in each dictionary, or None. The result is
     cached.
     """
-    return tuple([text_attribute(d.data, name) for d in attributes.of.data])
+    # An absent name is looked for first, as `get` is slow if it finds nothing.
+    return tuple(
+        [
+            text_attribute(d.data, name) if name in d.data else None
+            for d in attributes.of.data
+        ]
+    )
 
 
 def argument_roles(function: FuncOp) -> list[str]:
@@ -120,7 +142,7 @@ def argument_roles(function: FuncOp) -> list[str]:
     input and would not be trained.
     """
     given = _argument_texts(function, ROLE)
-    for unknown in sorted({role for role in given if role} - {*ROLES}):
+    for unknown in sorted({role for role in {*given} if role} - {*ROLES}):
         raise DistIRError(
             f"@{function.sym_name.data}: an argument has the role {unknown!r} ({ROLE}); "
             f"{did_you_mean(unknown, ROLES)}the roles are {', '.join(ROLES)}"

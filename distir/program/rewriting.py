@@ -42,7 +42,7 @@ def erase_dead(block: Block) -> None:
     the last op to the first. Ops with the attribute `KEPT` stay.
     """
     for op in reversed(list(block.ops)):
-        if is_removable(op) and not any(list(r.uses) for r in op.results):
+        if not any(r.first_use for r in op.results) and is_removable(op):
             block.erase_op(op)
 
 

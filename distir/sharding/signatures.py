@@ -56,13 +56,13 @@ class Signatures:
         """Returns the id of `op`. Ops with the same sharding rule share an id."""
         found = self._kinds.get(op)
         if found is None:
-            number = self._number
+            number, operands = self._number, tuple(op.operands)
             key = (
                 type(op),
-                len(op.operands),
+                len(operands),
                 *op.regions,  # each body by itself: only its text says what it does
-                *[number(value.type) for value in (*op.operands, *op.results)],
-                *[self._constant(value) for value in op.operands],
+                *[number(value.type) for value in (*operands, *op.results)],
+                *[self._constant(value) for value in operands],
                 *[(name, number(attr)) for name, attr in op.properties.items()],
                 *[(n, number(a)) for n, a in op.attributes.items() if n not in _LABELS],
             )

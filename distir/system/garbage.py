@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 from collections.abc import Generator
+from functools import cache
 
 
 @contextlib.contextmanager
@@ -38,3 +40,12 @@ def lasting_objects() -> Generator[None]:
     finally:
         if is_first:
             gc.unfreeze()
+
+
+@cache
+def leave_objects_at_exit() -> None:
+    """
+    Lets this process end without a last garbage collection, which would search all
+    programs in memory. The system frees the memory of an ended process at once.
+    """
+    atexit.register(gc.freeze)

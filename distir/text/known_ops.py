@@ -23,7 +23,8 @@ belong to the op.
 """
 
 _VALUE = re.compile(r"%([0-9]++|[a-zA-Z$._-][a-zA-Z0-9$._-]*+)")
-_SCOPE = re.compile(rf'\b{SCOPE} = "([^"\\\n]*+)"')
+_SCOPE_START = f'{SCOPE} = "'
+_SCOPE = re.compile(rf'\b{_SCOPE_START}([^"\\\n]*+)"')
 _CALL = re.compile(
     r"(?:[%,: 0-9]*+= )?func\.call @([a-zA-Z_][a-zA-Z0-9_]*+)\(", re.ASCII
 )
@@ -56,7 +57,9 @@ class OpText:
             return None
         pieces = _VALUE.split(match.group())
         key = "%".join(pieces[::2])
-        scope = _SCOPE.search(key)
+        # A search for plain text is much faster, and many ops have no scope.
+        found = key.find(_SCOPE_START)
+        scope = None if found < 0 else _SCOPE.search(key, found)
         if scope is None:
             return OpText(key, pieces[1::2], None, match.end())
         key = f"{key[: scope.start()]}{SCOPE}{key[scope.end() :]}"

@@ -109,14 +109,15 @@ class CollectiveBucketer:
             if not isinstance(op, CollectiveOp) or not op.CAN_JOIN:
                 continue
             size = max(self._bytes(op.source), self._bytes(op.result))
-            bucket = latest.get(op.message)
+            message = op.message
+            bucket = latest.get(message)
             if (
                 bucket is None
                 or bucket.size + size > bucket.limit
                 or not places.join(i, bucket)
             ):
                 bucket = CollectiveBucket(self.limit(op), i)
-                latest[op.message] = bucket
+                latest[message] = bucket
                 found.append(bucket)
             bucket.members.append(i)
             bucket.size += size

@@ -36,12 +36,12 @@ class InDistributedForm(CollectiveOp):
 
     @property
     def monoid(self) -> str | None:
-        layout = layout_of(self.source)
+        layout = layout_of(self.operands[0])  # by index, as names are slow
         return None if layout is None else dict(layout.partial).get(self.axis_names[0])
 
     @property
     def communicators(self) -> Attribute | str | None:
-        layout = layout_of(self.source)
+        layout = layout_of(self.operands[0])
         return None if layout is None else layout.mesh
 
     def verify_(self) -> None:

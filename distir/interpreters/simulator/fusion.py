@@ -162,6 +162,14 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     return any(map(OPTIMIZERS.of, users))
 
 
+def shares_no_kernel(op: Operation) -> bool:
+    """
+    Whether no fusion depends on the ops around `op`, because it updates a parameter and
+    is not elementwise.
+    """
+    return OPTIMIZERS.of(op) and not traits.ELEMENTWISE.of(op)
+
+
 def _accumulates(op: Operation) -> bool:
     """
     Whether an op adds to a sum that a function takes as an argument and returns, as the

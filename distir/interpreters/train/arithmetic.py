@@ -22,8 +22,8 @@ from xdsl.ir import Operation
 
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
+from distir.interpreters.implementations import register_reference_implementations
 from distir.interpreters.joint_ops import Peers, joint_op
-from distir.interpreters.reference import register_reference_implementations
 
 Array = npt.NDArray[Any]
 Computation = Callable[..., Array | tuple[Array, ...]]

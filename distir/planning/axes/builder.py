@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from xdsl.dialects.func import CallOp, ReturnOp
+from xdsl.dialects.func import CallOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.planning.axes.alternatives import (
@@ -117,7 +117,7 @@ class AxisGraphBuilder:
             lambda op: (self._op(op, reached.strategies[op], position), 1),
         )
         block = reached.function.body.block
-        uses = _uses(body)
+        uses, returns = _uses(body), _returns(body)
         for arg, facts in zip(block.args, reached.arguments, strict=True):
             node = self._argument(arg, facts, uses.get(arg, ()))
             body.arguments.append(self.graph.add(node, count))
@@ -125,8 +125,8 @@ class AxisGraphBuilder:
         late = self.policy.late(body.function.sym_name.data)
         for value in [*block.args, *(r for op in block.ops for r in op.results)]:
             if value.first_use is not None:
-                own = uses.get(value, ())
-                self._connect(reached, body, value, own, value in late, results)
+                own = uses.get(value, ()), returns.get(value, ())
+                self._connect(reached, body, value, *own, value in late, results)
         body.results += [results[i] for i in sorted(results)]
         return body
 
@@ -203,15 +203,16 @@ class AxisGraphBuilder:
         body: AxisBody,
         value: SSAValue,
         uses: Sequence[OperandUse],
+        returns: Sequence[int],
         late: bool,
         results: dict[int, AxisPort],
     ) -> None:
         """
-        Connects a value with its uses. Adds the value to `results` if its function
-        returns it. `late` says whether its partial sums are reduced late.
+        Connects a value with its uses by ops and calls, and adds it to `results` at
+        those indices of `returns` at which its function returns it. `late` says whether
+        its partial sums are reduced late.
         """
         port, count = self._port(body, value), body.count
-        returns = [u.index for u in value.uses if type(u.operation) is ReturnOp]
         source = reached.sources.get(value, "activation")
         if len(uses) + len(returns) > 1:
             key = port, tuple(use[1:] for use in uses), bool(returns), late, source
@@ -380,4 +381,16 @@ def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
             else:
                 break
             found.setdefault(value, []).append(use)
+    return found
+
+
+def _returns(body: AxisBody) -> dict[SSAValue, list[int]]:
+    """
+    Returns, for each value that a function returns, the indices of its results that are
+    this value, the last one first.
+    """
+    found: dict[SSAValue, list[int]] = {}
+    returned = return_op(body.function).operands
+    for index in reversed(range(len(returned))):
+        found.setdefault(returned[index], []).append(index)
     return found

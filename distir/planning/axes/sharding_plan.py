@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
@@ -153,17 +154,24 @@ class ShardingPlan:
         """
         axes = [name for name, _ in self.mesh.axes]
         later = set(axes[axes.index(axis) + 1 :])
-        whole = left = 0.0
-        arguments = self.entry.body.block.args
-        roles = argument_roles(self.entry)
-        for arg, role, request in zip(arguments, roles, self.requests, strict=True):
-            if role == "parameter":
-                layout = request or Layout(self.mesh.name)
-                size = local_bytes(arg, Layout(self.mesh.name), self.mesh)
-                split = later.intersection(layout.split_axes)
-                whole += size
-                left += size / prod(self.mesh.size(name) for name in split)
-        return whole / left if left else 1.0
+        left = 0.0
+        for size, split in self._parameters:
+            left += size / prod(self.mesh.size(name) for name in later & split)
+        return sum(size for size, _ in self._parameters) / left if left else 1.0
+
+    @cached_property
+    def _parameters(self) -> list[tuple[float, frozenset[str]]]:
+        """The bytes of each parameter, and the axes that its request splits it over."""
+        whole = Layout(self.mesh.name)
+        arguments, roles = self.entry.body.block.args, argument_roles(self.entry)
+        return [
+            (
+                local_bytes(arg, whole, self.mesh),
+                frozenset((request or whole).split_axes),
+            )
+            for arg, role, request in zip(arguments, roles, self.requests, strict=True)
+            if role == "parameter"
+        ]
 
     def _strategies(self) -> dict[Operation, LayoutStrategy]:
         """

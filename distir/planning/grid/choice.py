@@ -26,6 +26,7 @@ from distir.planning.grid.compiled_pipeline import PipelineSimulator
 from distir.planning.grid.shared_stages import SharedStages
 from distir.planning.layouts.fitted_plan import Step
 from distir.planning.plans.plan import GridPlan
+from distir.planning.plans.programs import trains
 from distir.sharding.mesh import MESH, TIME_AXIS, Mesh
 from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.verification import DistributionVerifier
@@ -127,19 +128,21 @@ class LayoutChooser:
     def _with_requests(self, plan: GridPlan, options: DistributionOptions) -> ModuleOp:
         """
         Returns a copy of the program for `plan` with the requests of `options`. They
-        are the same for all ZeRO stages, so the last program is kept and used again for
-        a plan that differs only in its ZeRO stage. Raises DistIRError for options that
-        contradict each other.
+        are the same for all ZeRO stages, so the last training step is kept and used
+        again for a plan that differs only in its ZeRO stage. Raises DistIRError for
+        options that contradict each other.
         """
         program = self._program(plan.batch)
         check_options(options, program)
         without = replace(options, zero=0, no_sync=False, offload_states=False)
         key = plan.batch, without
-        if self._requested is None or self._requested[0] != key:
-            module = program.clone()
-            request_layouts(module, options)
-            self._requested = key, module
-        return self._requested[1].clone()
+        if self._requested is not None and self._requested[0] == key:
+            return self._requested[1].clone()
+        module = program.clone()
+        request_layouts(module, options)
+        if trains(program):
+            self._requested = key, module.clone()
+        return module
 
     def _between(self, plan: GridPlan) -> ModuleOp | None:
         """
@@ -211,6 +214,7 @@ class ChosenProgram:
         self._plan = plan
         self._module = module
         self._verifier: DistributionVerifier | None = None
+        self._allowed = {plan.k: True}
         self._divisions: dict[_Kind, DividedProgram] = {}
         self.layer_ranks: dict[_Kind, tuple[int, ...]] = {}
         self._simulators: dict[tuple[_Kind, bool], PipelineSimulator] = {}
@@ -244,13 +248,17 @@ class ChosenProgram:
         Whether the layouts are legal for `micro_batches` micro-batches. Raises
         DistIRError if they are not legal for any number.
         """
-        if self._verifier is None:
-            self._verifier = DistributionVerifier(self._module)
-            self._verifier.verify()
-        mesh = self._verifier.meshes[MESH]
-        if TIME_AXIS in mesh.sizes:
-            mesh = mesh.with_size(TIME_AXIS, micro_batches)
-        return self._verifier.is_right_on({MESH: mesh})
+        # The layouts were chosen for the first of these numbers.
+        if micro_batches not in self._allowed:
+            if self._verifier is None:
+                self._verifier = DistributionVerifier(self._module)
+                self._verifier.verify()
+            mesh = self._verifier.meshes[MESH]
+            if TIME_AXIS in mesh.sizes:
+                mesh = mesh.with_size(TIME_AXIS, micro_batches)
+            right = self._verifier.is_right_on({MESH: mesh})
+            self._allowed[micro_batches] = right
+        return self._allowed[micro_batches]
 
     def copy(self, micro_batches: int) -> ModuleOp:
         """Returns a copy of the program for `micro_batches` micro-batches."""

@@ -15,6 +15,7 @@ from xdsl.utils.exceptions import VerifyException
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import call_pairs
 from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.costs.op_costs import cost_function
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.interpreters.simulator.simulation import Simulation
 from distir.pipelining import PipelineOptions, ScheduleOptions
@@ -40,7 +41,9 @@ from distir.planning.plans.result import Impossible, Result, Simulated
 from distir.planning.requests import Requests, check_whole
 from distir.planning.stages import make_pipeline_as_asked
 from distir.program import entry_function, functions
+from distir.sharding.local import local_form
 from distir.sharding.mesh import Mesh
+from distir.sharding.rule import sharding_rule
 from distir.sharding.verification import verify_distribution
 from distir.transforms.pipelines.kinds import WholeBatchNeeded
 from distir.transforms.pipelines.pipeline import divided, pipeline_ops
@@ -215,8 +218,11 @@ class Evaluator:
     def prepare(self, plans: Sequence[Plan]) -> None:
         """
         Computes in advance the data that plans share (programs, their comparisons,
-        schedules), before processes are forked to evaluate them.
+        schedules), before processes are forked to evaluate them. Imports the modules
+        that each of these processes would else import.
         """
+        for registry in (sharding_rule, local_form, cost_function):
+            registry.load()
         for plan in plans:
             with suppress(DistIRError, VerifyException):
                 program = self._program(plan.batch)

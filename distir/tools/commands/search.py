@@ -155,12 +155,12 @@ def _measure(search: PlanSearch, arguments: argparse.Namespace) -> None:
     Runs the best plans on this machine and reports the results, if `--measure` was
     given.
     """
+    if arguments.measure is None:
+        return
     from distir.launch.step_times import StepTiming
     from distir.tools.plan_runs import report_runs, run_plans
     from distir.tools.reports.reporting import progress
 
-    if arguments.measure is None:
-        return
     with progress("running the fastest plans"):
         timing = StepTiming(arguments.backend)
         runs = run_plans(search, arguments.measure, timing)

@@ -16,6 +16,8 @@ from typing import IO, TYPE_CHECKING
 
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
 
+from distir.system.garbage import leave_objects_at_exit
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -79,6 +81,7 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
     """
     # A program is many objects that live to the end: to search them all for garbage again
     # and again would take a third of the time.
+    leave_objects_at_exit()
     thresholds = gc.get_threshold()
     gc.set_threshold(GARBAGE, 20, 50)
     try:

@@ -26,7 +26,7 @@ from distir.program import called, describe, erase_dead, free_name, made_with
 from distir.sharding.local import local_form, local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import REPLICATED, SplitPlacement
-from distir.sharding.rule import infer, rule_for
+from distir.sharding.rule import Rule, infer, rule_for
 from distir.transforms.pipelines.kinds import whole_batch_remedy
 from distir.transforms.pipelines.over_time import (
     Axes,
@@ -234,10 +234,11 @@ class Fold:
                 values[part.result] = number
                 continue
             given = [values.get(v, v) for v in part.operands]
-            if part is parts[-1] and rule_for(part).is_made_anywhere:
+            rule = rule_for(part)
+            if part is parts[-1] and rule.is_made_anywhere:
                 types = results  # such an op has the layout of its user
             else:
-                types = self._inferred(part, given, mesh)
+                types = self._inferred(part, rule, given, mesh)
             made = made_with(part, given, types)
             new.append(made)
             values.update(zip(part.results, made.results, strict=True))
@@ -250,15 +251,15 @@ class Fold:
         return new
 
     def _inferred(
-        self, op: Operation, operands: Sequence[SSAValue], mesh: str
+        self, op: Operation, rule: Rule, operands: Sequence[SSAValue], mesh: str
     ) -> list[Attribute]:
         """
-        Returns the result types of an op in a local form. Their layouts are inferred
-        from those of `operands`.
+        Returns the result types of an op in a local form, whose rule is `rule`. Their
+        layouts are inferred from those of `operands`.
         """
         whole = Layout(mesh)
         layouts = [layout_of(v) or whole for v in operands]
-        found = infer(rule_for(op), layouts, self._spaces[mesh]).results
+        found = infer(rule, layouts, self._spaces[mesh]).results
         return [
             with_layout(r.type, layout) if isinstance(r.type, TensorType) else r.type
             for r, layout in zip(op.results, found, strict=True)

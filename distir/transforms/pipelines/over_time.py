@@ -35,7 +35,8 @@ def over_time(value: SSAValue) -> Placement:
     Returns the placement of `value` on the micro-batch axis: split, partial or
     replicated. A replicated value is the same for all micro-batches.
     """
-    return placement_in(layout_of(value) or Layout(""), TIME_AXIS)
+    layout = layout_of(value)
+    return REPLICATED if layout is None else placement_in(layout, TIME_AXIS)
 
 
 def split_over_time(value: SSAValue) -> SplitPlacement:
@@ -70,8 +71,8 @@ def gathers_micro_batches(op: Operation) -> bool:
     """Whether `op` combines the micro-batches of a value."""
     return (
         isinstance(op, ReshardOp)
-        and over_time(op.source) is not REPLICATED
-        and over_time(op.result) is REPLICATED
+        and over_time(op.operands[0]) is not REPLICATED
+        and over_time(op.results[0]) is REPLICATED
     )
 
 
@@ -254,16 +255,16 @@ def falls_apart(type_: Attribute | SSAValue) -> bool:
 _NONE = Layout("")
 
 
-def check_time_first(value: SSAValue, what: str) -> None:
+def check_time_first(value: SSAValue, what: Callable[[], str]) -> None:
     """
     Raises DistIRError if a dimension is split over devices before it is split over
-    time. A micro-batch would then have rows from all over the batch. `what` names the
-    value in the message.
+    time. A micro-batch would then have rows from all over the batch. `what` returns the
+    name of the value for the message.
     """
-    for shards in (layout_of(value) or Layout("")).dims:
+    for shards in (layout_of(value) or _NONE).dims:
         if any(shard.axis == TIME_AXIS for shard in shards[1:]):
             raise DistIRError(
-                f"pipeline: {what} is split over {shards[0].axis!r} and then over "
+                f"pipeline: {what()} is split over {shards[0].axis!r} and then over "
                 f"{TIME_AXIS!r}, the axis over time; split it over {TIME_AXIS!r} first "
                 f"(run `data-parallel{{axis={TIME_AXIS}}}` before the other passes)"
             )

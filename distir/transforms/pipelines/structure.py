@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
@@ -137,10 +138,10 @@ class Structure:
     def _check_layouts(self) -> None:
         names = argument_names(self.function)
         for arg, name in zip(self.function.body.block.args, names, strict=True):
-            check_time_first(arg, f"argument {name!r}")
+            check_time_first(arg, partial("argument {!r}".format, name))
         for op in self.ops:
             for result in op.results:
-                check_time_first(result, describe(op))
+                check_time_first(result, partial(describe, op))
 
     def _needed_forward(self) -> set[Operation]:
         returned = return_op(self.function).operands
@@ -178,7 +179,8 @@ def _separate_time(ops: Iterable[Operation]) -> None:
     for op in list(ops):
         if not isinstance(op, ReshardOp):
             continue
-        before, after = layout_of(op.source), layout_of(op.result)
+        source, result = op.source, op.result  # finding them by name is slow
+        before, after = layout_of(source), layout_of(result)
         assert before is not None and after is not None
         time = placement_in(before, TIME_AXIS)
         is_early = RESHARD_EARLY in op.attributes and isinstance(time, PartialPlacement)
@@ -187,23 +189,23 @@ def _separate_time(ops: Iterable[Operation]) -> None:
             op.attributes.pop(RESHARD_EARLY, None)
         if is_early:
             split = after.split_axes
-            partial = tuple(p for p in before.partial if p[0] not in split)
-            between = replace(after, partial=partial)
+            still_partial = tuple(p for p in before.partial if p[0] not in split)
+            between = replace(after, partial=still_partial)
         elif is_whole and time is not REPLICATED:
             between = without_time(before)
         else:
             continue
         if between in (before, after):
             continue
-        assert isinstance(op.source.type, TensorType)
-        first = ReshardOp(op.source, with_layout(op.source.type, between))
-        second = ReshardOp(first.result, op.result.type)
+        assert isinstance(source.type, TensorType)
+        first = ReshardOp(source, with_layout(source.type, between))
+        second = ReshardOp(first.results[0], result.type)
         for new in (first, second):
             if SCOPE in op.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
             Rewriter.insert_op(new, InsertPoint.before(op))
         if is_early:
             first.attributes[RESHARD_EARLY] = op.attributes[RESHARD_EARLY]
-        second.result.name_hint = op.result.name_hint
-        op.result.replace_all_uses_with(second.result)
+        second.results[0].name_hint = result.name_hint
+        result.replace_all_uses_with(second.results[0])
         Rewriter.erase_op(op)

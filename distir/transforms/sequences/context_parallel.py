@@ -25,7 +25,6 @@ from distir.dialects.train_ops.attention import (
     PlacedAttentionGradOp,
     PlacedAttentionOp,
 )
-from distir.gradients.rules.attention import kept_attention
 from distir.program import describe
 from distir.sharding.mesh import Mesh
 
@@ -42,6 +41,9 @@ class TakeTrainedForm(RewritePattern):
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if op.name != "onnx.Attention" or not isinstance(op, OnnxOp):
             return
+        # Importing it imports the gradients of all ops, and few programs need it.
+        from distir.gradients.rules.attention import kept_attention
+
         kept = kept_attention(op)
         if kept is not None:
             kept.attributes.update(op.attributes)

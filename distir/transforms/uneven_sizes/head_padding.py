@@ -102,9 +102,9 @@ class HeadPadder(ZeroPadder):
         self.calls = {f.sym_name.data: calls_of(f) for f in self.functions}
         self.attention: dict[Operation, PaddedHeads] = {}
         """The attention ops that are padded, with their numbers of heads."""
+        returned, arguments = return_op(self.entry).operands, self.entry.args
         self._updated = {
-            return_op(self.entry).operands[i]: self.entry.args[a]
-            for i, a in updated_arguments(self.entry).items()
+            returned[i]: arguments[a] for i, a in updated_arguments(self.entry).items()
         }
         self._pending: deque[SSAValue] = deque()
         for function in self.functions:

@@ -240,6 +240,12 @@ class Hardware:
         return self.kinds[0].profile is not None
 
     @cached_property
+    def has_measured_ops(self) -> bool:
+        """Whether a profile has figures of single ops."""
+        profiles = [kind.profile for kind in self.kinds]
+        return any(profile is not None and profile.ops for profile in profiles)
+
+    @cached_property
     def is_uniform(self) -> bool:
         """Whether all devices are of one kind."""
         return len(set(map(id, self.kinds))) == 1

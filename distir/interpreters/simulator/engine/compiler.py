@@ -105,8 +105,13 @@ def pace(steps: Sequence[CompiledStep]) -> None:
 def _key(positions: Positions) -> bytes:
     """Returns a key that is equal for equal sets of devices."""
     if isinstance(positions, slice):
-        positions = np.arange(positions.start, positions.stop, dtype=np.intp)
-    return np.unique(positions).tobytes()
+        return np.arange(positions.start, positions.stop, dtype=np.intp).tobytes()
+    ordered = np.sort(
+        positions, axis=None
+    )  # not `np.unique`, which imports half of NumPy
+    is_new = np.ones(len(ordered), bool)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_new].tobytes()
 
 
 class CompiledFunctionBuilder:
@@ -425,23 +430,22 @@ class Compiler:
         """
         Returns the transfers of an op, or None if it does not communicate. They are
         computed once for all ops that communicate values of the same types in the same
-        way. With a profile they are not, because they also depend on the ops around a
-        collective.
+        way. They are not for the first collective of a bucket, which takes the time of
+        all. With a profile they are not for collectives outside of buckets either,
+        whose time then also depends on the ops around them.
         """
         axes: tuple[str, ...] = ()
+        share, is_joined = 1.0, False
         if isinstance(op, CollectiveOp):
-            axes = op.axis_names
-            if op.is_joined or _begins_bucket(op):
+            axes, share, is_joined = op.axis_names, op.share, op.is_joined
+            alone = self.device_map.hardware.has_profiles or _begins_bucket(op)
+            if not axes or (alone and not is_joined):
                 return transfers_of(op, self.device_map)
-        if (
-            not (axes or isinstance(op, SendOp))
-            or self.device_map.hardware.has_profiles
-        ):
+        elif not isinstance(op, SendOp):
             return transfers_of(op, self.device_map)
         # Keyed by the ids of types; the values keep the types alive.
         types = op.operands[0].type, op.results[0].type
-        share = op.share if isinstance(op, CollectiveOp) else 1.0
-        key = (type(op), axes, share, *map(id, types))
+        key = (type(op), axes, share, is_joined, *map(id, types))
         if key not in self._known_transfers:
             self._known_transfers[key] = types, transfers_of(op, self.device_map)
         return self._known_transfers[key][1]

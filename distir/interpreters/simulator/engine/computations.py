@@ -21,7 +21,7 @@ from distir.interpreters.simulator.costs.op_costs import (
     cost_of,
 )
 from distir.interpreters.simulator.engine.device_map import Bytes, DeviceMap
-from distir.interpreters.simulator.fusion import is_compiled
+from distir.interpreters.simulator.fusion import is_compiled, shares_no_kernel
 from distir.interpreters.simulator.work import Work
 from distir.program import describe
 from distir.sharding.signatures import Signatures
@@ -57,8 +57,8 @@ class Computation:
 class Computations:
     """
     The work of a program's ops on the devices of `device_map`. It is computed once for
-    ops that are alike. With a profile or a compiler it is computed for each op, because
-    it also depends on neighbouring ops.
+    ops that are alike. With a profile or a compiler it is computed for each op that may
+    share a kernel with its neighbours, because it then also depends on them.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -81,7 +81,8 @@ class Computations:
         if work is None:
             work = Work.of(op, mesh, self._signatures.rule(op))
             self._works[signature, axes] = work
-        if hardware.has_profiles or is_compiled(op):
+        is_alone = shares_no_kernel(op) and not hardware.has_measured_ops
+        if is_compiled(op) or (hardware.has_profiles and not is_alone):
             return self._computation(op, name, work)
         # All meshes with the same axes are alike if their devices are.
         key = signature, axes if hardware.is_uniform else name

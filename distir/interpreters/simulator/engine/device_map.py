@@ -59,6 +59,7 @@ class DeviceMap:
         self._groups: dict[tuple[str, tuple[str, ...]], Groups] = {}
         # Keyed by the type's id, because hashing is slow; the values keep types alive.
         self._bytes: dict[int, tuple[Attribute, int]] = {}
+        self._shapes: dict[int, tuple[Attribute, tuple[int, ...]]] = {}
 
     def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:
         """
@@ -145,6 +146,12 @@ class DeviceMap:
         Returns the shape of one device's part of a value of type `type_`, or `()` for a
         type that is not a tensor.
         """
+        known = self._shapes.get(id(type_))
+        if known is None:
+            known = self._shapes[id(type_)] = type_, self._shape_of_type(type_)
+        return known[1]
+
+    def _shape_of_type(self, type_: Attribute) -> tuple[int, ...]:
         if not isinstance(type_, TensorType):
             return ()
         layout = layout_of(type_)

@@ -169,9 +169,10 @@ def uses_float8(entry: FuncOp) -> bool:
     """Whether the program of an entry function computes with 8-bit floats."""
     module = entry.parent_op()
     assert module is not None
-    types = {result.type for op in module.walk() for result in op.results}
+    # By identity, as hashing a type is slow.
+    types = {id(r.type): r.type for op in module.walk() for r in op.results}
     return any(
         is_float8(type_.element_type)
-        for type_ in types
+        for type_ in types.values()
         if isinstance(type_, TensorType)
     )
