@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.facade.model_program import ModelProgram
 from distir.frontends.torch.trust import Trust
@@ -16,6 +18,7 @@ from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.planning.auto.results import nothing_found
 from distir.planning.grid.results import nothing_fits
 from distir.planning.grid.search import GridSearch
+from distir.planning.plans.options import SearchOptions
 from distir.planning.plans.saved_plan import SavedPlan
 from distir.program.entries import chosen_entry
 from distir.solver.clock import Clock
@@ -82,17 +85,7 @@ def search(
 
     Raises DistIRError, also if no plan fits into memory.
     """
-    own = {n: v for n, v in options.items() if n not in _ANY or v != 0}
-    given = command_options(
-        "search",
-        "search",
-        ["program"],
-        {"offload_states": "off", **own},
-        SearchingOptions.__annotations__,
-    )
-    target = load_cluster(given.cluster, given.devices)
-    plans = search_options(given, ProfileChoice.of(given.profile, target).names)
-    plans.check()
+    given, target, plans = _asked(options)
     check_auto_arguments(given, lambda name: name.replace("-", "_"))
     clock = Clock(given.time_limit)
     trust = Trust.of(check, allow)
@@ -118,6 +111,39 @@ def search(
 
         run_plans(found, given.measure, StepTiming(given.backend))
     return SavedPlan.of(found, lambda: explanation(found))
+
+
+def grid_search(
+    program: ModelProgram, **options: Unpack[SearchingOptions]
+) -> GridSearch:
+    """
+    Returns the search of a grid of plans for a program, ready to run. `options` are
+    those of `search`. Raises DistIRError for options that contradict each other or do
+    not suit the program.
+    """
+    given, target, plans = _asked(options)
+    return GridSearch([program.module], target, plans, given.degrees)
+
+
+def _asked(
+    options: SearchingOptions,
+) -> tuple[argparse.Namespace, ClusterOp, SearchOptions]:
+    """
+    Returns the arguments of `distir search` that `options` stand for, with the cluster
+    and the options of the search. Raises DistIRError for unknown options and values.
+    """
+    own = {n: v for n, v in options.items() if n not in _ANY or v != 0}
+    given = command_options(
+        "search",
+        "search",
+        ["program"],
+        {"offload_states": "off", **own},
+        SearchingOptions.__annotations__,
+    )
+    target = load_cluster(given.cluster, given.devices)
+    plans = search_options(given, ProfileChoice.of(given.profile, target).names)
+    plans.check()
+    return given, target, plans
 
 
 def _modules(

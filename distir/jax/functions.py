@@ -7,12 +7,13 @@ from typing import Any
 
 from distir.errors import DistIRError
 from distir.facade.programs import distribute as distribute_program
-from distir.facade.search import search as search_program
+from distir.facade.search import grid_search
 from distir.jax.importing import TracedFunction, trace
 from distir.jax.plan import JaxPlan, inexpressible
 from distir.passes.outline_repeats import OutlineRepeatsPass
+from distir.planning.grid.results import nothing_fits
 from distir.planning.plans.plan import GridPlan
-from distir.planning.plans.saved_plan import SavedPlan
+from distir.planning.plans.result import Simulated
 from distir.tools.files import apply_passes
 
 
@@ -144,7 +145,7 @@ def search(
     target: dict[str, Any] = {"cluster": cluster, "devices": devices}
     degrees = [(d, devices // d, 1) for d in range(1, devices + 1) if devices % d == 0]
     is_step = bool(traced.updated)
-    found = search_program(
+    found = grid_search(
         traced.program,
         **target,
         world_size=devices,
@@ -155,26 +156,35 @@ def search(
         shard=list(shard),
         whole=list(whole),
     )
+    # With requests, arguments may be split over axes that the bounds do not know of.
+    if not shard:
+        found.leave_out_too_large()
+    found.run()
+    if found.interrupted:
+        raise KeyboardInterrupt
+    if found.best is None:
+        results = sorted(found.results.values(), key=lambda result: result.plan)
+        raise DistIRError(f"distir.jax.search: {nothing_fits(results)}")
+    results = found.outcomes().ranked
     if ways is not None:
-        plans = [result.plan for result in found.results.ranked]
+        plans = [result.plan for result in results]
         grid = [plan for plan in plans if isinstance(plan, GridPlan)]
         ways += [{"d": plan.d, "t": plan.t, "zero": plan.zero} for plan in grid]
-    return _fastest(traced, found, target, shard, whole)
+    return _fastest(traced, results, target, shard, whole)
 
 
 def _fastest(
     traced: TracedFunction,
-    found: SavedPlan,
+    ranked: Sequence[Simulated],
     target: dict[str, Any],
     shard: Sequence[str],
     whole: Sequence[str],
 ) -> JaxPlan:
     """
-    Returns the fastest plan of a search that fits into memory and that `PartitionSpec`
-    can express. Making a plan expressible may slow it down, so that slower plans of the
+    Returns the fastest of the plans `ranked`, those of a search that fit into memory,
+    that `PartitionSpec` can express. Making a plan expressible may slow it down, so that slower plans of the
     search are compared too. Raises DistIRError if no plan fits.
     """
-    ranked = found.results.ranked
     best: JaxPlan | None = None
     for result in ranked:
         if best is not None and result.step_time_s >= best.time_s:

@@ -24,8 +24,8 @@ def outer(op: Operation) -> Rule:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
 from typing import Literal
@@ -137,6 +137,13 @@ class Rule:
     unread: frozenset[int] = frozenset()
     own_axes: tuple[AxisDims, ...] = ()
     fills: bool = False
+
+    @property
+    def key(self) -> Hashable:
+        """A key that is equal for equal rules."""
+        partial = frozenset(self.partial_results.items())
+        every = (getattr(self, own.name) for own in fields(self))
+        return partial, *(own for own in every if own is not self.partial_results)
 
     @staticmethod
     def replicated(op: Operation) -> Rule:

@@ -38,6 +38,8 @@ class Signatures:
         self._kinds: dict[Operation, int] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._rules: dict[int, Rule] = {}
+        self._form_of: dict[int, int] = {}
+        self._forms: dict[tuple[object, ...], int] = {}
         self._equal: dict[Attribute, int] = {}
         # By identity, as hashing a type is slow. Attributes with a number are kept alive,
         # so that their ids are not reused.
@@ -69,6 +71,20 @@ class Signatures:
                 found = self._numbers[key] = len(self._numbers)
             if not isinstance(op, CallOp):
                 self._kinds[op] = found
+        return found
+
+    def form(self, op: Operation) -> int:
+        """
+        Returns an id that ops share if they are of one kind and their types and
+        sharding rules are equal. Their properties and constants may differ.
+        """
+        kind = self.of(op)
+        found = self._form_of.get(kind)
+        if found is None:
+            types = [self._number(v.type) for v in (*op.operands, *op.results)]
+            key = type(op), op.name, len(op.operands), *types, self.rule(op).key
+            found = self._forms.setdefault(key, len(self._forms))
+            self._form_of[kind] = found
         return found
 
     def _number(self, attribute: Attribute) -> int:

@@ -13,30 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from support.jax_functions import same_as_jit
 
 from distir.errors import DistIRError
 from distir.interpreters.reference import run_program
 from distir.jax import import_function
-
-
-def same_as_jit(
-    function: Callable[..., Any], *args: Any, tolerance: float = 1e-5
-) -> None:
-    """Checks that the imported function gives what jit gives."""
-    traced = import_function(function, args)
-    given = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(args)]
-    given += traced.program.weights.values()
-    found = run_program(traced.program.module, given)
-    wanted = jax.tree_util.tree_leaves(jax.jit(function)(*args))
-    for want, got in zip(wanted, found, strict=True):
-        want = np.asarray(want)
-        assert want.shape == np.shape(got) and want.dtype == got.dtype
-        np.testing.assert_allclose(
-            np.asarray(got, np.float64),
-            np.asarray(want, np.float64),
-            rtol=tolerance,
-            atol=tolerance,
-        )
 
 
 def floats(rng: np.random.Generator, *shape: int) -> Any:
@@ -314,3 +295,10 @@ def test_a_loop_of_unknown_length_is_refused_with_its_line() -> None:
 def test_an_unknown_op_is_refused_with_its_line() -> None:
     with pytest.raises(DistIRError, match=r"cholesky.*test_ops.py:\d+.*not known"):
         import_function(lambda x: lax.linalg.cholesky(x), (jnp.eye(3),))
+
+
+def test_ragged_dot() -> None:
+    """The rows of each group are multiplied by the group's own matrix."""
+    rng = np.random.default_rng(0)
+    rows, weights = floats(rng, 8, 3), floats(rng, 3, 3, 5)
+    same_as_jit(lax.ragged_dot, rows, weights, jnp.asarray([3, 0, 5], jnp.int32))

@@ -35,9 +35,12 @@ func.func @main(
 """
 
 
-@pytest.mark.parametrize("d", [2, 4])
-def test_rows_of_a_stack_are_gathered(d: int) -> None:
-    """Also where the axis divides the number of rows: they stay whole."""
+@pytest.mark.parametrize(("d", "t"), [(2, 1), (4, 1), (2, 2)])
+def test_rows_of_a_stack_are_gathered(d: int, t: int) -> None:
+    """
+    The stack is not gathered, even if the axis divides the number of rows, and if
+    tensor parallelism splits rows too.
+    """
     module = ProgramParser(new_context(), TEXT).parse_module()
     options: dict[str, Any] = {
         "loss": "mse",
@@ -46,11 +49,11 @@ def test_rows_of_a_stack_are_gathered(d: int) -> None:
     }
     apply_passes(module, DifferentiatePass(**options))
     step = ModelProgram(module)
-    split = distir.distribute(step, cluster="cpu", d=d, zero=3)
+    split = distir.distribute(step, cluster="cpu", d=d, t=t, zero=3)
     gathered = [
         shape_of(op.operands[0])
         for op in split.module.walk()
         if isinstance(op, AllGatherOp)
     ]
-    assert (1, 16, 16) in gathered and (2, 16, 16) not in gathered
+    assert (16, 16) in gathered and (2, 16, 16) not in gathered
     assert distir.check(step, split, seed=1, tolerance=1e-5)

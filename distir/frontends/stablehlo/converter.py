@@ -21,6 +21,7 @@ from distir.dialects.tensors import tensor_of
 from distir.errors import DistIRError, did_you_mean
 from distir.frontends.stablehlo import attributes
 from distir.frontends.stablehlo.assembly import op_name
+from distir.frontends.stablehlo.branches import convert_branches
 from distir.frontends.stablehlo.builder import CONSTANT_ELEMENTS, TensorBuilder
 from distir.frontends.stablehlo.loops import convert_loop
 from distir.frontends.stablehlo.names import scope_of_name
@@ -176,6 +177,8 @@ class Converter:
                 results = self.inline(self.callee(op), operands)
             elif name == "stablehlo.while":
                 results = convert_loop(self, op, operands, values)
+            elif name in ("stablehlo.case", "stablehlo.if"):
+                results = convert_branches(self, op, operands, values)
             else:
                 conversion = CONVERSIONS.get(name)
                 if conversion is None:

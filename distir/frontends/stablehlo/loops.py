@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from xdsl.dialects.builtin import AnyFloat
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
@@ -24,6 +25,9 @@ from distir.frontends.stablehlo.tensors import LazyTensor
 
 MAX_ROUNDS = 4096
 """The most iterations of a loop. Each becomes part of the program."""
+
+FEW = 8
+"""The most elements of a known tensor that stays known from iteration to iteration."""
 
 PLUMBING = frozenset(
     f"stablehlo.{name}"
@@ -83,9 +87,13 @@ def convert_loop(
 def _written(converter: ModuleConversion, tensor: LazyTensor) -> LazyTensor:
     """
     Returns a tensor held by one value with its full shape, so that all iterations get
-    it in the same form. Integers without dimensions, such as counters, stay known.
+    it in the same form. Integers without dimensions, such as counters, stay known, and
+    so do a few known unsigned integers, such as the rotations of random numbers.
     """
     if not tensor.shape and not isinstance(tensor.element, AnyFloat):
+        return tensor
+    array = tensor.array
+    if array is not None and array.dtype == np.uint32 and array.size <= FEW:
         return tensor
     return LazyTensor.of(converter.build.whole(tensor))
 

@@ -481,6 +481,7 @@ class AxisProgram:
         self._signatures = signatures
         self._infos: dict[Operation, AxisOp] = {}
         self._known: dict[tuple[int, LayoutStrategy], AxisOp] = {}
+        self._alike: dict[tuple[int, LayoutStrategy], AxisOp] = {}
 
     @property
     def updates(self) -> Mapping[int, int]:
@@ -499,8 +500,22 @@ class AxisProgram:
             signature = self._signatures.of(op), before
             found = self._known.get(signature)
             if found is None:
-                rule = self._signatures.rule(op)
-                found = AxisOp(op, rule, before, self.costs, self.axis)
-                self._known[signature] = found
+                found = self._known[signature] = self._alike_info(op, before)
             self._infos[op] = found
+        return found
+
+    def _alike_info(self, op: Operation, before: LayoutStrategy) -> AxisOp:
+        """
+        Returns the strategies of an op, shared by ops whose rules are equal, such as
+        slices of different rows. An op that a split decomposes shares them with ops of
+        its own signature only, as its constants may decide on its decomposition.
+        """
+        rule = self._signatures.rule(op)
+        if rule.decomposed:
+            return AxisOp(op, rule, before, self.costs, self.axis)
+        key = self._signatures.form(op), before
+        found = self._alike.get(key)
+        if found is None:
+            found = AxisOp(op, rule, before, self.costs, self.axis)
+            self._alike[key] = found
         return found

@@ -302,15 +302,14 @@ class Reach:
         )
         hints = tuple(frozenset(policy.hints.get(r, ())) for r in op.results)
         requested = tuple(frozenset(policy.requested.get(r, ())) for r in op.results)
-        is_constrained = isinstance(op, ConstrainOp)
         first = frozenset[SplitPlacement]()
         takes_one = self._takes_one.get(op)
         if takes_one is None:
             takes_one = self._takes_one[op] = takes_one_value(op)
         if takes_one:
             first = frozenset(policy.hints.get(op.operands[0], ()))
-        alike = op if is_constrained else (info, takes_one)
-        key = (alike, facts, hints, requested, first)
+        request = (op.layout, op.axes) if isinstance(op, ConstrainOp) else None
+        key = (info, takes_one, request, facts, hints, requested, first)
         found = self._known.get(key)
         if found is None:
             space = OpStrategies(op, info, policy, first)

@@ -113,20 +113,28 @@ def _rows(stack: SSAValue) -> list[SSAValue]:
     return [row for row in rows if is_stack and shape_of(row) == (1, *shape[1:])]
 
 
-def _gather_rows(stack: SSAValue, axes: Sequence[str], layout: Layout) -> None:
+def _keep_rows_split(stack: SSAValue, axes: Sequence[str], layout: Layout) -> None:
     """
-    Makes the uses of each row of a stack of parameters share one copy that is whole
-    over `axes`. So each row is gathered, and not the whole stack for each row. `layout`
-    is that of the stack, whose rows stay whole.
+    Makes all uses of each row of a stack of parameters take the row split over `axes`,
+    like the stack, which has the layout `layout`. So each use gathers its row, and not
+    the whole stack.
     """
+    stored_layout = _on_axes(layout, axes, rank_of(stack.type))
     for row in _rows(stack):
         uses = list(row.uses)
-        stored = ConstrainOp(row, layout, axes)
-        gathered = ConstrainOp(stored.result, Layout(layout.mesh), axes)
+        stored = ConstrainOp(row, stored_layout, axes)
         for use in uses:
-            use.operation.operands[use.index] = gathered.result
+            use.operation.operands[use.index] = stored.result
         assert isinstance(row.owner, Operation)
-        Rewriter.insert_op([stored, gathered], InsertPoint.after(row.owner))
+        Rewriter.insert_op(stored, InsertPoint.after(row.owner))
+
+
+def _on_axes(layout: Layout, axes: Sequence[str], rank: int) -> Layout:
+    """Returns the part of `layout` that concerns `axes`, of a value of rank `rank`."""
+    found = Layout(layout.mesh)
+    for axis in axes:
+        found = add_placement(found, axis, placement_in(layout, axis), rank)
+    return found
 
 
 def _uses_but_update(value: SSAValue) -> list[Use]:
@@ -308,7 +316,7 @@ class _Storage:
         if self.gathers_once and (self.outside or self.roles[i] == "parameter"):
             _gather_once(arguments[i], done, self.mesh)
         elif rows and stack is arguments[i] and not layout.dim(0):
-            _gather_rows(stack, done, layout)
+            _keep_rows_split(stack, done, layout)
         self.is_split = True
 
     def _free_axes(self, i: int, before: Layout) -> list[str]:
@@ -447,9 +455,7 @@ class _Storage:
         axes = [axis for axis in self.axes if axis in stored.split_axes]
         # Axes are planned in the mesh's order; inside of others they deal out runs.
         stored = in_mesh_order(shape_of(gradient.type), stored, self.mesh)
-        layout, rank = Layout(self.mesh.name), rank_of(gradient.type)
-        for axis in axes:
-            layout = add_placement(layout, axis, placement_in(stored, axis), rank)
+        layout = _on_axes(stored, axes, rank_of(gradient.type))
         uses = list(gradient.uses)
         constrain = ConstrainOp(gradient, layout, axes)
         constrain.attributes[REDUCE_LATE] = UnitAttr()

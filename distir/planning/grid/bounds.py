@@ -6,7 +6,7 @@ distributed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
@@ -64,6 +64,7 @@ class Bounds:
         The program is simulated under each policy of `activation-checkpoint` in
         `policies`. Raises DistIRError if it cannot be simulated.
         """
+        found = Bounds.of_memory(module, cluster, devices)
         kinds = Hardware.of(cluster).distinct_kinds(range(cluster.size))
         function = entry_function(module)
         work = dict.fromkeys(("none", *policies), 0.0)
@@ -75,6 +76,16 @@ class Bounds:
                 again = module.clone()
                 checkpoint(again, policy)
                 work[policy] = sum(simulate(again).seconds_at_peak)
+        return replace(found, seconds_at_peak=work)
+
+    @staticmethod
+    def of_memory(module: ModuleOp, cluster: ClusterOp, devices: int) -> Bounds:
+        """
+        Computes the bounds like `of`, but nothing is simulated: there are no bounds of
+        the seconds that computation takes (`seconds_at_peak` is empty).
+        """
+        kinds = Hardware.of(cluster).distinct_kinds(range(cluster.size))
+        function = entry_function(module)
         kept, owned = {"parameter": 0, "state": 0}, 0
         of = parameters_of_states(function)
         for argument in arguments_of(function):
@@ -89,7 +100,7 @@ class Bounds:
                     owned += int(prod(type_.get_shape()) * size)
         links = [kind.host_bandwidth for kind in kinds if kind.host_bandwidth]
         return Bounds(
-            work,
+            {},
             devices,
             kept["parameter"],
             kept["state"],

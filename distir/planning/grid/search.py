@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
+from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.journal import Journal
 from distir.planning.grid.runner import run
 from distir.planning.plans.options import SearchOptions
@@ -46,6 +47,27 @@ class GridSearch(PlanSearch):
         space = Space.of(options, batches, trains(modules[0]), cluster.size, degrees)
         self.plans: Sequence[Plan] = space.plans()
         self._jobs = options.jobs
+        self._cluster = cluster
+
+    def leave_out_too_large(self) -> None:
+        """
+        Leaves out the plans whose parameters and optimizer states alone exceed the
+        memory of a device. If all do, the plans that need the least stay, so that the
+        results say how much memory is missing.
+        """
+        bounds = {
+            batch: Bounds.of_memory(
+                self.programs(batch), self._cluster, self._cluster.size
+            )
+            for batch in {plan.batch for plan in self.plans}
+        }
+        fitting = [plan for plan in self.plans if bounds[plan.batch].may_fit(plan)]
+        if not fitting:
+            sizes = [bounds[plan.batch].least_bytes(plan) for plan in self.plans]
+            least = min(sizes)
+            pairs = zip(self.plans, sizes, strict=True)
+            fitting = [plan for plan, size in pairs if size == least]
+        self.plans = fitting
 
     def run(
         self, journal: Path | None = None, on_progress: Callable[[int], None] = _nobody

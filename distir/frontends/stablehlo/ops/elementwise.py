@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerType, Signedness, bf16, f16, f32, f64, i1
+from xdsl.dialects.builtin import IntegerType, bf16, f16, f32, f64, i1
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.onnx_ops.values import numpy_dtype
@@ -304,6 +304,56 @@ def _square(call: HloCall) -> LazyTensor:
     return combined(call, "Mul", [*call.operands, *call.operands], call.element())
 
 
+@converts("chlo.erfc")
+def _erfc(call: HloCall) -> LazyTensor:
+    found = combined(call, "Erf", call.operands, call.element())
+    return combined(call, "Sub", [one_of(call), found], call.element())
+
+
+_NEAR = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+    -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
+)  # fmt: skip
+_FAR = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
+    -0.0076224613, 0.00943887047, 1.00167406, 2.83297682,
+)  # fmt: skip
+
+
+@converts("chlo.erf_inv")
+def _erf_inv(call: HloCall) -> LazyTensor:
+    """
+    Converts by two polynomials of `w = -log(1 - x^2)`, for w below 5 and above (M.
+    Giles, Approximating the erfinv function). They are for floats in 32 bits.
+    """
+    [x], element = call.operands, call.element()
+    if element not in (f32, f16, bf16):
+        raise UnsupportedError("it is known for floats of at most 32 bits")
+
+    def number(value: float) -> LazyTensor:
+        return LazyTensor.known(np.array(value), (), element)
+
+    def op(name: str, *operands: LazyTensor) -> LazyTensor:
+        return combined(call, name, operands, element)
+
+    def polynomial(at: LazyTensor, factors: Sequence[float]) -> LazyTensor:
+        found = number(factors[0])
+        for factor in factors[1:]:
+            found = op("Add", op("Mul", found, at), number(factor))
+        return found
+
+    w = op(
+        "Neg",
+        op("Log", op("Mul", op("Sub", one_of(call), x), op("Add", x, one_of(call)))),
+    )
+    near = polynomial(op("Sub", w, number(2.5)), _NEAR)
+    far = polynomial(
+        op("Sub", op("Sqrt", op("Max", w, number(5.0))), number(3.0)), _FAR
+    )
+    is_near = combined(call, "Less", [w, number(5.0)], i1)
+    return op("Mul", combined(call, "Where", [is_near, near, far], element), x)
+
+
 @converts("stablehlo.cbrt")
 def _cbrt(call: HloCall) -> LazyTensor:
     element = call.element()
@@ -338,29 +388,6 @@ def _clamp(call: HloCall) -> LazyTensor:
     low, operand, high = call.operands
     more = combined(call, "Max", [operand, low], call.element())
     return combined(call, "Min", [more, high], call.element())
-
-
-@converts(
-    "stablehlo.shift_left",
-    "stablehlo.shift_right_logical",
-    "stablehlo.shift_right_arithmetic",
-)
-def _shift(call: HloCall) -> LazyTensor:
-    name, element = call.converter.name_of(call.op), call.element()
-    assert isinstance(element, IntegerType)
-    if element.signedness.data != Signedness.UNSIGNED:
-        raise UnsupportedError("it shifts signed integers; shift unsigned ones")
-    left = name.endswith("left")
-    compute = np.left_shift if left else np.right_shift
-    found = folded(call, compute)
-    if found is not None:
-        return found
-    width = element.width.data
-    amount = call.operands[1].scalar
-    if amount is None or int(amount) >= width:
-        raise UnsupportedError("it shifts by a number that is not known")
-    direction = "LEFT" if left else "RIGHT"
-    return combined(call, "BitShift", call.operands, element, direction=direction)
 
 
 @converts("stablehlo.iota")
