@@ -211,7 +211,18 @@ def test_strategies_train_alike(
     "options",
     [
         pytest.param({"d": 2, "t": 2}, marks=pytest.mark.slow),
-        {"d": 2, "t": 2, "zero": 1, "checkpoint": "full", "sequence_parallel": True},
+        # The masks of data parallelism: train/test_dropout.py.
+        {"t": 2, "checkpoint": "full", "sequence_parallel": True},
+        pytest.param(
+            {
+                "d": 2,
+                "t": 2,
+                "zero": 1,
+                "checkpoint": "full",
+                "sequence_parallel": True,
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_dropout_draws_alike(options: dict[str, Any], tmp_path: Path, spawner: Spawner):
