@@ -27,9 +27,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Commands print as into a pipe, whatever terminal the tests, or xdist's workers, say they have.
 os.environ.pop("COLUMNS", None)
 sys.path.insert(0, str(Path(__file__).parent))
+from support.compiled_once import compile_texts_once
 from support.cpu_seconds import CpuSeconds
 from support.thoroughness import tries
 
+compile_texts_once()
 settings.register_profile("distir", deadline=None, max_examples=tries(100))
 settings.load_profile("distir")
 

@@ -9,12 +9,10 @@ import ast
 import functools
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
-import distir
+from support.sources import FOLDER, sources
+
 from distir.universe import DISTIR_UNIVERSE
-
-FOLDER = Path(distir.__file__).parent
 
 ANSWERS = {
     "planning/grid/evaluate.py": "what cannot be is a row of the result, with its reason",
@@ -26,13 +24,6 @@ ANSWERS = {
     "parallel/pretrained/weights.py": "what is wrong on a rank is sent to all, which raise it",
 }
 """Modules that may catch an error for users without raising one, and why."""
-
-
-@functools.cache
-def sources() -> dict[str, ast.Module]:
-    """The syntax trees of the package, by path."""
-    paths = sorted(FOLDER.rglob("*.py"))
-    return {p.relative_to(FOLDER).as_posix(): ast.parse(p.read_text()) for p in paths}
 
 
 @functools.cache

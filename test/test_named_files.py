@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from support.sources import sources
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,22 +72,17 @@ def files() -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in found}
 
 
-@pytest.fixture(scope="module")
-def trees() -> list[ast.Module]:
-    return [ast.parse(p.read_text()) for p in sorted((ROOT / "distir").rglob("*.py"))]
-
-
-def test_named_files_are_there(files: set[str], trees: list[ast.Module]) -> None:
-    texts = [text for tree in trees for text in docstrings(tree)]
+def test_named_files_are_there(files: set[str]) -> None:
+    texts = [text for tree in sources().values() for text in docstrings(tree)]
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for text in (*texts, *(page.read_text() for page in pages)):
         assert missing_files(text, files) == set()
 
 
-def test_named_classes_are_there(trees: list[ast.Module]) -> None:
-    known = {name for tree in trees for name in names(tree)}
+def test_named_classes_are_there() -> None:
+    known = {name for tree in sources().values() for name in names(tree)}
     known |= {schema.name for schema in onnx.defs.get_all_schemas()}
-    texts = [text for tree in trees for text in docstrings(tree)]
+    texts = [text for tree in sources().values() for text in docstrings(tree)]
     assert missing_classes(texts, known) == set()
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 from support.declared_options import Declaration, declarations
+from support.sources import sources
 
 import distir
-
-FOLDER = Path(distir.__file__).parent
 
 PUBLIC = dict(
     place.split(":")[::-1]
@@ -92,13 +90,12 @@ def repeated(found: Iterable[Declaration]) -> dict[str, list[Declaration]]:
 
 def test_an_option_is_declared_once() -> None:
     found: list[Declaration] = []
-    for path in sorted(FOLDER.rglob("*.py")):
-        name = path.relative_to(FOLDER).as_posix()
+    for name, tree in sources().items():
         if name.startswith(tuple(SCRIPTS)):
             continue
         module = f"distir.{name.removesuffix('.py').replace('/', '.')}"
         functions = frozenset(n for n, place in PUBLIC.items() if place == module)
-        found += declarations(name, ast.parse(path.read_text()), functions)
+        found += declarations(name, tree, functions)
     assert {each.path for each in found if each.name == "?"} == MADE.keys()
     twice = repeated(each for each in found if each.name != "?")
     new = [str(d) for n, each in twice.items() if n not in EXCEPTIONS for d in each]

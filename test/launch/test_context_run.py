@@ -20,17 +20,12 @@ CASES: dict[str, dict[str, Any]] = {
     "c2-p2-ring": {"c": 2, "p": 2, "k": 2, "context": "ring"},
     "c2-p2": {"c": 2, "p": 2, "k": 2},
 }
-SAMPLE = ("c2-p2-ring",)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=() if case in SAMPLE else pytest.mark.slow)
-        for case in CASES
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_training(case: str, tmp_path: Path, spawner: Spawner) -> None:
+    """In `make test` ranks train with a split sequence in parallel/test_parallelize.py."""
     module = training_gpt()
     inputs = batches(module)
 

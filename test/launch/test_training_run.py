@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -210,7 +211,18 @@ def test_strategies_train_alike(
     "options",
     [
         pytest.param({"d": 2, "t": 2}, marks=pytest.mark.slow),
-        {"d": 2, "t": 2, "zero": 1, "checkpoint": "full", "sequence_parallel": True},
+        # The masks of data parallelism: train/test_dropout.py.
+        {"t": 2, "checkpoint": "full", "sequence_parallel": True},
+        pytest.param(
+            {
+                "d": 2,
+                "t": 2,
+                "zero": 1,
+                "checkpoint": "full",
+                "sequence_parallel": True,
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_dropout_draws_alike(options: dict[str, Any], tmp_path: Path, spawner: Spawner):
@@ -278,25 +290,27 @@ def test_a_killed_run_resumes_under_another_distribution(
     second = package(module, tmp_path / "second", **after)
     endless = Training(10**6, checkpoints=checkpoints, save_every=2)
     stopped: list[Exception] = []
-    with Spawner() as victim:
 
-        def run() -> None:
-            try:
-                train(first, module, victim, endless)
-            except Exception as error:
-                stopped.append(error)
-
-        thread = Thread(target=run)
-        thread.start()
+    def run() -> None:
         try:
-            deadline = time.monotonic() + 120
-            while not (checkpoints / "step-4").exists():
-                assert thread.is_alive() and time.monotonic() < deadline
-                time.sleep(0.01)
-        finally:
-            victim.kill()
-            thread.join()
-    assert stopped
+            train(first, module, spawner, endless)
+        except DistIRError as error:
+            stopped.append(error)
+
+    parent = spawner.start().pid
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 120
+        while not (checkpoints / "step-4").exists():
+            assert thread.is_alive() and time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        ranks = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        for rank in ranks:
+            os.kill(int(rank), signal.SIGKILL)
+        thread.join()
+    assert stopped and "SIGKILL" in str(stopped[0])
     saved = max(int(p.name.removeprefix("step-")) for p in checkpoints.glob("step-*"))
     resumed = Training(saved + 3, checkpoints=checkpoints, resume="latest")
     found = train(second, module, spawner, resumed)

@@ -37,8 +37,8 @@ def step(module: ModuleOp, loss: str, **options: Any) -> ModuleOp:
     return module
 
 
-def mlp(width: int = 8, layers: int = 4, batch: int = 8) -> ModuleOp:
-    return step(build_mlp(layers, width, batch), "mse")
+def mlp(width: int = 8, layers: int = 4, batch: int = 8, **options: Any) -> ModuleOp:
+    return step(build_mlp(layers, width, batch), "mse", **options)
 
 
 def gpt(width: int = 8, vocab: int = 16, **options: Any) -> ModuleOp:
@@ -69,7 +69,7 @@ CASES: list[tuple[str, Callable[[], ModuleOp], tuple[str, ...], dict[str, Any]]]
     ("parts", lambda: mlp(15, batch=24), ("d=2,t=3", "t=5"), {"zero": 1}),
     ("flat", lambda: mlp(15, batch=24), ("d=4", "d=2"), {"zero": 3}),
     ("padded", lambda: gpt(12, 17), ("d=4,t=2", "d=2,t=2"), {"zero": 2}),
-    ("clipped", lambda: gpt(clip=1.0), (WIDE, "t=2"), {}),
+    ("clipped", lambda: mlp(clip=1.0), (WIDE, "t=2"), {}),
     ("sequences", gpt, (WIDE, "t=2"), {"sequence_parallel": True}),
     ("chunks", gpt, (WIDE, "t=2"), {"schedule": "interleaved-1f1b"}),
     ("half backwards", gpt, (WIDE, "t=2"), {"schedule": "zb-h1"}),

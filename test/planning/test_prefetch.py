@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.cost_programs import cluster, verified
-from support.thoroughness import each_once
+from support.thoroughness import each_once, sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
@@ -73,7 +73,7 @@ def test_a_layer_is_gathered_before_the_gradients_in_front_of_it_are_scattered(
         assert gathers and all(place[op] < place[before] for op in gathers)
 
 
-@pytest.mark.parametrize("options", [SHARDED, HYBRID])
+@pytest.mark.parametrize("options", sampled([SHARDED, HYBRID], 2))
 def test_gradients_of_two_layers_are_there(options: dict[str, Any]) -> None:
     """What overlap adds to the peak does not grow with the number of layers."""
     added: list[int] = []

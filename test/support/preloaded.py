@@ -14,6 +14,9 @@ from importlib.util import find_spec
 
 import torch
 
+from support.compiled_once import compile_texts_once
+
+compile_texts_once()
 # Processes that are forked may not use threads that were started before.
 torch.set_num_threads(1)
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,8 @@ from safetensors.torch import load_file
 from support.command_line import distir, failure, succeed
 from support.generation import PROMPTS, generated_by_transformers, tiny_config
 
+from distir.errors import DistIRError
+from distir.launch.packages import Spawner, run_script
 from distir.launch.timing_rank import load_package
 
 IMPORT = ("--task", "causal-lm", "--serve", "--batch", "3", "--cache", "24")
@@ -40,35 +39,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def generate(
-    folder: Path, prompts: Any, *more: str
-) -> subprocess.CompletedProcess[str]:
-    """Runs the package on two processes."""
-    file = folder / "prompts.json"
+def generate(folder: Path, prompts: Any, new: int, spawner: Spawner) -> Any:
+    """Runs the package on two processes, and returns the tokens that they write."""
+    file, outputs = folder / "prompts.json", folder / "tokens.json"
     file.write_text(json.dumps(prompts))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return subprocess.run(
-        [
-            *torchrun,
-            *("--nproc-per-node", "2", str(folder / "package" / "main.py")),
-            *("--weights", str(folder / "llama.safetensors"), "--prompts", str(file)),
-            *("--outputs", str(folder / "tokens.json"), *more),
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        timeout=200,
+    arguments = ["--weights", str(folder / "llama.safetensors"), "--prompts", str(file)]
+    arguments += ["--outputs", str(outputs), "--max-new-tokens", str(new)]
+    run_script(
+        *(folder / "package" / "main.py", arguments, 2, folder),
+        backend="gloo",
+        timeout_s=100,
+        progress=None,
+        spawner=spawner,
     )
+    return json.loads(outputs.read_text())
 
 
-def test_generated_tokens(folder: Path) -> None:
+def test_generated_tokens(folder: Path, spawner: Spawner) -> None:
     """Four prompts are two batches of three, the second with places left."""
-    ran = generate(folder, PROMPTS, "--max-new-tokens", "12")
-    assert ran.returncode == 0, ran.stderr
+    found = generate(folder, PROMPTS, 12, spawner)
     model: Any = transformers.AutoModelForCausalLM.from_config(tiny_config("llama"))
     model.load_state_dict(load_file(folder / "llama.safetensors"), strict=False)
     wanted = generated_by_transformers(model.eval(), PROMPTS, 12)
-    assert json.loads((folder / "tokens.json").read_text()) == wanted
+    assert found == wanted
 
 
 @pytest.mark.parametrize(
@@ -94,10 +87,10 @@ def test_prompts_that_are_refused(
 
 
 @pytest.mark.slow
-def test_prompts_that_do_not_fit(folder: Path) -> None:
-    ran = generate(folder, [[1] * 11], "--max-new-tokens", "2")
-    assert ran.returncode != 0
-    assert "prompt 0 has 11 tokens, but prefill takes 10 at most" in ran.stderr
+def test_prompts_that_do_not_fit(folder: Path, spawner: Spawner) -> None:
+    message = "prompt 0 has 11 tokens, but prefill takes 10 at most"
+    with pytest.raises(DistIRError, match=message):
+        generate(folder, [[1] * 11], 2, spawner)
 
 
 def test_check_proves_both_entries(folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.command_line import failure, succeed
-from support.thoroughness import sampled
+from support.thoroughness import IS_THOROUGH, sampled
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
@@ -271,7 +271,8 @@ def test_a_configuration(
 ) -> None:
     config = _config(tmp_path, content)
     texts: list[str] = []
-    for meta in ([], ["--meta"]):
+    # That models without values have the same program is tested in frontends/torch.
+    for meta in ([], ["--meta"]) if IS_THOROUGH or content is LLAMA else ([],):
         program = tmp_path / f"m{len(meta)}.mlir"
         lengths = f"{seq} 16".split() if seq else []
         options = ["--task", task, "--batch", "2", *lengths, *meta]
@@ -280,7 +281,7 @@ def test_a_configuration(
         module = read_program(program)
         module.attributes.clear()
         texts.append(str(module))
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[-1]
     result = "tensor<" + shape.strip("[]").replace(", ", "x") + "xf32>"
     assert f"-> ({result}" in texts[0] or f"-> {result}" in texts[0]
 

@@ -40,7 +40,8 @@ def check(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("options", "size"),
-    sampled([(dict(d=2, t=2, zero=3), 4), (dict(d=2), 2), (dict(p=2, k=2), 2)], 3),
+    # ZeRO 3 is in the test of labels, in `make test`.
+    sampled([(dict(d=2), 2), (dict(d=2, t=2, zero=3), 4), (dict(p=2, k=2), 2)], 3),
     ids=str,
 )
 def test_a_training(plain: Any, options: Any, size: int, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize(
     ("options", "size"),
-    sampled([(dict(d=2, t=2), 4), (dict(t=2), 2), (dict(d=2, zero=3), 2)], 3),
+    sampled([(dict(t=2), 2), (dict(d=2, t=2), 4), (dict(d=2, zero=3), 2)], 3),
     ids=str,
 )
 def test_a_training(plain: Any, options: Any, size: int, tmp_path: Path) -> None:
