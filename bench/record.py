@@ -111,12 +111,12 @@ def main() -> None:
     for name in arguments.names:
         if name not in known:
             parser.error(f"there is no section {name}; choose from {', '.join(known)}")
-    load = round(os.getloadavg()[0], 1)
+    measured_commit, load = commit(), round(os.getloadavg()[0], 1)
     measured: dict[str, float] = {}
     for name in arguments.names:
         measured |= dict(numbers(import_module(name).section()))
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    line = Line(commit(), today, machine(), load, measured)
+    line = Line(measured_commit, today, machine(), load, measured)
     earlier = [old for old in lines() if old.machine == line.machine]
     with RECORD.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(line)) + "\n")
