@@ -5,8 +5,9 @@
 
 A name is a section of `docs/benchmarks.md` whose script measures times (`speed`, if none is
 given). The numbers of its tables become a line of `data/record.jsonl`, with the commit, the
-date and the machine. What became slower than the last line of the same machine is printed;
-the page is left as it is (`make bench` writes it).
+date and the machine. What became slower than the last line of the same machine is printed,
+of lines that were measured while it did nothing else; the page is left as it is
+(`make bench` writes it).
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ class Line:
     machine: str
     load: float
     numbers: dict[str, float]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other processes used more than half of the cores."""
+        cores = re.search(r"(\d+) cores", self.machine)
+        return self.load > (int(cores[1]) if cores else 1) / 2
 
 
 def numbers(section: str) -> Iterator[tuple[str, float]]:
@@ -117,10 +124,15 @@ def main() -> None:
         measured |= dict(numbers(import_module(name).section()))
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     line = Line(measured_commit, today, machine(), load, measured)
-    earlier = [old for old in lines() if old.machine == line.machine]
+    earlier = [
+        old for old in lines() if old.machine == line.machine and not old.is_busy
+    ]
     with RECORD.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(line)) + "\n")
     print(f"{len(measured)} numbers of {line.commit} are in {RECORD.name}")
+    if line.is_busy:
+        print(f"the machine was busy (load {load:g}): not compared, now or later")
+        return
     for sentence in slower(earlier[-1], line) if earlier else []:
         print(f"slower than {earlier[-1].commit}: {sentence}")
 

@@ -32,7 +32,7 @@ GROUPS = {
         ),
         "plan": (
             "plan",
-            "read the arguments of Megatron, DeepSpeed, ... and say what they take",
+            "predict runs from arguments of Megatron, DeepSpeed, ...",
         ),
     },
     "distribute it, and look": {

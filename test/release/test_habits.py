@@ -157,6 +157,8 @@ def test_the_record_of_numbers() -> None:
     now = record.Line("b", "2026-01-02", "m", 0.0, found)
     assert record.slower(before, now) == ["building: time: 1000 -> 1250"]
     assert record.slower(now, before) == []
+    busy = record.Line("c", "2026-01-03", "a processor, 2 cores", 1.5, found)
+    assert busy.is_busy and not before.is_busy
     for line in record.lines():
         assert re.fullmatch(r"[0-9a-f]{12}(-dirty)?", line.commit)
         assert line.machine and line.numbers
