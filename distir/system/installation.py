@@ -71,10 +71,10 @@ def _requirements() -> list[Requirement]:
 def _is_of(requirement: Requirement, extra: str) -> bool:
     """Whether a package is required with `extra`, or if it is empty, without extras."""
     marker = requirement.marker
-    if not extra:
-        return marker is None or marker.evaluate({"extra": ""})
-    own = marker is not None and marker.evaluate({"extra": extra})
-    return own and not marker.evaluate({"extra": ""})
+    if marker is None:
+        return not extra
+    always = marker.evaluate({"extra": ""})
+    return always if not extra else marker.evaluate({"extra": extra}) and not always
 
 
 def gpus() -> list[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -112,6 +113,21 @@ class _Parser(argparse.ArgumentParser):
             )
 
 
+class _PrintCompletion(argparse.Action):
+    """
+    Prints the code by which a shell completes the arguments of `distir`, and exits. The
+    value is the shell's name.
+    """
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *_: Any
+    ) -> None:
+        from argcomplete import shellcode
+
+        print(shellcode(["distir"], shell=values))
+        parser.exit()
+
+
 def _overview() -> str:
     """Returns the commands in groups, for the help of `distir`."""
     lines = list[str]()
@@ -140,6 +156,14 @@ def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"distir {__version__}")
+    parser.add_argument(
+        "--completion",
+        action=_PrintCompletion,
+        choices=("bash", "zsh", "fish"),
+        metavar="SHELL",
+        help="print code that completes arguments in bash, zsh or fish: "
+        'eval "$(distir --completion bash)"',
+    )
     commands: Any = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND"
     )
@@ -157,6 +181,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paragraph, and the exit code is then 1.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks, as `--completion` told it to
+        from argcomplete import autocomplete
+
+        written = os.environ.get("COMP_LINE", "").split()[1:2]
+        autocomplete(argument_parser("".join(written)))
     parsed = argument_parser("".join(arguments[:1])).parse_args(arguments)
 
     from distir.tools.reports.reporting import run_reporting_errors

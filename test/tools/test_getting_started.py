@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from support.command_line import distir, succeed
@@ -75,3 +79,45 @@ def test_gpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     found = installation.examined()
     assert installation.Part("GPUs", "2 x NVIDIA H100, 81559 MiB") in found.parts
     assert any("distir calibrate" in step for step in found.steps)
+
+
+def completions(line: str, folder: Path) -> list[str]:
+    """What a shell is told for the line that was typed so far."""
+    answers = folder / "answers"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answers),
+        "_ARGCOMPLETE_IFS": "\n",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+    command = [sys.executable, "-m", "distir.tools.cli"]
+    subprocess.run(command, env=os.environ | asked, check=True)
+    return [word.strip() for word in answers.read_text().split("\n")]
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("distir sim", "simulate"), ("distir distribute m.mlir --clus", "--cluster")],
+)
+def test_shells_complete_arguments(line: str, word: str, tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete")
+    assert word in completions(line, tmp_path)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_code(shell: str) -> None:
+    pytest.importorskip("argcomplete")
+    assert "_ARGCOMPLETE" in distir("--completion", shell).output
+    assert "choose from bash, zsh, fish" in distir("--completion", "csh").errors
+
+
+def test_a_reader_that_ends_early_is_no_error() -> None:
+    """As `distir show dist.mlir | head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "distir.tools.cli", "doctor"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
