@@ -126,8 +126,9 @@ def _reader_is_gone() -> bool:
     poll.register(number, 0)
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
         return False
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), number)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
     return True
 
 
