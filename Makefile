@@ -6,6 +6,8 @@ INSTALLED = $(VENV)/installed
 DOCS = $(VENV)/installed-docs
 # Installed before everything else, so that nothing pulls in another build of it.
 TORCH ?= torch==2.13.0
+# XDSL=xdsl installs the newest one, whether pyproject.toml allows it or not.
+XDSL ?=
 # The newest version that was tried, in an environment of its own.
 LATEST_TORCH ?= torch==2.15.0
 LATEST_VENV ?= .venv-latest
@@ -18,7 +20,7 @@ SYSTEMS ?= deepspeed==0.19.8 megatron-core==0.16.1 torchtitan==0.3.0 accelerate=
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-latest test-systems test-jax fuzz golden zoo onnx-files bench gpu docs lint format install clean
+.PHONY: demo test test-all test-latest test-systems test-jax coverage fuzz golden zoo onnx-files bench bench-record gpu docs lint format release install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -48,6 +50,9 @@ test-systems: ## The files of training systems, read by these systems themselves
 	DS_BUILD_OPS=0 $(SYSTEMS_VENV)/bin/python -m pip install --quiet --no-build-isolation --no-deps $(SYSTEMS)
 	PYTHONPATH=test $(SYSTEMS_VENV)/bin/python -m pytest -rs test/exports/systems/test_real_systems.py
 
+coverage: install ## `make test` with the lines of distir that it runs, of which pyproject.toml has a floor.
+	$(BIN)/pytest -n auto --dist worksteal -m "not slow and not gpu" --cov --cov-report=term:skip-covered
+
 fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,files; CASE=files:17 shows one again.
 	PYTHONPATH=test $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(CASE),--case $(CASE))
@@ -64,6 +69,9 @@ onnx-files: install ## 77 ONNX files that packages of the index ship, against on
 bench: install ## Measures, and writes docs/benchmarks.md; ONLY="paper rhino" some of its sections.
 	$(BIN)/python bench/report.py $(ONLY)
 
+bench-record: install ## Measures, and adds a line with commit, date and machine to bench/data/record.jsonl; ONLY="speed" is measured.
+	$(BIN)/python bench/record.py $(ONLY)
+
 gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.md. DRY=1 tries it on the CPU.
 	$(BIN)/python bench/gpu.py $(if $(DRY),--dry-run) $(if $(ONLY),--only $(ONLY))
 
@@ -79,6 +87,9 @@ format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+release: ## The wheel and the source archive of the last commit, checked, in dist/.
+	.ci/release
+
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml
@@ -86,6 +97,7 @@ $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(if $(XDSL),$(BIN)/python -m pip install --quiet --upgrade "$(XDSL)")
 	@touch $(INSTALLED)
 
 $(JAX_INSTALLED): pyproject.toml
@@ -98,4 +110,4 @@ $(DOCS): $(INSTALLED)
 	@touch $(DOCS)
 
 clean:
-	rm -rf $(VENV) $(LATEST_VENV) $(SYSTEMS_VENV) $(JAX_VENV) build .lit .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LATEST_VENV) $(SYSTEMS_VENV) $(JAX_VENV) build dist .lit .pytest_cache .ruff_cache .hypothesis

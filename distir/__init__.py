@@ -39,6 +39,30 @@ if TYPE_CHECKING:
 
     Plan = SavedPlan
 
+__all__ = [
+    "DistIRError",
+    "ParallelModule",
+    "Plan",
+    "__version__",
+    "build",
+    "calibrate",
+    "check",
+    "cluster",
+    "distribute",
+    "export",
+    "import_model",
+    "local_map",
+    "lower",
+    "opaque",
+    "parallelize",
+    "run",
+    "schedule",
+    "search",
+    "serve_plan",
+    "show",
+    "simulate",
+]
+
 _NAMES = {
     "DistIRError": "distir.errors:DistIRError",
     "ParallelModule": "distir.parallel.parallel_module:ParallelModule",
@@ -66,8 +90,24 @@ The module and the attribute that define each public name. A name is imported wh
 first used.
 """
 
+_RENAMED: dict[str, str] = {}
+"""
+The present name of each public name that was renamed in this minor version or the one
+before. The old name works, with a warning (docs/stability.md).
+"""
+
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        import warnings
+
+        old, name = name, _RENAMED[name]
+        warnings.warn(
+            f"distir.{old} is now distir.{name}; the old name goes with the next minor "
+            "version",
+            DeprecationWarning,
+            stacklevel=2,
+        )
     if name not in _NAMES:
         raise AttributeError(f"module 'distir' has no attribute {name!r}")
     module, _, own = _NAMES[name].partition(":")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -30,11 +31,13 @@ from distir.tools.auto_search import (
     plan_search,
     search_options,
 )
+from distir.tools.reports.reporting import note, progress_bar
 
 if TYPE_CHECKING:
     import torch
 
     from distir.parallel.losses import Loss
+    from distir.planning.auto.auto import AutoSearch
 
 _OPTIMIZER = "adamw"
 
@@ -52,6 +55,7 @@ def search(
     optimizer: str | None = _OPTIMIZER,
     check: bool = True,
     allow: Sequence[str] = (),
+    progress: bool | Callable[[int, int | None], object] = False,
     **options: Unpack[SearchingOptions],
 ) -> SavedPlan:
     """
@@ -81,6 +85,10 @@ def search(
       script with `parallelize` is the user's own.
     - `check`, `allow`: whether the program of a module is compared with the module, and
       the differences that are accepted (see `import_torch`).
+    - `progress`: a function that is called while the search runs, with the number of
+      plans judged so far and the number of all, which is None with `auto`. With True,
+      the search prints both on stderr: a bar on a terminal, elsewhere, as in notebooks,
+      a line every ten seconds.
     - The other options are those of the command `distir search`.
 
     Raises DistIRError, also if no plan fits into memory.
@@ -93,9 +101,17 @@ def search(
         chosen_entry(module, given.entry)
         for module in _modules(model, args, kwargs, loss, labels, optimizer, trust)
     ]
-    found = plan_search(modules, target, plans, given, clock)
+
+    def on_round(search: AutoSearch) -> None:
+        if callable(progress):
+            progress(len(search.results), None)
+        elif progress:
+            note(f"round {search.rounds}, {len(search.results)} plans judged")
+
+    found = plan_search(modules, target, plans, given, clock, on_progress=on_round)
     if isinstance(found, GridSearch):
-        found.run(given.resume)
+        with _advancing(len(found.plans), progress) as advance:
+            found.run(given.resume, advance)
     else:
         found.run()
     if found.interrupted and (found.best is None or not given.auto):
@@ -144,6 +160,29 @@ def _asked(
     plans = search_options(given, ProfileChoice.of(given.profile, target).names)
     plans.check()
     return given, target, plans
+
+
+@contextmanager
+def _advancing(
+    total: int, progress: bool | Callable[[int, int | None], object]
+) -> Generator[Callable[[int], None]]:
+    """
+    Returns a context manager that yields a function. It takes the number of newly judged
+    plans of a grid of `total`, and tells `progress`, or prints it.
+    """
+    if progress is True:
+        with progress_bar("simulating", total) as advance:
+            yield advance
+        return
+    done = 0
+
+    def tell(new: int) -> None:
+        nonlocal done
+        done += new
+        if callable(progress):
+            progress(done, total)
+
+    yield tell
 
 
 def _modules(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,32 +12,52 @@ from typing import Any, NoReturn, Protocol, cast
 from distir.errors import did_you_mean
 from distir.version import __version__
 
-COMMANDS = {
-    "import": ("import_model", "read a model from ONNX, PyTorch or transformers"),
-    "build": ("build", "make an MLP or a GPT of any size, without weights"),
-    "schedule": ("schedule", "write into a program what a script asks for"),
-    "distribute": ("distribute", "distribute a program over a cluster"),
-    "show": ("show", "show how a program is split and what its devices send"),
-    "simulate": ("simulate", "predict step time, memory and communication"),
-    "plan": (
-        "plan",
-        "read the arguments of Megatron, DeepSpeed, ... and say what they take",
-    ),
-    "search": ("search", "find the best way to distribute a program"),
-    "serve-plan": (
-        "serve_plan",
-        "find the best plan for a service that generates tokens",
-    ),
-    "check": ("check", "compare two programs on the same inputs"),
-    "lower": ("lower", "write the PyTorch package that runs a program"),
-    "run": ("run", "run a program on real processes"),
-    "export": ("export", "write weights or a plan for other programs"),
-    "cluster": ("cluster", "describe a cluster from a few numbers"),
-    "calibrate": ("calibrate", "measure this machine and write a profile of it"),
+GROUPS = {
+    "get started": {
+        "demo": ("demo", "show the main steps on a model that is built here"),
+        "doctor": ("doctor", "say what is installed, and what to do next"),
+    },
+    "get a model": {
+        "import": ("import_model", "read a model from ONNX, PyTorch or transformers"),
+        "build": ("build", "make an MLP or a GPT of any size, without weights"),
+    },
+    "describe the hardware": {
+        "cluster": ("cluster", "describe a cluster from a few numbers"),
+        "calibrate": ("calibrate", "measure this machine and write a profile of it"),
+    },
+    "find a plan": {
+        "search": ("search", "find the best way to distribute a program"),
+        "serve-plan": (
+            "serve_plan",
+            "find the best plan for a service that generates tokens",
+        ),
+        "plan": (
+            "plan",
+            "predict runs from arguments of Megatron, DeepSpeed, ...",
+        ),
+    },
+    "distribute it, and look": {
+        "distribute": ("distribute", "distribute a program over a cluster"),
+        "schedule": ("schedule", "write into a program what a script asks for"),
+        "show": ("show", "show how a program is split and what its devices send"),
+        "simulate": ("simulate", "predict step time, memory and communication"),
+        "check": ("check", "compare two programs on the same inputs"),
+    },
+    "run it": {
+        "run": ("run", "run a program on real processes"),
+        "lower": ("lower", "write the PyTorch package that runs a program"),
+        "export": ("export", "write weights or a plan for other programs"),
+    },
 }
 """
-The module in `distir.tools.commands` and the one-line description of each command.
+The commands by what users want to do. Each has its module in `distir.tools.commands`
+and a one-line description.
 """
+
+COMMANDS = {
+    name: command for commands in GROUPS.values() for name, command in commands.items()
+}
+"""All commands of `GROUPS`."""
 
 
 class Command(Protocol):
@@ -92,6 +113,31 @@ class _Parser(argparse.ArgumentParser):
             )
 
 
+class _PrintCompletion(argparse.Action):
+    """
+    Prints the code by which a shell completes the arguments of `distir`, and exits. The
+    value is the shell's name.
+    """
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *_: Any
+    ) -> None:
+        from argcomplete import shellcode
+
+        print(shellcode(["distir"], shell=values))
+        parser.exit()
+
+
+def _overview() -> str:
+    """Returns the commands in groups, for the help of `distir`."""
+    lines = list[str]()
+    for wish, commands in GROUPS.items():
+        lines += ["", f"{wish}:"]
+        lines += [f"  {name:<11} {summary}" for name, (_, summary) in commands.items()]
+    lines += ["", "`distir COMMAND --help` says more about a command."]
+    return "\n".join(lines[1:])
+
+
 def _command(name: str) -> Command:
     module_name, _ = COMMANDS[name]
     return cast(Command, import_module(f"distir.tools.commands.{module_name}"))
@@ -106,13 +152,24 @@ def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="distir",
         description="Distributes neural networks over clusters, on paper and for real.",
+        epilog=_overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"distir {__version__}")
+    parser.add_argument(
+        "--completion",
+        action=_PrintCompletion,
+        choices=("bash", "zsh", "fish"),
+        metavar="SHELL",
+        help="print code that completes arguments in bash, zsh or fish: "
+        'eval "$(distir --completion bash)"',
+    )
     commands: Any = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND"
     )
     for name, (_, summary) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary)
+        # Without a help of its own it is not listed again below the groups.
+        command = commands.add_parser(name, description=summary)
         if only in (None, name):
             _command(name).add_arguments(command)
     return parser
@@ -124,6 +181,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paragraph, and the exit code is then 1.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks, as `--completion` told it to
+        from argcomplete import autocomplete
+
+        written = os.environ.get("COMP_LINE", "").split()[1:2]
+        autocomplete(argument_parser("".join(written)))
     parsed = argument_parser("".join(arguments[:1])).parse_args(arguments)
 
     from distir.tools.reports.reporting import run_reporting_errors

@@ -25,7 +25,7 @@ def _run(arguments: Sequence[str]) -> int:
     if missing:
         raise DistIRError(
             f"xDSL's interactive app needs the package {' and '.join(missing)}; run "
-            f"pip install 'distir[gui]'"
+            f"pip install 'distir[viz]'"
         )
     # Few users have the packages that this needs.
     from xdsl.interactive.app import InputApp

@@ -28,6 +28,24 @@ def test_the_plan_is_the_one_of_the_command(tmp_path: Path) -> None:
     assert plan.explain().splitlines()[0] in plan._repr_html_()  # pyright: ignore[reportPrivateUsage]
 
 
+@pytest.mark.parametrize("auto", [False, True], ids=["grid", "auto"])
+def test_progress(
+    auto: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_program(tmp_path / "m.mlir")
+    told: list[tuple[int, int | None]] = []
+    options = TWO | ({"auto": True, "time_limit": 5} if auto else {})
+    plan = distir.search(model, **options, progress=lambda *now: told.append(now))
+    done = [now for now, _ in told]
+    assert done == sorted(done) and done[-1] > 0
+    totals = {total for _, total in told}
+    assert totals == ({None} if auto else {done[-1]})
+    assert not capsys.readouterr().err
+    shown = distir.search(model, **options, progress=True)
+    assert shown.result.plan == plan.result.plan
+    assert ("plans judged" in capsys.readouterr().err) == auto
+
+
 def test_messages() -> None:
     """With buckets, as everywhere by default, data parallelism takes less time."""
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))

@@ -26,7 +26,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = shutil.ignore_patterns("*.egg-info", "build", "__pycache__", "runs")
     distir = folder / "distir"
     shutil.copytree(ROOT / "distir", distir / "distir", ignore=ignored)
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, distir / name)
     sources = [distir]
     for package in ("toy", "tosa_support"):

@@ -22,7 +22,7 @@ def test_the_app_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(interactive, "find_spec", lambda name: None)
     done = distir(command=interactive.main)
     assert done.code == 1
-    assert "pip install 'distir[gui]'" in done.errors
+    assert "pip install 'distir[viz]'" in done.errors
 
 
 @pytest.mark.slow

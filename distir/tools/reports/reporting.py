@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import re
+import select
 import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from io import UnsupportedOperation
 from itertools import pairwise
 from textwrap import shorten
 from time import monotonic
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 INTERRUPTED = 130
+"""The exit code of a command that the user interrupted."""
+
+READER_GONE = 141
+"""The exit code of a command whose output nobody reads any more, as in `| head`."""
 
 _PIPED = 200
 """The number of columns of output that does not go to a terminal."""
@@ -85,11 +91,15 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
     thresholds = gc.get_threshold()
     gc.set_threshold(GARBAGE, 20, 50)
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return INTERRUPTED
     except (Exception, ArgSpecParseError) as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            return READER_GONE
         if os.environ.get("DISTIR_DEBUG") == "1":
             traceback.print_exc()
         message = explain(error)
@@ -103,6 +113,26 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
         return 1
     finally:
         gc.set_threshold(*thresholds)
+
+
+def _reader_is_gone() -> bool:
+    """
+    Whether the program that reads standard output has ended, as `head` does after its
+    lines. What is left to print is then dropped, so that Python does not complain about
+    it when it exits.
+    """
+    try:
+        number = sys.stdout.fileno()
+    except UnsupportedOperation:  # text in memory
+        return False
+    poll = select.poll()
+    poll.register(number, 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
+    return True
 
 
 def note(message: str) -> None:
