@@ -16,6 +16,8 @@ from typing import IO, TYPE_CHECKING
 
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
 
+from distir.system.standard_output import lasting_output
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -75,14 +77,16 @@ def _offending_op(error: BaseException) -> str:
 def run_reporting_errors(command: Callable[[], int]) -> int:
     """
     Runs a command and returns its exit code. Each error is printed on stderr as one
-    paragraph. With `DISTIR_DEBUG=1` the traceback is printed too.
+    paragraph. With `DISTIR_DEBUG=1` the traceback is printed too. A command whose stdout
+    nobody reads any longer, as in `distir search ... | head -3`, goes on to its end.
     """
     # A program is many objects that live to the end: to search them all for garbage again
     # and again would take a third of the time.
     thresholds = gc.get_threshold()
     gc.set_threshold(GARBAGE, 20, 50)
     try:
-        return command()
+        with lasting_output():
+            return command()
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return INTERRUPTED
