@@ -67,7 +67,9 @@ def _agree(wanted: list[str], came: list[str]) -> bool:
 def _masked(line: str) -> str:
     """Returns a line without its numbers, and with single blanks."""
     line = re.sub(r"[─-]{4,}", "-", line)
-    return re.sub(r"\s+", " ", re.sub(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?", "#", line)).strip()
+    return re.sub(
+        r"\s+", " ", re.sub(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?", "#", line)
+    ).strip()
 
 
 def follow(page: Path, folder: Path) -> Iterator[Shown]:

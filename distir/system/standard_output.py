@@ -48,7 +48,10 @@ def lasting_output() -> Generator[None]:
         return
     before.flush()
     output = _LastingOutput(
-        before.buffer, before.encoding, before.errors, line_buffering=before.line_buffering
+        before.buffer,
+        before.encoding,
+        before.errors,
+        line_buffering=before.line_buffering,
     )
     sys.stdout = output
     try:

@@ -63,7 +63,9 @@ def test_programs_that_differ(tmp_path: Path, changes: dict[str, str], message: 
     else:
         done = distir("check", one, other)
         assert done.code == 1 and done.output.count("DIFFERS") == 1
-        assert done.output.endswith("1 of 3 outputs differ by more than the tolerance\n")
+        assert done.output.endswith(
+            "1 of 3 outputs differ by more than the tolerance\n"
+        )
 
 
 def test_equal_outputs_of_layers_are_one_row(tmp_path: Path):

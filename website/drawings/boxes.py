@@ -29,7 +29,9 @@ def box_panel(told: Mapping[str, Any]) -> Panel:
                 kind = "small" if index else ""
                 parts.append(label(x + width / 2, below, shown, kind, "middle"))
             if told["arrows"] == "right" and place:
-                parts.append(arrow(x - _GAP + 4, y + _HEIGHT / 2, x - 4, y + _HEIGHT / 2))
+                parts.append(
+                    arrow(x - _GAP + 4, y + _HEIGHT / 2, x - 4, y + _HEIGHT / 2)
+                )
         if told["arrows"] == "down" and number:
             parts.append(arrow(_WIDTH / 2, y - _GAP + 4, _WIDTH / 2, y - 4))
         y += _HEIGHT + _GAP

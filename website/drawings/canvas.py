@@ -31,7 +31,12 @@ class Panel:
 
 
 def label(
-    x: float, y: float, shown: str, kind: str = "", anchor: str = "start", fill: str = ""
+    x: float,
+    y: float,
+    shown: str,
+    kind: str = "",
+    anchor: str = "start",
+    fill: str = "",
 ) -> str:
     """
     Returns a text as an SVG element. `kind` is its class in the style sheet, `anchor`

@@ -46,5 +46,7 @@ def schedule_panel(told: Mapping[str, Any]) -> Panel:
     bottom = 44 + schedule.ranks * _ROW + 16
     idle = f"{100 * timeline.bubble_fraction:.0f} % of the time is idle"
     parts.append(label(_LEFT + _WIDTH, bottom, idle, "small", "end"))
-    parts += legend(_LEFT, bottom, [(colour, meaning) for meaning, colour in found.items()])
+    parts += legend(
+        _LEFT, bottom, [(colour, meaning) for meaning, colour in found.items()]
+    )
     return Panel(_LEFT + _WIDTH + 16, bottom + 16, parts)

@@ -52,7 +52,9 @@ def timeline_panel(told: Mapping[str, Any]) -> Panel:
             parts.append(box(x, top, width, height, colour, ""))
     bottom = 44 + len(devices) * _ROW
     parts.append(line(_LEFT, bottom, _LEFT + _WIDTH, bottom, "grid"))
-    parts.append(label(_LEFT + _WIDTH, bottom + 18, f"{end / 1e3:.3g} ms", "small", "end"))
+    parts.append(
+        label(_LEFT + _WIDTH, bottom + 18, f"{end / 1e3:.3g} ms", "small", "end")
+    )
     meanings = [
         (FORWARD, "forward"),
         (BACKWARD, "backward"),
