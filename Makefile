@@ -18,7 +18,7 @@ SYSTEMS ?= deepspeed==0.19.8 megatron-core==0.16.1 torchtitan==0.3.0 accelerate=
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-latest test-systems test-jax fuzz golden zoo onnx-files bench gpu docs lint format install clean
+.PHONY: demo test test-all test-latest test-systems test-jax fuzz golden zoo onnx-files bench gpu docs drawings lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -69,6 +69,9 @@ gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.m
 
 docs: $(DOCS) ## The documentation as a site, in build/site; broken links, and cells of notebooks that fail, are errors.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build # not --quiet: then warnings are no errors
+
+drawings: install ## The drawings in docs/figures, from the TOML files beside them.
+	$(BIN)/python -m website.drawings
 
 lint: install ## Format, style and types.
 	$(BIN)/ruff format --check .

@@ -275,6 +275,7 @@ IN_PLACE = {
     "runtime/loop/logs.py": "a log, to which lines are added",
     "launch/spawner.py": "logs of ranks, in a temporary folder",
     "solver/programs/standard_output.py": "standard output itself, and what it is sent to meanwhile",
+    "system/standard_output.py": "the null device, which takes what nobody reads",
 }
 """Modules whose files grow or are held open, so that nothing takes their place, and why."""
 

@@ -5,7 +5,8 @@ page in an empty folder. The output that a page shows must be the output that co
 A block ```sh holds commands, one a line. A block ```text or ```mlir that follows it at
 once shows what they print; a line `...` in it stands for any lines. A block with
 `title="NAME"` is a file, which is written before the commands below it run. Numbers
-are not compared. `python -m website.pages docs/tutorials/*.md` writes the outputs anew.
+are not compared, and commands of make are left out: they install what the rest needs.
+`python -m website.pages docs/tutorials/*.md` writes the outputs anew.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _run_all(body: str, folder: Path, page: Path) -> str:
     printed: list[str] = []
     for line in body.replace("\\\n", " ").splitlines():
         command = line.split("  #")[0].strip()
-        if not command:
+        if not command or command.startswith("make "):
             continue
         try:
             printed.append(_run(command, folder))
