@@ -132,9 +132,11 @@ def _run(command: str, folder: Path) -> str:
 def _write(page: Path) -> None:
     """Replaces the outputs on a page that are not right."""
     os.environ["COLUMNS"] = "80"
+    text = page.read_text("utf-8")
     with TemporaryDirectory(prefix="distir-") as folder:
         found = list(follow(page, Path(folder)))
-    text = page.read_text("utf-8")
+    if page.read_text("utf-8") != text:
+        raise RuntimeError(f"{page.name} was changed meanwhile; run this again")
     for shown in reversed(found):
         if not shown.is_right:
             start, end = shown.place

@@ -22,7 +22,9 @@ README, TOUR = (ROOT / name for name in ("README.md", "docs/tour.md"))
 COMMANDS = [
     shlex.split(line.split(" | ")[0], comments=True)
     for page in (README, TOUR)
-    for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.S)
+    for block in re.findall(
+        r"```sh\n(.*?)```", page.read_text().replace("\\\n", " "), re.S
+    )
     for line in block.splitlines()
 ]
 
