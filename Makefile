@@ -55,8 +55,8 @@ fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,fil
 golden: install ## What 260 plans and searches give, next to the record in test/golden; TEXTS=DIR writes it all, WRITE=1 the record.
 	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m golden $(if $(TEXTS),--texts "$(TEXTS)") $(if $(WRITE),--write)
 
-zoo: install ## Imports, distributes and trains 90 families of models; writes the matrix of docs/models.md. ONLY="gpt2 vit"
-	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m zoo $(ONLY) --write docs/models.md
+zoo: install ## Imports, distributes and trains 90 families of models; writes the matrix of docs/reference/zoo.md. ONLY="gpt2 vit"
+	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m zoo $(ONLY) --write docs/reference/zoo.md
 
 onnx-files: install ## 77 ONNX files that packages of the index ship, against onnxruntime; ONLY="silero rapidocr" some of them.
 	OMP_NUM_THREADS=1 $(BIN)/python bench/onnx_files.py $(ONLY)
