@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from website.gallery import run
+from website.commands import run
 
 ROOT = Path(__file__).parents[1]
 """The folder of the repository."""

@@ -6,7 +6,7 @@ draw, and an SVG file beside it that `make drawings` writes. A test compares the
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,11 @@ def draw(source: Path) -> str:
     other. Raises KeyError for a panel of an unknown kind.
     """
     told = tomllib.loads(source.read_text("utf-8"))
-    panels = [_PANELS[panel["kind"]](panel) for panel in told["panel"]]
+    return picture([_PANELS[panel["kind"]](panel) for panel in told["panel"]])
+
+
+def picture(panels: Sequence[Panel]) -> str:
+    """Returns the SVG text of a drawing with these panels below each other."""
     width = max(panel.width for panel in panels)
     parts: list[str] = []
     top = 0

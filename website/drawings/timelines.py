@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from distir.tools.reports.svg import line
+from website.commands import run
 from website.drawings.canvas import (
     BACKWARD,
     FORWARD,
@@ -19,7 +20,6 @@ from website.drawings.canvas import (
     label,
     legend,
 )
-from website.gallery import run
 
 _ROW, _LEFT, _WIDTH = 34, 90, 620
 
@@ -36,11 +36,16 @@ def timeline_panel(told: Mapping[str, Any]) -> Panel:
         for command in before:
             run(command.replace("FOLDER", name))
         run(f"{simulate.replace('FOLDER', name)} --trace {trace}")
-        events = json.loads(trace.read_text("utf-8"))["traceEvents"]
+        return trace_panel(told["title"], trace)
+
+
+def trace_panel(title: str, trace: Path) -> Panel:
+    """Returns the timeline of a trace that `distir simulate` wrote."""
+    events = json.loads(trace.read_text("utf-8"))["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     end = max(event["ts"] + event["dur"] for event in spans)
     devices = sorted({event["pid"] for event in spans})
-    parts = [label(16, 26, told["title"], "title")]
+    parts = [label(16, 26, title, "title")]
     for row, device in enumerate(devices):
         y = 44 + row * _ROW
         parts.append(label(16, y + 18, f"device {device}", "small"))
