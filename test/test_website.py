@@ -129,7 +129,8 @@ def test_a_command_of_the_gallery(tmp_path: Path, monkeypatch: Any) -> None:
 
 def test_the_site_is_built_in_ci() -> None:
     assert "\nmake docs" in (ROOT / ".ci" / "run").read_text()
-    build = re.search(r"^docs:.*\n\t.*mkdocs build(.*)", MAKEFILE, re.M)
+    build = re.search(r"^docs:.*\n(?:\t.*\n)*?\t.*mkdocs build(.*)", MAKEFILE, re.M)
     assert build is not None and "--quiet" not in build[1].split("#")[0]
+    assert re.search(r"^docs:.*\n(?:\t.*\n)*?\t.*website\.prose$", MAKEFILE, re.M)
     settings = (ROOT / "mkdocs.yml").read_text()
     assert "\nstrict: true\n" in settings and "execute: true" in settings

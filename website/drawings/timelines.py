@@ -63,7 +63,7 @@ def trace_panel(title: str, trace: Path) -> Panel:
     meanings = [
         (FORWARD, "forward"),
         (BACKWARD, "backward"),
-        (OTHER, "optimizer"),
+        (OTHER, "loss, optimizer, others"),
         (SENT, "messages"),
     ]
     parts += legend(_LEFT, bottom + 18, meanings)
