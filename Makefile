@@ -20,7 +20,7 @@ SYSTEMS ?= deepspeed==0.19.8 megatron-core==0.16.1 torchtitan==0.3.0 accelerate=
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-latest test-systems test-jax coverage fuzz golden zoo onnx-files bench bench-record gpu docs lint format release install clean
+.PHONY: demo test test-all test-latest test-systems test-jax coverage fuzz golden zoo onnx-files bench bench-record gpu docs drawings lint format release install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -60,8 +60,8 @@ fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,fil
 golden: install ## What 260 plans and searches give, next to the record in test/golden; TEXTS=DIR writes it all, WRITE=1 the record.
 	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m golden $(if $(TEXTS),--texts "$(TEXTS)") $(if $(WRITE),--write)
 
-zoo: install ## Imports, distributes and trains 90 families of models; writes the matrix of docs/models.md. ONLY="gpt2 vit"
-	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m zoo $(ONLY) --write docs/models.md
+zoo: install ## Imports, distributes and trains 90 families of models; writes the matrix of docs/reference/zoo.md. ONLY="gpt2 vit"
+	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m zoo $(ONLY) --write docs/reference/zoo.md
 
 onnx-files: install ## 77 ONNX files that packages of the index ship, against onnxruntime; ONLY="silero rapidocr" some of them.
 	OMP_NUM_THREADS=1 $(BIN)/python bench/onnx_files.py $(ONLY)
@@ -76,7 +76,11 @@ gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.m
 	$(BIN)/python bench/gpu.py $(if $(DRY),--dry-run) $(if $(ONLY),--only $(ONLY))
 
 docs: $(DOCS) ## The documentation as a site, in build/site; broken links, and cells of notebooks that fail, are errors.
+	$(BIN)/python -W ignore::UserWarning -m website.prose
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build # not --quiet: then warnings are no errors
+
+drawings: install ## The drawings in docs/figures, from the TOML files beside them.
+	$(BIN)/python -m website.drawings
 
 lint: install ## Format, style and types.
 	$(BIN)/ruff format --check .

@@ -19,7 +19,7 @@ from distir.tools.cli import COMMANDS, argument_parser
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
 
-from website import gallery, reference  # noqa: E402
+from website import commands, gallery, reference  # noqa: E402
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 MENU = re.findall(r"(\S+\.(?:md|ipynb))$", (ROOT / "mkdocs.yml").read_text(), re.M)
@@ -119,17 +119,18 @@ def test_the_gallery_is_made_of_commands() -> None:
 
 def test_a_command_of_the_gallery(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    gallery.run("distir build mlp --layers 1 --d-model 4 --batch 2 -o m.mlir")
-    printed = gallery.run("distir simulate m.mlir --cluster cpu --html r.html")
+    commands.run("distir build mlp --layers 1 --d-model 4 --batch 2 -o m.mlir")
+    printed = commands.run("distir simulate m.mlir --cluster cpu --html r.html")
     assert printed.startswith("step time") and (tmp_path / "r.html").exists()
     for wrong in ("distir simulate m.mlir", "distir simulate m.mlir --zero 9"):
         with pytest.raises(RuntimeError, match="error: "):
-            gallery.run(wrong)
+            commands.run(wrong)
 
 
 def test_the_site_is_built_in_ci() -> None:
     assert "\nmake docs" in (ROOT / ".ci" / "run").read_text()
-    build = re.search(r"^docs:.*\n\t.*mkdocs build(.*)", MAKEFILE, re.M)
+    build = re.search(r"^docs:.*\n(?:\t.*\n)*?\t.*mkdocs build(.*)", MAKEFILE, re.M)
     assert build is not None and "--quiet" not in build[1].split("#")[0]
+    assert re.search(r"^docs:.*\n(?:\t.*\n)*?\t.*website\.prose$", MAKEFILE, re.M)
     settings = (ROOT / "mkdocs.yml").read_text()
     assert "\nstrict: true\n" in settings and "execute: true" in settings

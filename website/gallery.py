@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from distir.tools.cli import main
+from website.commands import run
+from website.drawings import picture
+from website.drawings.timelines import trace_panel
 
 PROGRAMS = (
     "distir build gpt --layers 4 --d-model 512 --heads 8 --vocab 4096 --batch 16 --seq 256"
@@ -91,7 +91,8 @@ def gallery() -> dict[str, str]:
     lines = [
         "# Gallery",
         "",
-        "Reports of small programs. This page was made by the commands that it shows, after these:",
+        "Reports of small programs: each picture is a link to its report. This page was made by the",
+        "commands that it shows, after these:",
         "",
         *("```sh", *PROGRAMS, "```", ""),
     ]
@@ -100,28 +101,16 @@ def gallery() -> dict[str, str]:
         for command in PROGRAMS:
             run(command)
         for entry in ENTRIES:
-            printed = run(entry.command)
-            path = f"gallery/{entry.file}"
+            path = image = f"gallery/{entry.file}"
+            if entry.file.endswith(".html"):
+                printed = run(f"{entry.command} --trace trace.json")
+                image = path.replace(".html", ".svg")
+                panel = trace_panel(entry.title, Path("trace.json"))
+                made[image] = picture([panel])
+            else:
+                printed = run(entry.command)
             made[path] = Path(entry.file).read_text("utf-8")
             lines += [f"## {entry.title}", "", entry.about, ""]
+            lines += [f"[![{entry.title}]({image})]({path})", ""]
             lines += ["```sh", entry.command, "```", "", "```text", printed, "```", ""]
-            image = entry.file.endswith(".svg")
-            lines += [f"![{entry.title}]({path})" if image else f"[The report]({path})"]
-            lines.append("")
     return {"gallery.md": "\n".join(lines), **made}
-
-
-def run(command: str) -> str:
-    """
-    Runs a command of `distir` in the working directory and returns what it prints. Raises
-    RuntimeError if it fails.
-    """
-    output, errors = StringIO(), StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        try:
-            code = main(shlex.split(command)[1:])
-        except SystemExit as end:  # of the parser of the command line
-            code = end.code
-    if code:
-        raise RuntimeError(f"{command}: {errors.getvalue()}")
-    return output.getvalue().rstrip()

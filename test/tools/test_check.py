@@ -56,13 +56,37 @@ def test_programs_that_differ(tmp_path: Path, changes: dict[str, str], message: 
         text = text.replace(old, new)
     one = write_program(tmp_path / "one.mlir", STEP)
     other = write_program(tmp_path / "other.mlir", text)
-    succeed("check", one, one)
+    assert succeed("check", one, one).output.endswith("all 3 outputs are equal\n")
     if message:
         found = failure("check", one, other)
         assert message in found and "not the same program" in found
     else:
         done = distir("check", one, other)
         assert done.code == 1 and done.output.count("DIFFERS") == 1
+        assert done.output.endswith(
+            "1 of 3 outputs differ by more than the tolerance\n"
+        )
+
+
+def test_equal_outputs_of_layers_are_one_row(tmp_path: Path):
+    """An output that differs keeps a row of its own."""
+    two = """
+func.func @main(%x: tensor<4xf32> {dist.role = "input", dist.name = "x"})
+    -> (tensor<4xf32> {dist.name = "h.0.y"}, tensor<4xf32> {dist.name = "h.1.y"}, tensor<4xf32> {dist.name = "h.2.y"}) {
+  %y = onnx.Relu(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  %z = onnx.Relu(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %y, %y, %z : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+}"""
+    one = write_program(tmp_path / "one.mlir", two)
+    other = write_program(
+        tmp_path / "other.mlir", two.replace("%z = onnx.Relu", "%z = onnx.Neg")
+    )
+    rows = [line.split() for line in succeed("check", one, one).output.splitlines()]
+    assert ["h.*.y", "(3)"] in [row[:2] for row in rows]
+    rows = [line.split() for line in distir("check", one, other).output.splitlines()]
+    assert ["h.*.y", "(2)"] in [row[:2] for row in rows]
+    (differs,) = (row for row in rows if row[-1:] == ["DIFFERS"])
+    assert differs[0] == "h.2.y"
 
 
 def test_results_that_are_not_what_they_are_declared_as(

@@ -97,7 +97,7 @@ def test_check_proves_both_entries(folder: Path) -> None:
     table = succeed("check", folder / "llama.mlir", folder / "dist.mlir").output
     rows = re.findall(r"^(\S.*?)  .* (equal|DIFFERS)$", table, re.M)
     assert ("prefill: logits", "equal") in rows
-    assert ("decode: cache.1.value", "equal") in rows
+    assert ("decode: cache.*.value (2)", "equal") in rows
     assert rows[-1] == ("decode after prefill", "equal")
     assert {verdict for _, verdict in rows} == {"equal"}
 

@@ -1,4 +1,4 @@
-"""The commands of the README are commands of the tools."""
+"""The commands of the README and of the tour are commands of the tools."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from distir.passes import get_all_passes
 from distir.tools.cli import argument_parser
 
 ROOT = Path(__file__).parents[2]
+README, TOUR = (ROOT / name for name in ("README.md", "docs/tour.md"))
 COMMANDS = [
-    shlex.split(line, comments=True)
-    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    shlex.split(line.split(" | ")[0], comments=True)
+    for page in (README, TOUR)
+    for block in re.findall(
+        r"```sh\n(.*?)```", page.read_text().replace("\\\n", " "), re.S
+    )
     for line in block.splitlines()
 ]
 
@@ -55,21 +59,19 @@ SMALLER = {
     "--auto --explain": "--auto --explain --time-limit 30",
     "calibrate -o": "calibrate --rounds 1 --tolerance 10 -o",
 }
-"""What is made smaller where the README is run; nothing is left out."""
+"""What is made smaller where the tour is run; nothing is left out."""
 
 
 @pytest.mark.slow
 def test_the_tour_runs_from_top_to_bottom(tmp_path: Path):
     """
-    Every line of the README's blocks, in order, 80 columns wide, in a folder that stands for
+    Every line of the tour's blocks, in order, 80 columns wide, in a folder that stands for
     that of the repository: from the one that puts the tools on the path on.
     """
-    text = (ROOT / "README.md").read_text()
     lines = [
         line.split("  #")[0].strip()
-        for block in re.findall(r"```sh\n(.*?)```", text, re.S)
+        for block in re.findall(r"```sh\n(.*?)```", TOUR.read_text(), re.S)
         for line in block.splitlines()
-        if not line.startswith("make ")
     ]
     assert lines.pop(0) == ". .venv/bin/activate"  # as PATH is below
     tools = ("distir", "distir-opt", "python")
@@ -115,3 +117,7 @@ def test_workarounds_are_where_the_list_says():
 def test_make(words: list[str]):
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     assert set(words) <= set(targets)
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 120

@@ -1,5 +1,5 @@
 """
-Runs the zoo: `python -m zoo [FAMILY ...] [--columns import,...] [--write docs/models.md]`.
+Runs the zoo: `python -m zoo [FAMILY ...] [--columns import,...] [--write docs/reference/zoo.md]`.
 
 Each family is visited in a process of its own, which is forked from one that has
 everything loaded. What came of it goes to a file of JSON lines at once, so that a run that

@@ -1,4 +1,4 @@
-"""The matrix of the zoo as a table of docs/models.md."""
+"""The matrix of the zoo as a table of docs/reference/zoo.md."""
 
 from __future__ import annotations
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distir.launch.options import ProcessOptions
 from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.types import non_negative_number
+
+if TYPE_CHECKING:
+    from distir.tools.comparison import OutputDifference
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,15 +43,38 @@ def run(arguments: argparse.Namespace) -> int:
     options = arguments.seed, arguments.tolerance
     weights = program_weights(reference, paths[0])
     found = compared((reference, candidate), paths, weights, given, *options)
-    rows = [
-        [
-            output.name,
-            f"{output.absolute:.3g}",
-            f"{output.relative:.3g}",
-            f"{output.tolerance:.3g}",
-            "equal" if output.within else "DIFFERS",
-        ]
-        for output in found
-    ]
+    rows = _rows(found)
     table(["output", "largest difference", "relative", "tolerance", ""], rows)
-    return 0 if all(output.within for output in found) else 1
+    differ = sum(not output.within for output in found)
+    print(_verdict(len(found), differ))
+    return 1 if differ else 0
+
+
+def _rows(found: Sequence[OutputDifference]) -> list[list[str]]:
+    """
+    Returns the table rows of outputs. Equal outputs of several layers are one row, with
+    their largest differences. Outputs that differ have a row each.
+    """
+    from distir.interpreters.simulator.engine.scopes import pattern
+
+    groups: dict[tuple[str, float], list[OutputDifference]] = {}
+    for output in found:
+        name = pattern(output.name) if output.within else output.name
+        groups.setdefault((name, output.tolerance), []).append(output)
+    return [
+        [
+            f"{name} ({len(outputs)})" if len(outputs) > 1 else outputs[0].name,
+            f"{max(output.absolute for output in outputs):.3g}",
+            f"{max(output.relative for output in outputs):.3g}",
+            f"{tolerance:.3g}",
+            "equal" if outputs[0].within else "DIFFERS",
+        ]
+        for (name, tolerance), outputs in groups.items()
+    ]
+
+
+def _verdict(outputs: int, differ: int) -> str:
+    """Returns the last line of the report on `outputs` outputs, of which some differ."""
+    if differ:
+        return f"{differ} of {outputs} outputs differ by more than the tolerance"
+    return "the output is equal" if outputs == 1 else f"all {outputs} outputs are equal"

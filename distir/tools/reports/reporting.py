@@ -5,12 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import re
-import select
 import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from io import UnsupportedOperation
 from itertools import pairwise
 from textwrap import shorten
 from time import monotonic
@@ -19,15 +17,13 @@ from typing import IO, TYPE_CHECKING
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
 
 from distir.system.garbage import leave_objects_at_exit
+from distir.system.standard_output import lasting_output
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 INTERRUPTED = 130
 """The exit code of a command that the user interrupted."""
-
-READER_GONE = 141
-"""The exit code of a command whose output nobody reads any more, as in `| head`."""
 
 _PIPED = 200
 """The number of columns of output that does not go to a terminal."""
@@ -83,7 +79,8 @@ def _offending_op(error: BaseException) -> str:
 def run_reporting_errors(command: Callable[[], int]) -> int:
     """
     Runs a command and returns its exit code. Each error is printed on stderr as one
-    paragraph. With `DISTIR_DEBUG=1` the traceback is printed too.
+    paragraph. With `DISTIR_DEBUG=1` the traceback is printed too. A command whose stdout
+    nobody reads any longer, as in `distir search ... | head -3`, goes on to its end.
     """
     # A program is many objects that live to the end: to search them all for garbage again
     # and again would take a third of the time.
@@ -91,15 +88,12 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
     thresholds = gc.get_threshold()
     gc.set_threshold(GARBAGE, 20, 50)
     try:
-        code = command()
-        sys.stdout.flush()
-        return code
+        with lasting_output():
+            return command()
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return INTERRUPTED
     except (Exception, ArgSpecParseError) as error:
-        if isinstance(error, BrokenPipeError) and _reader_is_gone():
-            return READER_GONE
         if os.environ.get("DISTIR_DEBUG") == "1":
             traceback.print_exc()
         message = explain(error)
@@ -113,26 +107,6 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
         return 1
     finally:
         gc.set_threshold(*thresholds)
-
-
-def _reader_is_gone() -> bool:
-    """
-    Whether the program that reads standard output has ended, as `head` does after its
-    lines. What is left to print is then dropped, so that Python does not complain about
-    it when it exits.
-    """
-    try:
-        number = sys.stdout.fileno()
-    except UnsupportedOperation:  # text in memory
-        return False
-    poll = select.poll()
-    poll.register(number, 0)
-    if not any(event & select.POLLERR for _, event in poll.poll(0)):
-        return False
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, number)
-    os.close(nowhere)
-    return True
 
 
 def note(message: str) -> None:

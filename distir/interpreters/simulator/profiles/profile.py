@@ -2,7 +2,7 @@
 Profiles: the performance of a kind of device and its links in practice. They complement
 the figures of data sheets.
 
-A `Profile` is a JSON file (`docs/profiles.md` has the format). It gives the efficiency
+A `Profile` is a JSON file (`docs/reference/profiles.md` has the format). It gives the efficiency
 of large and small ops on a device, the time in which the host issues an op, and the
 overheads of messages. Its figures are few and physical, so they also hold for shapes
 that nobody measured. Without a profile, the simulator uses the data sheet alone.

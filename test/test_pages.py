@@ -1,0 +1,63 @@
+"""Pages that can be followed are followed: what they show is what comes."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from support.thoroughness import chosen
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))
+
+from website.pages import Shown, follow  # noqa: E402
+
+FOLDERS = ("tutorials", "how-to", "concepts")
+PAGES = sorted(p for name in FOLDERS for p in (ROOT / "docs" / name).glob("*.md"))
+NAMES = ["README.md", *(p.relative_to(ROOT).as_posix() for p in PAGES)]
+NEEDS_JAX = ("docs/tutorials/jax-step.md",)
+
+
+@pytest.mark.parametrize("name", chosen(NAMES, ["docs/concepts/programs.md"]))
+def test_a_page_shows_what_comes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name in NEEDS_JAX and find_spec("jax") is None:
+        pytest.skip("JAX is not installed here; `make test-jax` follows this page")
+    monkeypatch.setenv("COLUMNS", "80")
+    for shown in follow(ROOT / name, tmp_path):
+        assert shown.is_right, (shown.commands, shown.got)
+
+
+def test_pages_are_short() -> None:
+    assert len(PAGES) > 15
+    for page in PAGES:
+        assert len(page.read_text().split()) <= 1500, page
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "is_right"),
+    [
+        ("step time 4 ms\n", "step time 17.25  ms\n", True),
+        ("step time 4 ms\n", "step time 4 s\n", False),
+        ("a\n...\nd\n", "a\nb\nc\nd\n", True),
+        ("a\n...\nd\n", "a\nd\n", True),
+        ("a\n...\nd\n", "a\nb\nc\n", False),
+        ("...\nd 1\n", "c\nd 2\n", True),
+        ("", "a\n", False),
+        ("────── 1e-07\n", "───────────── 0\n", True),
+    ],
+)
+def test_outputs_are_compared_but_for_numbers(
+    expected: str, got: str, is_right: bool
+) -> None:
+    assert Shown("distir", expected, got, (0, 0)).is_right == is_right
+
+
+def test_a_command_that_fails_is_named(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\ndistir show missing.mlir\n```\n")
+    with pytest.raises(RuntimeError, match=r"page\.md: distir show missing\.mlir: "):
+        list(follow(page, tmp_path))
