@@ -122,7 +122,7 @@ class _PrintCompletion(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *_: Any
     ) -> None:
-        from argcomplete import shellcode
+        from argcomplete.shell_integration import shellcode
 
         print(shellcode(["distir"], shell=values))
         parser.exit()

@@ -1,6 +1,6 @@
 // RUN: not distir-opt %s -p "distribute{d=2 t=2 cluster=cpu}" 2>&1 | filecheck %s
 
-// CHECK: error: scf.for %r has a body of its own (it computes tensors); a program of DistIR is straight-line code of tensors, so unroll loops
+// CHECK: error: scf.for %r (at {{.*}}foreign_bodies.mlir:9) has a body of its own (it computes tensors); a program of DistIR is straight-line code of tensors, so unroll loops
 
 func.func @main(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
   %c0 = arith.constant 0 : index
