@@ -25,5 +25,20 @@ config.environment["PATH"] = os.pathsep.join(path)  # noqa: F821
 shell = types.ModuleType("subprocess")
 vars(shell).update(vars(subprocess), Popen=fork_tools(pathlib.Path(bin_dir)))
 lit.TestRunner.subprocess = shell
+
+# RUN lines quote no paths, and the folder of a clone may have a blank in its name. So
+# commands get their paths relative to the folder that they run in.
+absolute_paths = lit.TestRunner.getDefaultSubstitutions
+
+
+def relative_paths(test, *arguments, **named):
+    folder = os.path.dirname(test.getExecPath())
+    return [
+        (name, os.path.relpath(path, folder) if name in ("%s", "%S", "%t") else path)
+        for name, path in absolute_paths(test, *arguments, **named)
+    ]
+
+
+lit.TestRunner.getDefaultSubstitutions = relative_paths
 if "PYTHONPATH" in os.environ:
     config.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]  # noqa: F821
