@@ -131,10 +131,9 @@ def write_program(
     """
     Writes a module as text to `path`, with aliases for repeated types. The old file
     stays until the new one is complete. If the module was read from `source`, its
-    weights are made available beside `path`. With `locations`, or if the file that
-    the module was read from has them, the text has the lines of the source that ops came
-    from (`loc(...)`). Returns the path of the weights if they
-    were linked or copied, else None.
+    weights are made available beside `path`. With `locations`, or if the file that the
+    module was read from has them, the text has the lines of the source that ops came from
+    (`loc(...)`). Returns the path of the weights if they were linked or copied, else None.
     """
     with (
         nullcontext()

@@ -25,8 +25,8 @@ class PaddingCheck:
     """
     Checks, at the first call that is padded, that padding does not change the result.
     On rank 0, the source module of `inputs` runs on the rank's own part of the batch
-    twice: as given and padded. If it was freed, it has random values. The losses are compared, or the outputs if the caller computes the
-    loss.
+    twice: as given and padded. If it was freed, it has random values. The losses are
+    compared, or the outputs if the caller computes the loss.
     """
 
     loss: Loss

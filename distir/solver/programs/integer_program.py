@@ -126,9 +126,10 @@ class _Relaxed:
         slack = max(1e-3 * abs(self.bound), 1e-3 * program.scale)
         part, limited = self.part(reduced, slack), False
         for _ in range(HALVINGS):
-            if self.is_large(part):
-                slack /= 2
-                part = self.part(reduced, slack)
+            if not self.is_large(part):
+                break
+            slack /= 2
+            part = self.part(reduced, slack)
         while True:
             whole = slack >= float(reduced.max(initial=0.0)) * program.scale
             wide = slack >= WIDE * abs(self.bound)

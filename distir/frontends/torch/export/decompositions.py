@@ -97,8 +97,8 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
 def _without_signatures() -> Generator[None]:
     """
     A context manager inside which functions of the exporter's library have only their
-    domain as `function_ir`. It is all that is read of that while the library is read, and
-    the rest, from the source text of 500 functions, takes half a second.
+    domain as `function_ir`. Nothing else of it is needed while the library is read, and
+    the rest is made from the source text of 500 functions, which is slow.
     """
     from onnxscript._internal.values import TracedOnnxFunction
 
