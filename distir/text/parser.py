@@ -32,9 +32,7 @@ from distir.text.number_parser import NumberParser
 from distir.text.old_forms import bring_up_to_date
 
 _TENSOR = r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>'
-_TYPE = re.compile(
-    rf"{_TENSOR}|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)", re.ASCII
-)
+_TYPE = re.compile(rf"{_TENSOR}|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)", re.ASCII)
 """Matches a tensor type, or the name of a type."""
 
 CONTROL_FLOW = ("cf", "scf")
