@@ -48,8 +48,7 @@ class Sizes(NamedTuple):
 
 
 MODELS = {"8B": Sizes(32, 4096, 14336, 32), "70B": Sizes(80, 8192, 28672, 64)}
-CLUSTERS = {"8B": "dgx-h100", "70B": "dgx-h200"}
-"""The devices of each model: 70B with parameters in 32 bits needs more than 80 GB."""
+CLUSTER = "dgx-h100"
 
 SEQUENCES, TOKENS, DEVICES = 64, 4096, 64
 
@@ -168,9 +167,7 @@ def run(model: str, is_scan: bool) -> None:
     """Searches for a plan, and prints it with the CPU seconds and the memory."""
     train_step, args = traced_args(MODELS[model], is_scan)
     try:
-        plan = distir.jax.search(
-            train_step, args, cluster=CLUSTERS[model], devices=DEVICES
-        )
+        plan = distir.jax.search(train_step, args, cluster=CLUSTER, devices=DEVICES)
         print(plan)
     finally:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -198,7 +195,7 @@ def grow(counts: list[int]) -> None:
         apply_passes(program.module.clone(), OutlineRepeatsPass())
         times.append(time.process_time())
         for way in WAYS:
-            distir.distribute(program, cluster=CLUSTERS["8B"], devices=64, **way)
+            distir.distribute(program, cluster=CLUSTER, devices=64, **way)
             times.append(time.process_time())
         spent = [end - start for start, end in pairwise(times)]
         ops = sum(1 for _ in program.module.walk())
