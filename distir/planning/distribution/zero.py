@@ -434,7 +434,9 @@ class _Storage:
     def _scatter_for_states(self) -> None:
         """
         Requests that a gradient from which an optimizer that is written out computes
-        several states, as Adam does, is scattered once for all of them.
+        several states, as Adam does, is scattered once for all of them. In stage 3,
+        where the memory counts, it may be scattered where its terms are computed; the
+        price is that devices may compute parts of it for that.
         """
         returned = return_op(self.function).operands
         results = {
@@ -447,7 +449,8 @@ class _Storage:
             if layout and not set(self.axes).isdisjoint(layout.split_axes):
                 rows = [] if layout.dim(0) else _stacked_rows(gradient)
                 for value in rows or [gradient]:
-                    self._scatter(value, layout, self.scatters_early, late=False)
+                    late = self.stage < 3
+                    self._scatter(value, layout, self.scatters_early, late)
 
     def _scatter(
         self, gradient: SSAValue, stored: Layout, early: bool, late: bool = True
