@@ -16,6 +16,7 @@ from distir.pipelining.registry import SCHEDULES
 from distir.planning.distribution.context import context_degrees
 from distir.planning.distribution.experts import expert_degrees
 from distir.program import Program, batch_size, entry_function
+from distir.tools.arguments.declared import flag_of
 from distir.tools.commands.build import MODELS
 from distir.tools.explore.models import (
     OFF,
@@ -77,6 +78,7 @@ class Field:
     default: str = ""
     values: Sequence[str] = ()
     several: bool = False
+    flag: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the field as data for the page."""
@@ -199,6 +201,7 @@ def _plan_fields(state: State, module: ModuleOp, devices: int) -> Iterator[Field
             default,
             choices,
             is_list(option),
+            flag_of(option),
         )
 
 

@@ -74,10 +74,10 @@ def pareto_plot(results: Sequence[Result]) -> str:
 
 def time_plot(marks: Sequence[Mark], front: Sequence[Simulated]) -> str:
     """
-    Returns the plot of step time over peak memory as SVG text. `front` are the results
-    that a line joins.
+    Returns the plot of step time over peak memory as SVG text, without style rules.
+    `front` are the results that a line joins.
     """
-    return _plot(marks, "", "step time [s]", lambda o: o.step_time_s, front)
+    return _plot(marks, "", "step time [s]", lambda o: o.step_time_s, front, None)
 
 
 def _plot(
@@ -86,6 +86,7 @@ def _plot(
     y_title: str,
     value: Callable[[Simulated], float],
     front: Sequence[Simulated],
+    style: str | None = _STYLE,
 ) -> str:
     """
     Returns a plot over peak memory as SVG text. `value` is the height of a result's
@@ -108,7 +109,7 @@ def _plot(
         for at in map(chart.x, limits):
             parts.append(line(at, chart.y.start, at, chart.y.end, "limit"))
         parts += _dots(drawn, chart, value, front)
-    return document(_WIDTH, _HEIGHT, _STYLE, parts)
+    return document(_WIDTH, _HEIGHT, style, parts)
 
 
 def _dots(

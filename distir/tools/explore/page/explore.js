@@ -76,7 +76,7 @@ async function load(query) {
 }
 
 function showStatus() {
-  const results = by("results");
+  const results = document.querySelector("main");
   const lasts = (performance.now() - started) / 1000;
   results.classList.toggle("stale", Boolean(waiting) && lasts > 0.2);
   results.setAttribute("aria-busy", String(Boolean(waiting)));
@@ -88,7 +88,7 @@ function showError(text) {
   by("error").hidden = !text;
   by("error").textContent = text;
   if (text) {
-    by("results").classList.remove("stale");
+    document.querySelector("main").classList.remove("stale");
     by("tiles").replaceChildren();
     by("notes").replaceChildren();
   }
@@ -252,14 +252,12 @@ function showNumbers(part) {
   by("notes").replaceChildren(...notes.map(text => node("li", text)));
   by("subtitle").textContent = `simulated on ${n.devices} device${n.devices === 1 ? "" : "s"}, ` +
     `${n.ops.toLocaleString("en")} ops, ${n.profiles.length ? `with the profile ${n.profiles.join(" and ")}` : "as data sheets say"}`;
-  by("results").classList.remove("stale");
+  document.querySelector("main").classList.remove("stale");
 }
 
 function showFront(front) {
   if (!front) return;
   const drawing = new DOMParser().parseFromString(front.svg, "image/svg+xml").documentElement;
-  // The page's own style sheet has the colours of both themes.
-  for (const style of drawing.querySelectorAll("style")) style.remove();
   drawing.setAttribute("role", "group");
   drawing.setAttribute("aria-label", `Step time over peak memory of ${front.plans} plans`);
   by("front").replaceChildren(document.importNode(drawing, true));
