@@ -93,7 +93,9 @@ MODELS = {
         "basic:build_moe",
         (*_TRANSFORMER, "experts"),
         {
-            "ffn": BuildOption("width inside an MLP or expert (default 4 times --d-model)"),
+            "ffn": BuildOption(
+                "width inside an MLP or expert (default 4 times --d-model)"
+            ),
             "capacity_factor": BuildOption(
                 "places of an expert, in those that evenly dealt tokens need (default 1)",
                 non_negative_number,
@@ -137,7 +139,10 @@ MODELS = {
         "a T5: an encoder and a decoder with relative positions",
         "t5:build_t5",
         _TRANSFORMER,
-        {"target_seq": BuildOption("tokens of the target (default --seq)"), "ffn": _FFN},
+        {
+            "target_seq": BuildOption("tokens of the target (default --seq)"),
+            "ffn": _FFN,
+        },
     ),
     "vit": BuildableModel(
         "a vision transformer that classifies pictures",
@@ -176,7 +181,9 @@ MODELS = {
         "unet:build_unet",
         ("batch",),
         {
-            "image": BuildOption("height and width of a picture in pixels (default 32)"),
+            "image": BuildOption(
+                "height and width of a picture in pixels (default 32)"
+            ),
             "channels": BuildOption("channels of the first level (default 128)"),
             "blocks": BuildOption("residual blocks of a level (default 2)"),
             "attention_at": BuildOption(

@@ -7,7 +7,6 @@ import os
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import ArgSpecParseError

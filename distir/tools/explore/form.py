@@ -30,10 +30,18 @@ from distir.transforms.memory.checkpoint_policies import POLICIES
 from distir.transforms.precision.options import PrecisionOptions
 
 _LABELS = {
-    **{"d": "data", "t": "tensor", "p": "pipeline", "c": "context", "e": "expert"},
-    **{"k": "micro-batches", "zero": "ZeRO stage", "checkpoint": "recomputation"},
-    **{"r": "ZeRO groups", "seq": "sequence length", "d_model": "width"},
+    "d": "data",
+    "t": "tensor",
+    "p": "pipeline",
+    "c": "context",
+    "e": "expert",
+    "k": "micro-batches",
+    "zero": "ZeRO stage",
+    "checkpoint": "recomputation",
     "overlap": "overlap communication",
+    "r": "ZeRO groups",
+    "seq": "sequence length",
+    "d_model": "width",
 }
 """Labels that are clearer than the names of the options."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -24,6 +25,10 @@ Steps = Generator[Message, None, None]
 """Work that yields the parts of an answer."""
 
 _SIGNAL = signal.SIGUSR1
+
+
+_UNBROKEN = ("<frozen importlib", weakref.__file__, "<frozen _weakrefset")
+"""The beginnings of the names of files whose functions must not be interrupted."""
 
 
 class GivenUp(BaseException):
@@ -102,8 +107,12 @@ class Jobs:
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
 
     def run(self) -> None:
-        """Runs jobs until `stop` is called. Only for the main thread."""
+        """
+        Runs jobs until `stop` is called. Only for the main thread. Ctrl-C ends it, with
+        KeyboardInterrupt if that can be raised.
+        """
         before = signal.signal(_SIGNAL, self._on_signal)
+        interrupts = signal.signal(signal.SIGINT, self._on_interrupt)
         try:
             while not self._stopped:
                 job = self._next()
@@ -111,6 +120,7 @@ class Jobs:
                     # Programs are cycles of objects, which only a collection frees.
                     gc.collect()
         finally:
+            signal.signal(signal.SIGINT, interrupts)
             signal.signal(_SIGNAL, before)
 
     def _next(self) -> Job | None:
@@ -156,15 +166,24 @@ class Jobs:
         job = self._running
         if job is None or not (job.is_cancelled or job.is_in_the_way):
             return
-        if not _is_importing(frame):
+        if not _must_end(frame):
             self._running = None
             raise GivenUp
 
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._stopped = True
+        if not _must_end(frame):
+            raise KeyboardInterrupt
 
-def _is_importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported, which must not end half-way."""
+
+def _must_end(frame: FrameType | None) -> bool:
+    """
+    Whether an exception must not be raised here: a module that is imported would stay
+    half made, and Python drops what is raised while it frees an object.
+    """
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        code = frame.f_code
+        if code.co_name == "__del__" or code.co_filename.startswith(_UNBROKEN):
             return True
         frame = frame.f_back
     return False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import shlex
+from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distir.errors import DistIRError, did_you_mean
 from distir.frontends.models import SIZES
@@ -24,9 +25,17 @@ ON, OFF = "on", "off"
 
 _SWITCHES = ("training",)
 _DEFAULTS: Mapping[str, str] = {
-    **{"layers": "12", "d_model": "768", "heads": "12", "vocab": "50257"},
-    **{"experts": "8", "channels": "64", "classes": "1000"},
-    **{"batch": "32", "seq": "1024", "dtype": "bf16", "training": ON},
+    "layers": "12",
+    "d_model": "768",
+    "heads": "12",
+    "vocab": "50257",
+    "experts": "8",
+    "channels": "64",
+    "classes": "1000",
+    "batch": "32",
+    "seq": "1024",
+    "dtype": "bf16",
+    "training": ON,
 }
 """The options that a model has if neither the user nor its size gives them."""
 
@@ -97,8 +106,23 @@ class ModelChoice:
             name: value == ON if _is_switch(self.name, name) else value
             for name, value in self.all_options.items()
         }
-        words = [self.name, "-o", "-"]
-        return built(command_options("build", "explore", words, options))
+        return built(page_options("build", [self.name, "-o", "-"], options))
+
+
+def page_options(
+    command: str, positional: Sequence[str], options: Mapping[str, Any]
+) -> Namespace:
+    """
+    Returns the arguments of a command, as `command_options` does. Raises DistIRError,
+    whose message begins with the option that is wrong.
+    """
+    try:
+        return command_options(command, "explore", positional, options)
+    except DistIRError as error:
+        message = str(error)
+        if message.startswith("distir.explore"):
+            message = message.partition(": ")[2]
+        raise DistIRError(message) from error
 
 
 def option_names(model: str) -> Iterator[str]:

@@ -24,10 +24,10 @@ from distir.planning.plans.programs import Programs
 from distir.planning.plans.result import Simulated
 from distir.program import Program, batch_size, entry_function
 from distir.program.entries import chosen_entry
+from distir.tools.arguments.distribution import distribution_options
 from distir.tools.explore.jobs import GivenUp, Message, Steps
 from distir.tools.explore.models import OFF, ON
 from distir.tools.explore.state import State, plan_options
-from distir.tools.arguments.distribution import distribution_options
 from distir.tools.reports.pareto_plot import Mark, time_plot
 from distir.tools.reports.reporting import bytes_text, seconds_text
 
@@ -160,8 +160,8 @@ def search_steps(
     devices = state.devices or cluster.size
     plans = _space(state, module, devices).known()
     evaluator: Evaluator | None = None
-    done, last = 0, 0.0
-    for plan in plans:
+    last = 0.0
+    for done, plan in enumerate(plans, start=1):
         result = None
         while result is None:
             try:
@@ -174,7 +174,6 @@ def search_steps(
                 # What plans share may be half made.
                 evaluator = None
                 yield {}
-        done += 1
         if isinstance(result, Simulated):
             seen.add_estimate(_state_of_plan(state, plan), result)
         if monotonic() - last > _BETWEEN or done == len(plans):
@@ -220,9 +219,7 @@ def _state_of_plan(state: State, plan: GridPlan) -> State:
         value = getattr(options, name)
         if value != getattr(default, name):
             found.append((name, _texts(value)))
-    return State(
-        state.setup, state.choice, state.cluster, state.devices, tuple(found)
-    )
+    return State(state.setup, state.choice, state.cluster, state.devices, tuple(found))
 
 
 def _texts(value: Any) -> tuple[str, ...]:

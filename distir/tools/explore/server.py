@@ -164,6 +164,7 @@ def bound_socket(port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((HOST, port))
+        found.listen()  # so that a browser that is early waits
     except OSError as error:
         found.close()
         raise DistIRError(

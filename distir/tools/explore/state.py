@@ -14,12 +14,12 @@ from distir.hardware import cluster_names
 from distir.options import DeclaredOption, options_of
 from distir.planning.distribution.options import AXES, DistributionOptions
 from distir.tools.arguments.declared import flag_of
-from distir.tools.arguments.python_options import command_options
 from distir.tools.explore.models import (
     OFF,
     ON,
     ModelChoice,
     option_names,
+    page_options,
     read_choice,
 )
 
@@ -30,8 +30,6 @@ Options of `distribute` that the page does not have. A URL must not make it read
 
 _OVERLAP = "overlap"
 """The option that is on, off, or a list of kinds of communication."""
-
-_COMMAND = "explore"
 
 LONGEST = 4000
 """The most characters of a URL's settings."""
@@ -146,10 +144,7 @@ class State:
 
 
 def _parsed(program: str, options: Mapping[str, Any]) -> Namespace:
-    try:
-        return command_options("simulate", _COMMAND, [program], options)
-    except DistIRError as error:
-        raise DistIRError(str(error).removeprefix(f"distir.{_COMMAND}: ")) from error
+    return page_options("simulate", [program], options)
 
 
 def _written(option: DeclaredOption, values: Sequence[str]) -> list[str]:

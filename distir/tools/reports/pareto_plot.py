@@ -123,11 +123,7 @@ def _dots(
     best = {id(o) for o in front}
     kinds = [
         (
-            "front"
-            if id(m.result) in best
-            else "fits"
-            if m.result.fits
-            else "large",
+            "front" if id(m.result) in best else "fits" if m.result.fits else "large",
             m,
         )
         for m in drawn
@@ -137,7 +133,9 @@ def _dots(
     if len(points) > 1:
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
         parts.append(f'<polyline class="line" points="{path}"/>')
-    for kind, m in sorted(kinds, key=lambda pair: (bool(pair[1].looks), order[pair[0]])):
+    for kind, m in sorted(
+        kinds, key=lambda pair: (bool(pair[1].looks), order[pair[0]])
+    ):
         look = f'class="{kind}{f" {m.looks}" if m.looks else ""}"'
         memory = m.result.peak_memory_bytes / 1e9
         dot = chart.dot(memory, value(m.result), look, m.title)

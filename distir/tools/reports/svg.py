@@ -82,9 +82,7 @@ class Chart:
         )
 
 
-def document(
-    width: int, height: int, style: str | None, parts: Sequence[str]
-) -> str:
+def document(width: int, height: int, style: str | None, parts: Sequence[str]) -> str:
     """
     Returns a complete drawing on a white background, as SVG text. `style` has further
     CSS rules. If it is None, there are no rules at all: a page has them.
