@@ -13,7 +13,10 @@ from distir.planning.plans.result import simulated
 from distir.system.output_files import write_text
 from distir.tools.reports.svg import Chart, document, line
 
-_WIDTH, _HEIGHT = 800, 520
+_SIZE = 800, 520
+_SMALL = 560, 400
+"""The width and the height of plots, as files and in a column of a page."""
+
 _STYLE = (
     ".limit { stroke: #b00; stroke-dasharray: 5 4 } .large { fill: #ccc } "
     ".fits { fill: #4878a8 } .front { fill: #d65f00 } "
@@ -77,7 +80,8 @@ def time_plot(marks: Sequence[Mark], front: Sequence[Simulated]) -> str:
     Returns the plot of step time over peak memory as SVG text, without style rules.
     `front` are the results that a line joins.
     """
-    return _plot(marks, "", "step time [s]", lambda o: o.step_time_s, front, None)
+    height = "step time [s]"
+    return _plot(marks, "", height, lambda o: o.step_time_s, front, _SMALL, None)
 
 
 def _plot(
@@ -86,6 +90,7 @@ def _plot(
     y_title: str,
     value: Callable[[Simulated], float],
     front: Sequence[Simulated],
+    size: tuple[int, int] = _SIZE,
     style: str | None = _STYLE,
 ) -> str:
     """
@@ -104,12 +109,12 @@ def _plot(
         memory = [*(m.result.peak_memory_bytes / 1e9 for m in drawn), *limits]
         values = [value(m.result) for m in drawn]
         top = 60 if heading else 20
-        chart = Chart(_WIDTH, _HEIGHT, 30, top, memory, values)
+        chart = Chart(*size, 30, top, memory, values)
         parts += chart.grid("peak memory [GB]", y_title)
         for at in map(chart.x, limits):
             parts.append(line(at, chart.y.start, at, chart.y.end, "limit"))
         parts += _dots(drawn, chart, value, front)
-    return document(_WIDTH, _HEIGHT, style, parts)
+    return document(*size, style, parts)
 
 
 def _dots(

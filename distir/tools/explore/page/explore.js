@@ -49,6 +49,7 @@ async function load(query) {
   const request = waiting = new AbortController();
   started = performance.now();
   phase = "";
+  showStatus();
   let isAnswered = false, failed = "";
   const isNew = () => waiting === request;
   try {
@@ -262,7 +263,7 @@ function showFront(front) {
   drawing.setAttribute("aria-label", `Step time over peak memory of ${front.plans} plans`);
   by("front").replaceChildren(document.importNode(drawing, true));
   const here = location.search.slice(1);
-  fill(by("rows"), ["fastest for their memory", "step time", "peak memory", ""], front.rows.map(([words, query, time, memory, kind]) => {
+  fill(by("rows"), ["plan", "time", "memory", ""], front.rows.map(([words, query, time, memory, kind]) => {
     const link = node("a", words);
     link.href = `?${query}`;
     return [link, time, memory, kind];
