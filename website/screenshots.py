@@ -53,7 +53,7 @@ def take(path: Path) -> None:
                 browser = api.chromium.launch(
                     executable_path=shutil.which("chromium"), args=options
                 )
-                size = {"width": 1180, "height": 860}
+                size = {"width": 1180, "height": 1010}
                 page = browser.new_page(viewport=size, color_scheme="light")
                 page.set_default_timeout(120_000)
                 model = "model=gpt&size=1.6B&cluster=dgx-h100"
