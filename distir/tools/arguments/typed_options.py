@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Required, TypedDict
 
+
 class ParallelizeOptions(TypedDict, total=False):
     """The options of `distir distribute`."""
 
@@ -32,9 +33,9 @@ class ParallelizeOptions(TypedDict, total=False):
     checkpoint: str
     sequence_parallel: bool
     sharded_outputs: bool
-    token_dispatch: Literal['auto', 'gather', 'all-to-all']
-    context: Literal['gather', 'ring']
-    context_order: Literal['contiguous', 'cyclic']
+    token_dispatch: Literal["auto", "gather", "all-to-all"]
+    context: Literal["gather", "ring"]
+    context_order: Literal["contiguous", "cyclic"]
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
@@ -47,7 +48,7 @@ class DistributeOptions(ParallelizeOptions, total=False):
     devices: int
     schedule: str
     stage_meshes: str | Sequence[str]
-    pad: Literal['heads'] | Sequence[Literal['heads']]
+    pad: Literal["heads"] | Sequence[Literal["heads"]]
     offload_states: bool
 
 
@@ -55,7 +56,13 @@ class ImportOptions(TypedDict, total=False):
     """The options of `distir import`."""
 
     transformers: str | Path
-    task: Literal['causal-lm', 'masked-lm', 'seq2seq-lm', 'sequence-classification', 'image-classification']
+    task: Literal[
+        "causal-lm",
+        "masked-lm",
+        "seq2seq-lm",
+        "sequence-classification",
+        "image-classification",
+    ]
     batch: int
     seq: int
     target_seq: int
@@ -75,24 +82,31 @@ class ImportOptions(TypedDict, total=False):
     equal_features: bool
     no_check: bool
     check: bool
-    allow: Literal['control-flow', 'python-random', 'custom-backward', 'mismatch'] | Sequence[Literal['control-flow', 'python-random', 'custom-backward', 'mismatch']]
-    dtype: Literal['f32', 'f16', 'bf16']
-    autocast: Literal['f16', 'bf16']
-    float8: Literal['tensor', 'row', 'row-gw-hp']
+    allow: (
+        Literal["control-flow", "python-random", "custom-backward", "mismatch"]
+        | Sequence[
+            Literal["control-flow", "python-random", "custom-backward", "mismatch"]
+        ]
+    )
+    dtype: Literal["f32", "f16", "bf16"]
+    autocast: Literal["f16", "bf16"]
+    float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]
     training: bool
-    loss: Literal['cross_entropy', 'mse', 'none', 'outside']
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
-    optimizer: Literal['adamw', 'adam', 'sgd', 'adafactor', 'lamb', 'lion', 'muon', 'none']
-    dropout_masks: Literal['drawn', 'stored']
-    gradient_dtype: Literal['parameter', 'f32']
+    optimizer: Literal[
+        "adamw", "adam", "sgd", "adafactor", "lamb", "lion", "muon", "none"
+    ]
+    dropout_masks: Literal["drawn", "stored"]
+    gradient_dtype: Literal["parameter", "f32"]
     no_master_weights: bool
     master_weights: bool
-    state_dtype: Literal['parameter', 'bf16', 'int8']
+    state_dtype: Literal["parameter", "bf16", "int8"]
     batch_norm_devices: int
     batch_norm_micro_batches: int
-    loss_scaling: Literal['none', 'dynamic']
+    loss_scaling: Literal["none", "dynamic"]
     learning_rate: float
     momentum: float
     beta1: float
@@ -102,8 +116,8 @@ class ImportOptions(TypedDict, total=False):
     clip: float
     no_relative_step: bool
     relative_step: bool
-    muon_scale: Literal['match_rms_adamw', 'original']
-    orthogonalize_dtype: Literal['bf16', 'parameter']
+    muon_scale: Literal["match_rms_adamw", "original"]
+    orthogonalize_dtype: Literal["bf16", "parameter"]
     by_adamw: str | Sequence[str]
     dropout_seed: int
     trainable: str | Sequence[str]
@@ -113,7 +127,17 @@ class ImportOptions(TypedDict, total=False):
 class BuildOptions(TypedDict, total=False):
     """The options of `distir build`."""
 
-    size: Literal['124M', '355M', '774M', '1.6B', '13B', '175B'] | Literal['1B', '17B', '103B'] | Literal['8B', '70B', '405B'] | Literal['base', 'large', 'DNABERT'] | Literal['small', 'base', 'large'] | Literal['base', 'large', 'huge'] | Literal['50', '101', '1.3B', '2.6B', '6B', '12B'] | Literal['19', '19-million'] | Literal['ddpm-cifar10']
+    size: (
+        Literal["124M", "355M", "774M", "1.6B", "13B", "175B"]
+        | Literal["1B", "17B", "103B"]
+        | Literal["8B", "70B", "405B"]
+        | Literal["base", "large", "DNABERT"]
+        | Literal["small", "base", "large"]
+        | Literal["base", "large", "huge"]
+        | Literal["50", "101", "1.3B", "2.6B", "6B", "12B"]
+        | Literal["19", "19-million"]
+        | Literal["ddpm-cifar10"]
+    )
     layers: int
     d_model: int
     heads: int
@@ -128,22 +152,24 @@ class BuildOptions(TypedDict, total=False):
     serve: bool
     cache: bool | int | int
     prompt: int
-    dtype: Literal['f32', 'f16', 'bf16']
-    float8: Literal['tensor', 'row', 'row-gw-hp']
+    dtype: Literal["f32", "f16", "bf16"]
+    float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]
     training: bool
-    loss: Literal['cross_entropy', 'mse', 'none', 'outside']
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
-    optimizer: Literal['adamw', 'adam', 'sgd', 'adafactor', 'lamb', 'lion', 'muon', 'none']
-    dropout_masks: Literal['drawn', 'stored']
-    gradient_dtype: Literal['parameter', 'f32']
+    optimizer: Literal[
+        "adamw", "adam", "sgd", "adafactor", "lamb", "lion", "muon", "none"
+    ]
+    dropout_masks: Literal["drawn", "stored"]
+    gradient_dtype: Literal["parameter", "f32"]
     no_master_weights: bool
     master_weights: bool
-    state_dtype: Literal['parameter', 'bf16', 'int8']
+    state_dtype: Literal["parameter", "bf16", "int8"]
     batch_norm_devices: int
     batch_norm_micro_batches: int
-    loss_scaling: Literal['none', 'dynamic']
+    loss_scaling: Literal["none", "dynamic"]
     learning_rate: float
     momentum: float
     beta1: float
@@ -153,8 +179,8 @@ class BuildOptions(TypedDict, total=False):
     clip: float
     no_relative_step: bool
     relative_step: bool
-    muon_scale: Literal['match_rms_adamw', 'original']
-    orthogonalize_dtype: Literal['bf16', 'parameter']
+    muon_scale: Literal["match_rms_adamw", "original"]
+    orthogonalize_dtype: Literal["bf16", "parameter"]
     by_adamw: str | Sequence[str]
     experts: int
     ffn: int
@@ -185,7 +211,7 @@ class SchedulingOptions(TypedDict, total=False):
     tune: str | Sequence[str | int]
     resume: str | Path
     seed: int
-    backend: Literal['gloo', 'nccl']
+    backend: Literal["gloo", "nccl"]
     jobs: int
     cluster: str | Path
     devices: int
@@ -205,18 +231,20 @@ class SchedulingOptions(TypedDict, total=False):
     buckets: bool
     no_buckets: bool
     training: bool
-    loss: Literal['cross_entropy', 'mse', 'none', 'outside']
+    loss: Literal["cross_entropy", "mse", "none", "outside"]
     loss_output: int
     ignore_index: int
-    optimizer: Literal['adamw', 'adam', 'sgd', 'adafactor', 'lamb', 'lion', 'muon', 'none']
-    dropout_masks: Literal['drawn', 'stored']
-    gradient_dtype: Literal['parameter', 'f32']
+    optimizer: Literal[
+        "adamw", "adam", "sgd", "adafactor", "lamb", "lion", "muon", "none"
+    ]
+    dropout_masks: Literal["drawn", "stored"]
+    gradient_dtype: Literal["parameter", "f32"]
     no_master_weights: bool
     master_weights: bool
-    state_dtype: Literal['parameter', 'bf16', 'int8']
+    state_dtype: Literal["parameter", "bf16", "int8"]
     batch_norm_devices: int
     batch_norm_micro_batches: int
-    loss_scaling: Literal['none', 'dynamic']
+    loss_scaling: Literal["none", "dynamic"]
     learning_rate: float
     momentum: float
     beta1: float
@@ -226,8 +254,8 @@ class SchedulingOptions(TypedDict, total=False):
     clip: float
     no_relative_step: bool
     relative_step: bool
-    muon_scale: Literal['match_rms_adamw', 'original']
-    orthogonalize_dtype: Literal['bf16', 'parameter']
+    muon_scale: Literal["match_rms_adamw", "original"]
+    orthogonalize_dtype: Literal["bf16", "parameter"]
     by_adamw: str | Sequence[str]
 
 
@@ -257,7 +285,7 @@ class SearchingOptions(TypedDict, total=False):
     shard: str | Sequence[str]
     whole: str | Sequence[str]
     measure: int
-    backend: Literal['gloo', 'nccl']
+    backend: Literal["gloo", "nccl"]
     jobs: int
     resume: str | Path
 
@@ -274,12 +302,12 @@ class ServePlanOptions(TypedDict, total=False):
     ttft: str | float
     tpot: str | float
     percentile: Literal[50, 90, 99]
-    placement: Literal['both', 'aggregated', 'disaggregated']
+    placement: Literal["both", "aggregated", "disaggregated"]
     prefix_hits: str | float
     max_sequences: int
     batched_tokens: int | Sequence[int]
     memory_share: str | float
-    admission: Literal['preempt', 'reserve']
+    admission: Literal["preempt", "reserve"]
     requests: int
     seed: int
     profile: str | Path | Sequence[str | Path]
@@ -310,9 +338,9 @@ class ShowOptions(DistributeOptions, total=False):
     checkpoint: str
     sequence_parallel: bool
     sharded_outputs: bool
-    token_dispatch: Literal['auto', 'gather', 'all-to-all']
-    context: Literal['gather', 'ring']
-    context_order: Literal['contiguous', 'cyclic']
+    token_dispatch: Literal["auto", "gather", "all-to-all"]
+    context: Literal["gather", "ring"]
+    context_order: Literal["contiguous", "cyclic"]
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
@@ -343,9 +371,9 @@ class SimulateOptions(DistributeOptions, total=False):
     checkpoint: str
     sequence_parallel: bool
     sharded_outputs: bool
-    token_dispatch: Literal['auto', 'gather', 'all-to-all']
-    context: Literal['gather', 'ring']
-    context_order: Literal['contiguous', 'cyclic']
+    token_dispatch: Literal["auto", "gather", "all-to-all"]
+    context: Literal["gather", "ring"]
+    context_order: Literal["contiguous", "cyclic"]
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
@@ -370,7 +398,7 @@ class CheckOptions(TypedDict, total=False):
 class RunOptions(TypedDict, total=False):
     """The options of `distir run`."""
 
-    backend: Required[Literal['gloo', 'nccl']]
+    backend: Required[Literal["gloo", "nccl"]]
     seed: int
     outputs: str | Path
     timeout: float
@@ -388,7 +416,7 @@ class RunOptions(TypedDict, total=False):
     log_file: str | Path
     tensorboard: str | Path
     warmup: int
-    decay: Literal['cosine', 'linear', 'none']
+    decay: Literal["cosine", "linear", "none"]
     min_lr: float
     decay_until: int
 
@@ -409,7 +437,21 @@ class ClusterOptions(TypedDict, total=False):
 class ExportOptions(TypedDict, total=False):
     """The options of `distir export`."""
 
-    to: Literal['safetensors', 'dtensor', 'sdy', 'megatron', 'megatron-bridge', 'nemo', 'deepspeed', 'torchtitan', 'nanotron', 'accelerate', 'vllm', 'sglang', 'tensorrt-llm']
+    to: Literal[
+        "safetensors",
+        "dtensor",
+        "sdy",
+        "megatron",
+        "megatron-bridge",
+        "nemo",
+        "deepspeed",
+        "torchtitan",
+        "nanotron",
+        "accelerate",
+        "vllm",
+        "sglang",
+        "tensorrt-llm",
+    ]
     config: str | Path
     program: str | Path
 
@@ -417,12 +459,10 @@ class ExportOptions(TypedDict, total=False):
 class CalibrateOptions(TypedDict, total=False):
     """The options of `distir calibrate`."""
 
-    backend: Literal['gloo', 'nccl']
+    backend: Literal["gloo", "nccl"]
     devices: int
-    dtype: Literal['f32', 'f16', 'bf16']
+    dtype: Literal["f32", "f16", "bf16"]
     rounds: int
     tolerance: float
     program: str | Path
     kernels: str | Path | Sequence[str | Path]
-
-
