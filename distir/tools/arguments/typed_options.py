@@ -214,6 +214,7 @@ class SchedulingOptions(TypedDict, total=False):
     cluster: str | Path
     devices: int
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     world_size: int
     degrees: Sequence[tuple[int, int, int]]
     micro_batches: int | Sequence[int]
@@ -264,6 +265,7 @@ class SearchingOptions(TypedDict, total=False):
     cluster: Required[str | Path]
     devices: int
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     world_size: int
     degrees: Sequence[tuple[int, int, int]]
     micro_batches: int | Sequence[int]
@@ -308,6 +310,7 @@ class ServePlanOptions(TypedDict, total=False):
     admission: Literal["preempt", "reserve"]
     requests: int
     seed: int
+    expert_imbalance: float
     profile: str | Path | Sequence[str | Path]
 
 
@@ -317,6 +320,7 @@ class ShowOptions(DistributeOptions, total=False):
     scope: str
     entry: str
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     r: int
     d: int
     e: int
@@ -350,6 +354,7 @@ class SimulateOptions(DistributeOptions, total=False):
     flat: bool
     entry: str
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     r: int
     d: int
     e: int
