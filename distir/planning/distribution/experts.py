@@ -20,6 +20,7 @@ from distir.dialects.train_ops.experts import (
     DispatchOp,
     ExpertPlacesOp,
     GroupedOp,
+    GroupedProductGradOp,
 )
 from distir.errors import DistIRError, one_of
 from distir.planning.annotations import axis_mesh
@@ -158,7 +159,9 @@ def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> Non
     Requests that each device dispatches and combines its own tokens. With `ragged`,
     empty rows are not sent.
     """
-    groups = Layout(mesh.name).with_dim(1, (Shard(axis),), 4)
+    shards, groups = (
+        Layout(mesh.name).with_dim(dim, (Shard(axis),), 4) for dim in range(2)
+    )
     for op in list(module.walk()):
         if isinstance(op, DispatchOp):
             asked = _requested(op.result, groups, axis, op)
@@ -169,9 +172,14 @@ def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> Non
             requests = [asked]
         elif isinstance(op, CombineOp | CombineWeightsGradOp):
             requests = [_constrain(*_narrow(op), groups, axis)]
-        elif isinstance(op, GroupedOp):
-            owners = [v.owner for v in op.operands if rank_of(v.type) == 4]
-            requests = [owner for owner in owners if isinstance(owner, ConstrainOp)]
+        elif isinstance(op, GroupedProductGradOp):
+            # Its operands are no matrices of experts, so that nothing is requested yet.
+            of_rows = [i for i, v in enumerate(op.operands) if rank_of(v.type) == 4]
+            requests = [_constrain(op, i, shards, axis) for i in of_rows]
+        elif isinstance(op, GroupedOp) and isinstance(
+            op.operands[0].owner, ConstrainOp
+        ):
+            requests = [op.operands[0].owner]
         else:
             continue
         for asked in requests:
