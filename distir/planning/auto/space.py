@@ -319,7 +319,9 @@ class AutoSpace:
             zero = other.zero if other.d * other.e > 1 else 0
             schedule = other.schedule or (*self.schedules, "")[0]
             yield replace(
-                with_micro_batches(other, k),
+                other,
+                k=k,
+                no_sync=other.no_sync and k > 1,
                 zero=zero,
                 schedule=schedule if other.p > 1 else "",
                 stages=other.stages if other.p > 1 else "",
