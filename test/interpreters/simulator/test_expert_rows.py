@@ -70,7 +70,11 @@ def test_buffers_are_as_long_as_the_rows_that_arrive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "checkpoint"), [("mixtral", "full"), ("gpt_oss", "none")]
+    ("name", "checkpoint"),
+    [
+        ("mixtral", "full"),
+        pytest.param("gpt_oss", "none", marks=pytest.mark.slow),
+    ],
 )
 def test_all_values_between_dispatch_and_combination_count_so(
     name: str, checkpoint: str
@@ -126,6 +130,7 @@ def test_the_busiest_device_multiplies_more_rows() -> None:
         assert busy.flops == even.flops == even.seconds
 
 
+@pytest.mark.slow
 def test_with_a_capacity_all_places_count() -> None:
     """They are buffers of a fixed length, in other software too."""
     module = distributed(experts_step("qwen3_moe", 1.25), e=2)
@@ -134,6 +139,7 @@ def test_with_a_capacity_all_places_count() -> None:
     assert first.to_json() == second.to_json()
 
 
+@pytest.mark.slow
 def test_one_device_has_all_tokens() -> None:
     """However uneven they are."""
     module = distributed(experts_step("mixtral"), d=2)
