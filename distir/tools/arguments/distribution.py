@@ -122,9 +122,11 @@ def read_as_asked(arguments: Namespace) -> ModuleOp:
     from distir.program.entries import chosen_entry
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
+    from distir.transforms.expert_shards import assume_imbalance
 
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
+    assume_imbalance(module, getattr(arguments, "expert_imbalance", None))
     if arguments.cluster is not None:
         distributed_as_asked(module, arguments)
     return chosen_entry(module, arguments.entry)

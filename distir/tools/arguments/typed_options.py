@@ -216,6 +216,7 @@ class SchedulingOptions(TypedDict, total=False):
     cluster: str | Path
     devices: int
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     world_size: int
     degrees: Sequence[tuple[int, int, int]]
     micro_batches: int | Sequence[int]
@@ -266,6 +267,7 @@ class SearchingOptions(TypedDict, total=False):
     cluster: Required[str | Path]
     devices: int
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     world_size: int
     degrees: Sequence[tuple[int, int, int]]
     micro_batches: int | Sequence[int]
@@ -310,6 +312,7 @@ class ServePlanOptions(TypedDict, total=False):
     admission: Literal["preempt", "reserve"]
     requests: int
     seed: int
+    expert_imbalance: float
     profile: str | Path | Sequence[str | Path]
 
 
@@ -319,6 +322,7 @@ class ShowOptions(DistributeOptions, total=False):
     scope: str
     entry: str
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     r: int
     d: int
     e: int
@@ -352,6 +356,7 @@ class SimulateOptions(DistributeOptions, total=False):
     flat: bool
     entry: str
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     r: int
     d: int
     e: int

@@ -113,7 +113,9 @@ class CostContext:
     - `op`: the op, with global shapes in its types;
     - `device`: the kind of device that runs it;
     - `work`: the op's work on this device, derived from its sharding rule;
-    - `operand_bytes`, `result_bytes`: the bytes of this device's parts.
+    - `operand_bytes`, `result_bytes`: the bytes of this device's parts;
+    - `load`: the rows of experts of this device as a multiple of those that `work` is
+      for.
     """
 
     op: Operation
@@ -121,6 +123,7 @@ class CostContext:
     work: Work
     operand_bytes: tuple[int, ...]
     result_bytes: tuple[int, ...]
+    load: float = 1.0
 
     @property
     def flops(self) -> float:

@@ -199,9 +199,14 @@ def _exchange(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     assert traffic is not None
     side = int(traffic.of_result)
     groups = _groups(op, device_map)
-    size = op.share * _local_bytes(op, device_map)[side]
+    if op.source in device_map.expert_rows:
+        # These bytes are of the rows that travel, and all wait for the busiest device.
+        sizes = _local_bytes(op, device_map)
+        size, whole = sizes[side], max(sizes)
+    else:
+        size = op.share * _local_bytes(op, device_map)[side]
+        whole = op.share * _message_bytes(op, device_map, side)
     sent = traffic.rounds * (groups.size - 1) / groups.size * size
-    whole = op.share * _message_bytes(op, device_map, side)
     return _transfer(op, groups, _SECONDS[traffic.kind], whole, sent, traffic.kind)
 
 
@@ -423,7 +428,8 @@ class MessageBuffers:
                 size += self._made(bucket[1:])
             case "none":
                 pass
-        return ceil(op.share * size)
+        is_counted = op.source in self._device_map.expert_rows
+        return size if is_counted else ceil(op.share * size)
 
     def _given(self, ops: Sequence[CollectiveOp]) -> int:
         return sum(self._device_map.bytes_of(op.source, op) for op in ops)
