@@ -27,7 +27,7 @@ from distir.program.checks import check_dist_attributes, check_dominance
 from distir.system.plugins import installed_universe
 from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
-from distir.text.number_parser import NumberParser
+from distir.text.location_parser import LocationParser
 from distir.text.old_forms import bring_up_to_date
 
 _TYPE = re.compile(
@@ -54,7 +54,7 @@ def new_context() -> Context:
     return context
 
 
-class ProgramParser(NumberParser):
+class ProgramParser(LocationParser):
     """
     A parser of MLIR text, for programs of DistIR. Text that is not a program raises
     ParseError or VerifyException. A program that uses a value before its definition
