@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-DEFAULT = (
-    "compute it in another way, or leave it out of the function that is imported"
-)
+DEFAULT = "compute it in another way, or leave it out of the function that is imported"
 
 _LOOP = (
     "use lax.scan, or lax.fori_loop with bounds that are Python ints, and select with "

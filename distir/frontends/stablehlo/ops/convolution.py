@@ -290,6 +290,8 @@ def _doubled(
         first, last = part(0, size - step), part(step, size)
         smaller = [*shape[:dim], size - step, *shape[dim + 1 :]]
         both = build.op(operator, [first, last], smaller, element)
-        pieces = [both, part(size - step, size)] if is_reverse else [part(0, step), both]
+        pieces = (
+            [both, part(size - step, size)] if is_reverse else [part(0, step), both]
+        )
         value, step = build.concatenated(pieces, dim), 2 * step
     return value

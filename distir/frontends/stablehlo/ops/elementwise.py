@@ -397,7 +397,9 @@ def _round_half_away(call: HloCall) -> LazyTensor:
     is_more = combined(call, "GreaterOrEqual", [rest, half], i1)
     high = combined(call, "Add", [low, one_of(call)], element)
     rounded = combined(call, "Where", [is_more, high, low], element)
-    return combined(call, "Mul", [combined(call, "Sign", [x], element), rounded], element)
+    return combined(
+        call, "Mul", [combined(call, "Sign", [x], element), rounded], element
+    )
 
 
 @converts("stablehlo.clamp")
