@@ -27,7 +27,6 @@ from distir.program import argument_names
 from distir.sharding.mesh import Mesh
 from distir.tools.reports.reporting import bytes_text, table
 
-
 WIDTH = 80
 """The most columns of the text of plans and collectives."""
 
