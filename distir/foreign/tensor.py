@@ -88,7 +88,7 @@ def concat_rule(op: Operation) -> Rule:
 
 
 @dataclass(frozen=True)
-class Slice:
+class ConstantPart:
     """
     The constant part that an `extract_slice` reads or an `insert_slice` replaces.
     `sizes` are those of the part, one for each dimension of the whole tensor of shape
@@ -102,7 +102,7 @@ class Slice:
     full: tuple[int, ...]
 
     @staticmethod
-    def of(op: Operation) -> Slice | None:
+    def of(op: Operation) -> ConstantPart | None:
         """
         Returns the part of an `extract_slice` or `insert_slice`, or None if a bound of
         it is a value of the program, or a size is dynamic.
@@ -130,7 +130,7 @@ class Slice:
         full = [
             dim for dim, (a, n, by, m) in enumerate(bounds) if (a, n, by) == (0, m, 1)
         ]
-        return Slice(shape, sizes, tuple(kept), tuple(full))
+        return ConstantPart(shape, sizes, tuple(kept), tuple(full))
 
 
 def _integers(op: Operation, name: str) -> tuple[int, ...]:
@@ -145,7 +145,7 @@ def slice_rule(op: Operation) -> Rule:
     Returns the sharding rule of slices with constant bounds. The dimensions of which the
     part has all elements are the factors. Other slices are replicated.
     """
-    found = Slice.of(op)
+    found = ConstantPart.of(op)
     if found is None:
         return Rule.replicated(op)
     build = RuleBuilder(op)
@@ -162,7 +162,7 @@ def slice_rule(op: Operation) -> Rule:
 @local_form("tensor.extract_slice", "tensor.insert_slice")
 def local_slice(context: LocalContext) -> Sequence[Operation]:
     """Returns the slice of one device, whose sizes are those of its own part."""
-    op, found = context.op, Slice.of(context.op)
+    op, found = context.op, ConstantPart.of(context.op)
     new = context.same_op()
     if found is not None:
         whole = new.operands[op.name == "tensor.insert_slice"]

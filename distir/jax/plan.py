@@ -209,7 +209,7 @@ class JaxPlan:
     @property
     def notes(self) -> Sequence[str]:
         """Remarks for the user, for example on arguments that could not be split."""
-        return [*self.own_notes, *self.program.notes]
+        return [*self.traced.notes, *self.own_notes, *self.program.notes]
 
     def __str__(self) -> str:
         axes = " x ".join(f"{name}={size}" for name, size in self.layout_mesh.axes)
