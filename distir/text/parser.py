@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
 from xdsl.parser.generic_parser import ParserState
-from xdsl.utils.exceptions import DiagnosticException, ParseError
+from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyException
 from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
@@ -27,7 +27,7 @@ from distir.program.checks import check_dist_attributes, check_dominance
 from distir.system.plugins import installed_universe
 from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
-from distir.text.number_parser import NumberParser
+from distir.text.location_parser import LocationParser
 from distir.text.old_forms import bring_up_to_date
 
 _TYPE = re.compile(
@@ -54,7 +54,7 @@ def new_context() -> Context:
     return context
 
 
-class ProgramParser(NumberParser):
+class ProgramParser(LocationParser):
     """
     A parser of MLIR text, for programs of DistIR. Text that is not a program raises
     ParseError or VerifyException. A program that uses a value before its definition
@@ -79,6 +79,9 @@ class ProgramParser(NumberParser):
     def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
         try:
             module = super().parse_module(allow_implicit_module)
+        except VerifyException as error:
+            # An op or attribute that xDSL checks as it reads it.
+            self.raise_error(str(error))
         except (DiagnosticException, ParseError, MemoryError):
             raise
         except RecursionError:

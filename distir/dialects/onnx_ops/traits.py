@@ -125,7 +125,7 @@ SIGNLESS = _named(
     Compress CumProd CumSum DepthToSpace Einsum GatherElements GatherND NonZero Pad
     ReverseSequence ScatterElements ScatterND Slice SpaceToDepth TensorScatter Trilu
     """
-)
+) | {"train.scatter_sum", "train.gather_grad"}
 """
 Operators that give the same bits for unsigned and for signed integers, because they
 move, add or multiply elements. For elementwise operators, the field `unsigned` of their

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -115,11 +116,9 @@ def check_cluster_given(arguments: Namespace) -> None:
 
 def read_as_asked(arguments: Namespace) -> ModuleOp:
     """
-    Reads the program that was given to a command, and distributes it if a cluster was
-    given. Of a program with several entries it returns the one that `--entry` names.
+    Reads the program that was given to a command, and returns its `distributed_entry`.
     Raises ParseError, VerifyException or DistIRError.
     """
-    from distir.program.entries import chosen_entry
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
     from distir.transforms.expert_shards import assume_imbalance
@@ -127,9 +126,31 @@ def read_as_asked(arguments: Namespace) -> ModuleOp:
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
     assume_imbalance(module, getattr(arguments, "expert_imbalance", None))
-    if arguments.cluster is not None:
-        distributed_as_asked(module, arguments)
-    return chosen_entry(module, arguments.entry)
+    return distributed_entry(
+        module,
+        arguments,
+        distributed_as_asked if arguments.cluster is not None else None,
+    )
+
+
+def distributed_entry(
+    module: ModuleOp,
+    arguments: Namespace,
+    distribute: Callable[[ModuleOp, Namespace], None] | None,
+) -> ModuleOp:
+    """
+    Returns the entry of a program that `--entry` names, distributed by `distribute` if
+    it is given. Several entries are distributed together, before one is chosen.
+    """
+    from distir.program import entry_points
+    from distir.program.entries import chosen_entry
+
+    together = bool(entry_points(module))
+    if not together:
+        module = chosen_entry(module, arguments.entry)
+    if distribute is not None:
+        distribute(module, arguments)
+    return chosen_entry(module, arguments.entry) if together else module
 
 
 def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:

@@ -39,6 +39,7 @@ class ParallelizeOptions(TypedDict, total=False):
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
+    entry: str
 
 
 class DistributeOptions(ParallelizeOptions, total=False):

@@ -200,6 +200,7 @@ def table(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
     file: IO[str] | None = None,
+    width: int | None = None,
 ) -> None:
     """
     Prints a table to `file`, or to stdout if it is None. All columns except the first
@@ -207,13 +208,13 @@ def table(
     first column are broken after dots and similar marks, and headings between words. If
     that is not enough, the last columns are printed as a second table below. Output
     that does not go to a terminal has 200 columns, or the number in the environment
-    variable COLUMNS.
+    variable COLUMNS; with `width`, the table has at most that many, wherever it goes.
     """
     from rich.cells import cell_len
     from rich.console import Console
 
-    console = Console(file=file)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    console = Console(width=width, file=file)
+    if width is None and not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=_PIPED, file=file)
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(cell_len, column)) for column in columns]
