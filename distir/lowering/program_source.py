@@ -26,6 +26,7 @@ from distir.dialects.dist_attributes import (
     GRADIENT_OF,
     INITIAL,
     LIMIT,
+    START,
     LOSS_SCALE,
     OF,
     SETTING,
@@ -420,6 +421,8 @@ def _tensor_table(
             fields.append("host=True")
         if (limit := LIMIT.of(extra)) is not None:
             fields.append(f"limit={limit}")
+        if (start := START.of(extra)) is not None:
+            fields.append(f"start={start}")
         if COUNTER in extra:
             fields.append("counter=True")
         rows.append(f"    Tensor({', '.join(fields)}),\n")

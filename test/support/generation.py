@@ -75,6 +75,22 @@ _CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "gemma3": ("Gemma3TextConfig", {**_COMMON, "head_dim": 8, "sliding_window": 6}),
     "deepseek_v3": ("DeepseekV3Config", {**_COMMON, **_LATENT}),
+    "t5": (
+        "T5Config",
+        {
+            "vocab_size": 96,
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 20,
+            "decoder_start_token_id": 0,
+            "eos_token_id": None,
+            "pad_token_id": 0,
+        },
+    ),
     "mamba": (
         "MambaConfig",
         {
@@ -106,7 +122,10 @@ def tiny_model(kind: str, **changes: Any) -> Any:
     """
     torch.manual_seed(0)
     config = tiny_config(kind, **changes)
-    model: Any = transformers.AutoModelForCausalLM.from_config(config)
+    maker: Any = transformers.AutoModelForCausalLM
+    if config.is_encoder_decoder:
+        maker = transformers.AutoModelForSeq2SeqLM
+    model: Any = maker.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -116,7 +135,10 @@ def tiny_model(kind: str, **changes: Any) -> Any:
 def generated_by_transformers(
     model: Any, prompts: Sequence[list[int]] = PROMPTS, new: int = NEW_TOKENS
 ) -> list[list[int]]:
-    """Returns each prompt with the new tokens that transformers generates for it."""
+    """
+    Returns each prompt with the new tokens that transformers generates for it; of an
+    encoder-decoder, the start token and the new ones.
+    """
     return [
         model.generate(
             torch.tensor([prompt]),

@@ -27,6 +27,7 @@ def check(prompts, max_new_tokens, programs):
     """
     length = _input(programs.prefill, "tokens").shape[1]
     limit = _input(programs.decode, "positions").limit
+    start = _input(programs.decode, "tokens").start
     if max_new_tokens < 1:
         raise runtime.ProgramError(
             f"{max_new_tokens} new tokens are asked for; give at least 1"
@@ -41,17 +42,19 @@ def check(prompts, max_new_tokens, programs):
             raise runtime.ProgramError(
                 f"prompt {number} is {str(prompt)[:60]}, but a prompt is a list of token ids"
             )
+        # In an encoder-decoder the start token takes a slot, and the prompt none.
+        held = len(prompt) if start is None else 1
         if len(prompt) > length:
             raise runtime.ProgramError(
                 f"prompt {number} has {len(prompt)} tokens, but prefill takes {length} at "
                 f"most; make the program with a larger --prompt"
             )
         # The last token is returned, and never goes into the cache.
-        if len(prompt) + max_new_tokens - 1 > limit:
+        if held + max_new_tokens - 1 > limit:
             raise runtime.ProgramError(
-                f"prompt {number} has {len(prompt)} tokens, and with {max_new_tokens} new "
-                f"ones they are more than the {limit} of the cache; ask for fewer, or make "
-                f"the program with a larger --cache"
+                f"prompt {number} takes {held} tokens, and with {max_new_tokens} new ones "
+                f"they are more than the {limit} of the cache; ask for fewer, or make the "
+                f"program with a larger --cache"
             )
 
 
@@ -68,7 +71,8 @@ def generate(
 ):
     """
     Returns the prompts, each followed by up to `max_new_tokens` new tokens, on every
-    process. Each new token is the one with the largest logit. A sequence ends with the
+    process. An encoder-decoder begins with its start token instead of the prompt. Each
+    new token is the one with the largest logit. A sequence ends with the
     first token in `stop`. More prompts than the program's batch are generated batch
     after batch. `sources` are tables of parameters by name. Raises ProgramError if
     prompts do not fit or a parameter is missing.
@@ -94,6 +98,7 @@ class Generator:
             runtime.body_of(programs.prefill, self.rank, self.device),
         )
         self.batch, self.length = _input(programs.prefill, "tokens").shape
+        self.start = _input(programs.decode, "tokens").start
         self.held = {}
         runtime.report("loading arguments")
         for entry in (self.prefill, self.decode):
@@ -130,8 +135,11 @@ class Generator:
         padding = [self.length - count for count in counts]
         padded = [[0] * n + row for n, row in zip(padding, rows, strict=True)]
         new = self._run(self.prefill, tokens=padded, padding=padding)
+        if self.start is None:
+            made = [list(prompt) for prompt in prompts]
+        else:
+            made, counts = [[self.start] for _ in prompts], [1] * self.batch
         positions = torch.tensor(counts, device=self.device)
-        made = [list(prompt) for prompt in prompts]
         going = set(range(len(prompts)))
         for step in range(max_new_tokens):
             for i, token in enumerate(new.tolist()):
@@ -142,7 +150,9 @@ class Generator:
             if not going or step == max_new_tokens - 1:
                 break
             last = new.unsqueeze(1)
-            new = self._run(self.decode, tokens=last, positions=positions)
+            new = self._run(
+                self.decode, tokens=last, positions=positions, padding=padding
+            )
             positions = positions + 1
         return made
 

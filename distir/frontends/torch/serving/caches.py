@@ -21,6 +21,10 @@ from distir.errors import DistIRError
 from distir.frontends.torch.export.functions import train_node
 
 
+Content = Mapping[str, Mapping[str, Tensor]]
+"""The tensors of a cache, by layer and name."""
+
+
 def written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
     """
     Returns `cache` [batch, heads, slots, width] with `new` [batch, heads, tokens,
