@@ -80,27 +80,30 @@ def generate(
     check(prompts, max_new_tokens, programs)
     with runtime.processes(programs.decode, backend, timeout_s, init_method) as process:
         generator = Generator(programs, process, sources)
+        runtime.report("generating")
         return generator.generate(prompts, max_new_tokens, stop)
 
 
 class Generator:
     """
     Generates tokens on one process, with its parts of the parameters and of the cache,
-    and the programs of both entries.
+    and the programs of both entries. `process` is the rank, the device, and the rank's
+    program of decode on it. `sources` are tables of parameters by name. `held` has the
+    parts of arguments that the process has already, by name, and `prefill_body` the
+    rank's program of prefill if that was made before.
     """
 
-    def __init__(self, programs, process, sources):
+    def __init__(self, programs, process, sources, *, held=None, prefill_body=None):
         self.rank, self.device, body = process
         self.decode = _Entry(programs.decode, self.rank, body)
-        self.prefill = _Entry(
-            programs.prefill,
-            self.rank,
-            runtime.body_of(programs.prefill, self.rank, self.device),
-        )
+        if prefill_body is None:
+            prefill_body = runtime.body_of(programs.prefill, self.rank, self.device)
+        self.prefill = _Entry(programs.prefill, self.rank, prefill_body)
         self.batch, self.length = _input(programs.prefill, "tokens").shape
         self.start = _input(programs.decode, "tokens").start
-        self.held = {}
-        runtime.report("loading arguments")
+        self.held = {} if held is None else held
+        if held is None:
+            runtime.report("loading arguments")
         for entry in (self.prefill, self.decode):
             for spec in entry.arguments:
                 if not spec.feeds and spec.name not in self.held:
@@ -121,7 +124,6 @@ class Generator:
         """
         Returns the prompts with their new tokens, as the function `generate` does.
         """
-        runtime.report("generating")
         found = []
         for start in range(0, len(prompts), self.batch):
             part = prompts[start : start + self.batch]

@@ -145,7 +145,7 @@ class _EncoderDecoderStep(StepModule):
         is_prefill = not any(cache.is_updated.values())
         keys = queries if is_prefill else torch.arange(self.slots)[None, :]
         masks = {**self.masks(queries, {0: keys}), BIDIRECTIONAL: of_prompts}
-        model = self.model
+        model = self.source_model
         with masks_given(masks), _biases_at(model, positions, is_prefill):
             output = model.forward(
                 attention_mask=seen.to(torch.int64),

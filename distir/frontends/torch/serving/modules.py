@@ -37,19 +37,19 @@ class StepModule(nn.Module):
         for name, child in model.named_children():
             self.add_module(name, child)
         # Not a child: its own children are registered here, under the names of the model.
-        self.__dict__["source"] = model
+        self.__dict__["_source"] = model
         self.slots = slots
         self.eval()
 
     @property
-    def model(self) -> Any:
+    def source_model(self) -> Any:
         """The model itself."""
-        return self.__dict__["source"]
+        return self.__dict__["_source"]
 
     @property
     def config(self) -> Any:
         """The configuration of the model."""
-        return self.model.config
+        return self.source_model.config
 
     def dtype(self) -> torch.dtype:
         """Returns the type of the first parameter that is of a floating-point type."""
@@ -68,7 +68,7 @@ class StepModule(nn.Module):
         [batch, tokens] are those of `tokens`. `masks` has the attention mask of each
         kind of layer. `seen` [batch, tokens] is 1 for tokens and 0 for padding.
         """
-        model = self.model
+        model = self.source_model
         given: dict[str, Any] = {"input_ids": tokens, "attention_mask": seen}
         if "position_ids" in signature(model.forward).parameters:
             given["position_ids"] = positions
