@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import transformers
@@ -16,6 +17,7 @@ from distir.frontends.imported_model import ImportedModel
 from distir.frontends.serving import ServingSizes
 from distir.frontends.torch.serving.importer import import_serving
 from distir.launch.timing_rank import load_package
+from distir.transforms.precision.weight_quantization import QuantizedWeight
 from support.ranks import run_ranks
 
 PROMPTS = [[5, 17, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9], [44], [90, 80, 70, 60, 50]]
@@ -167,6 +169,32 @@ def imported(model: Any, sizes: ServingSizes = SIZES, **options: Any) -> Importe
     return joined_models(entries)
 
 
+def quantized_program(
+    model: Any, format: str, group: int
+) -> tuple[ImportedModel, dict[str, QuantizedWeight]]:
+    """
+    Returns a model's program with the entries prefill and decode and weights in `format`,
+    and how each parameter was quantised, by name.
+    """
+    from distir.frontends.imported_model import joined_models
+    from distir.passes.raise_patterns import RaisePatternsPass
+    from distir.tools.files import apply_passes, named_pass
+    from distir.transforms.precision.weight_quantization import (
+        QuantizedWeights,
+        quantize_weights,
+    )
+
+    found: dict[str, QuantizedWeight] = {}
+    entries = import_serving(model, SIZES, check=False)
+    for entry in entries.values():
+        apply_passes(entry.module, named_pass("fold-shapes"), RaisePatternsPass())
+        own = quantize_weights(entry.module, format, group)
+        entry.weights = QuantizedWeights(entry.weights, own)
+        apply_passes(entry.module, named_pass("outline-repeats"))
+        found |= own
+    return joined_models(entries), found
+
+
 def distributed(module: ModuleOp, **options: Any) -> ModuleOp:
     """Returns a copy of a program that is distributed with the options of `distribute`."""
     from distir.hardware import load_cluster
@@ -196,12 +224,19 @@ def generated(
     processes. Fails unless all processes agree and, `in_place`, keys and values stay in
     their memory.
     """
-    arrays = {name: torch.tensor(array) for name, array in weights.items()}
+    arrays = {name: _tensor(array) for name, array in weights.items()}
     found = run_ranks(processes, _generated, str(folder), arrays, list(prompts), new)
     tokens, places = zip(*found, strict=True)
     assert all(each == tokens[0] for each in tokens)
     assert not in_place or all(before == after for before, after in places)
     return tokens[0]
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    array = np.asarray(array)
+    if array.dtype.name == "float8_e4m3fn":  # no type of NumPy's own
+        return torch.tensor(array.view(np.uint8)).view(torch.float8_e4m3fn)
+    return torch.tensor(array)
 
 
 def _generated(

@@ -257,9 +257,11 @@ def _check_serving(arguments: argparse.Namespace) -> None:
     from distir.errors import DistIRError
 
     if not arguments.serve:
-        for option in ("cache", "prompt"):
+        for option in ("cache", "prompt", "weights_dtype"):
             if getattr(arguments, option):
-                raise DistIRError(f"--{option} is of use with --serve only; add it")
+                raise DistIRError(
+                    f"--{option.replace('_', '-')} is of use with --serve only; add it"
+                )
         return
     if arguments.task not in _SERVED:
         raise DistIRError(
