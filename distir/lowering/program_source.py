@@ -26,10 +26,10 @@ from distir.dialects.dist_attributes import (
     GRADIENT_OF,
     INITIAL,
     LIMIT,
-    START,
     LOSS_SCALE,
     OF,
     SETTING,
+    START,
     UPDATES,
     text_attribute,
 )

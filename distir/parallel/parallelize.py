@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError, one_of
-from distir.frontends.torch.checks.communicating import live_modules
 from distir.frontends.serving import ServingSizes
+from distir.frontends.torch.checks.communicating import live_modules
 from distir.frontends.torch.trust import Trust
 from distir.gradients.options import OUTSIDE
 from distir.hardware import load_cluster

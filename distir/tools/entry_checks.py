@@ -229,7 +229,10 @@ def _last_of_prompts(
     prefill, decode = entries[PREFILL], entries[DECODE]
     expected, _ = _run(prefill, own | {tokens: whole, padding: length - counts})
     _, caches = _run(prefill, own | {tokens: before, padding: length - counts + 1})
-    given = {inputs_of_decode["tokens"]: last, inputs_of_decode["positions"]: counts - 1}
+    given = {
+        inputs_of_decode["tokens"]: last,
+        inputs_of_decode["positions"]: counts - 1,
+    }
     actual, _ = _run(decode, arguments | caches | given)
     return expected, actual
 

@@ -19,7 +19,7 @@ from support.generation import (
     quantized_program,
     tiny_model,
 )
-from support.thoroughness import IS_THOROUGH, chosen
+from support.thoroughness import IS_THOROUGH
 
 from distir.dialects.train_ops.quantized_weights import WEIGHT_FORMATS
 from distir.lowering.torch_package import write_package
@@ -58,9 +58,8 @@ def dequantized(matrix: Any, weight: QuantizedWeight) -> Any:
     return rows.T if weight.is_turned else rows
 
 
-@pytest.mark.parametrize(
-    ("kind", "format", "plan"), chosen(CASES, [("llama", "int4", {"t": 2})]), ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "format", "plan"), CASES, ids=str)
 def test_tokens_equal_those_of_dequantised_weights(
     kind: str, format: str, plan: dict[str, int], tmp_path: Path
 ) -> None:

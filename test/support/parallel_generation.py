@@ -26,9 +26,7 @@ def generated_after_training(
     _use_cache(model, False)  # in training; generation has a cache of its own
     ids = torch.arange(4 * 6).reshape(4, 6) % 90
     inputs: dict[str, Any] = {"input_ids": ids, "labels": ids}
-    parallel = distir.parallelize(
-        model.train(), (), inputs, check="off", **plan
-    )
+    parallel = distir.parallelize(model.train(), (), inputs, check="off", **plan)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.3)
     rows = ids.tensor_split(parallel.data_ranks)[parallel.data_rank]
     found: dict[str, Any] = {}

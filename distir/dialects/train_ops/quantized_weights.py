@@ -69,7 +69,9 @@ class QuantizedLinearOp(TrainOp):
                 f"{self.name}: weight has elements of type {element_type(self.weight)}, "
                 f"expected {' or '.join(map(str, kinds))}"
             )
-        check_type(self, "scale", self.scale, TensorType(element_type(self.x), weight[:1]))
+        check_type(
+            self, "scale", self.scale, TensorType(element_type(self.x), weight[:1])
+        )
         shape = [*x[:-1], weight[0]]
         check_type(self, "y", self.y, TensorType(element_type(self.x), shape))
         super().verify_()

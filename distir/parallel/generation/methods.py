@@ -94,9 +94,7 @@ class GenerationMethods(BatchMethods):
         stop = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
         return frozenset(stop), (stop[0] if stop else 0) if pad is None else pad
 
-    def _generation(
-        self, rows: Prompts, new: int, has_encoder: bool
-    ) -> Generation:
+    def _generation(self, rows: Prompts, new: int, has_encoder: bool) -> Generation:
         """Returns the programs for these prompts, made before or now."""
         if new < 1:
             raise DistIRError(f"generate: max_new_tokens is {new}; give at least 1")

@@ -109,9 +109,7 @@ def _check(request: Request) -> None:
             )
 
 
-def _imported(
-    module: Any, sizes: ServingSizes, request: Request
-) -> ImportedModel:
+def _imported(module: Any, sizes: ServingSizes, request: Request) -> ImportedModel:
     """Imports prefill and decode as one program with two entries. Raises DistIRError."""
     from distir.frontends.imported_model import joined_models
     from distir.frontends.torch.serving.importer import import_serving

@@ -89,7 +89,9 @@ def quantize_weights(
     function = entry_function(module)
     roles = argument_roles(function)
     # New keys and values are results too, but not of the head.
-    returned = zip(return_op(function).operands, result_attributes(function), strict=True)
+    returned = zip(
+        return_op(function).operands, result_attributes(function), strict=True
+    )
     kept = heads(module, [value for value, own in returned if UPDATES not in own])
     chosen: dict[BlockArgument, list[tuple[OnnxOp, bool]]] = {}
     refused = set[BlockArgument]()
@@ -164,7 +166,10 @@ def _replace(
             )
         groups = [rows, width // weight.group]
         types[QUANTIZED] = TensorType(PACKED, [rows, width // 2])
-        types[SCALE], types[ZERO] = TensorType(scale, groups), TensorType(PACKED, groups)
+        types[SCALE], types[ZERO] = (
+            TensorType(scale, groups),
+            TensorType(PACKED, groups),
+        )
     else:
         types[QUANTIZED] = TensorType(EIGHT_BITS[weight.format][0], [rows, width])
         types[SCALE] = TensorType(scale, [rows])

@@ -21,7 +21,11 @@ from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
 from distir.errors import DistIRError
 from distir.frontends.torch.serving.caches import AttentionStep, Content, written
-from distir.frontends.torch.serving.modules import BIDIRECTIONAL, StepModule, masks_given
+from distir.frontends.torch.serving.modules import (
+    BIDIRECTIONAL,
+    StepModule,
+    masks_given,
+)
 
 SUPPORTED = ("t5", "mt5")
 """The kinds of encoder-decoders whose steps of generation exist, by `model_type`."""
@@ -139,7 +143,9 @@ class _EncoderDecoderStep(StepModule):
         lowest = torch.finfo(self.dtype()).min
         seen = torch.arange(length)[None, :] >= padding[:, None]
         of_prompts = torch.where(
-            seen, torch.zeros((), dtype=self.dtype()), torch.full((), lowest, dtype=self.dtype())
+            seen,
+            torch.zeros((), dtype=self.dtype()),
+            torch.full((), lowest, dtype=self.dtype()),
         )[:, None, None, :]
         queries = positions[:, None]
         is_prefill = not any(cache.is_updated.values())

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from xdsl.dialects.func import FuncOp
 from torch._subclasses.fake_tensor import FakeTensorMode
+from xdsl.dialects.func import FuncOp
 
 from distir.dialects.dist_attributes import NAME, ROLE
 from distir.errors import DistIRError
@@ -60,7 +60,11 @@ def import_serving(
     padding = torch.zeros(batch, dtype=torch.int64)
     is_encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
     start = start_token(model.config) if is_encoder_decoder else None
-    makers = (EncodePrompts, DecodeBehindPrompts) if is_encoder_decoder else (Prefill, Decode)
+    makers = (
+        (EncodePrompts, DecodeBehindPrompts)
+        if is_encoder_decoder
+        else (Prefill, Decode)
+    )
     prefill, decode = (maker(model, sizes.cache) for maker in makers)
     content = empty_cache(prefill, prompts, padding)
     tokens = torch.zeros(batch, 1, dtype=torch.int64)
