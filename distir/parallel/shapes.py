@@ -216,7 +216,7 @@ class SharedShapes:
             copied, size = whole, total // parts
             found = self._gathered(program, specs, split, given, samples, size)
         else:
-            size = -(-max(samples) // self.micro_batches) * self._micro_batches
+            size = -(-max(samples) // self.micro_batches) * self.micro_batches
             found = {
                 spec.name: _grown(given[spec.name], size)
                 if is_split

@@ -328,8 +328,8 @@ class Replica:
             whole = limits.room(first.length + first.left)
             return self.promised + whole <= limits.cache_tokens
         # Every sequence may get one more token in its step.
-        room = limits.room(first.length)
-        return self.used + room + running + 1 <= limits.cache_tokens
+        own = limits.room(first.length)
+        return self.used + own + running + 1 <= limits.cache_tokens
 
     def _make_room(self, lane: Lane) -> bool:
         """

@@ -107,7 +107,7 @@ def _split(b: ModuleBuilder, value: SSAValue, first: int) -> list[SSAValue]:
     *shape, width = shape_of(value)
     sizes = b.integers(first, width - first)
     types = [((*shape, first), None), ((*shape, width - first), None)]
-    return b.results("Split", [value, sizes], types, axis=-1)
+    return list(b.results("Split", [value, sizes], types, axis=-1))
 
 
 def _joined(b: ModuleBuilder, first: SSAValue, second: SSAValue) -> SSAValue:
