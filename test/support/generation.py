@@ -86,6 +86,7 @@ _CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             "d_ff": 64,
             "num_layers": 2,
             "num_heads": 4,
+            "dropout_rate": 0.0,
             "relative_attention_num_buckets": 8,
             "relative_attention_max_distance": 20,
             "decoder_start_token_id": 0,
