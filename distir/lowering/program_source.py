@@ -29,6 +29,7 @@ from distir.dialects.dist_attributes import (
     LOSS_SCALE,
     OF,
     SETTING,
+    START,
     UPDATES,
     text_attribute,
 )
@@ -420,6 +421,8 @@ def _tensor_table(
             fields.append("host=True")
         if (limit := LIMIT.of(extra)) is not None:
             fields.append(f"limit={limit}")
+        if (start := START.of(extra)) is not None:
+            fields.append(f"start={start}")
         if COUNTER in extra:
             fields.append("counter=True")
         rows.append(f"    Tensor({', '.join(fields)}),\n")

@@ -19,6 +19,7 @@ from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import fill
+from distir.parallel.generation.methods import GenerationMethods, MakeGeneration
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
 from distir.parallel.padding.check import PaddingCheck
@@ -32,7 +33,6 @@ from distir.parallel.scripts.stage_groups import list_all_stages
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
-from distir.parallel.training.batch_methods import BatchMethods
 from distir.parallel.training.loss_scale import has_smaller_scale
 from distir.parallel.training.micro_batch_losses import (
     MicroBatchLosses,
@@ -45,7 +45,7 @@ from distir.parallel.training.whole_batch import mean_of_parts
 from distir.parallel.weights import batch_counters, whole_state
 
 
-class ParallelModule(BatchMethods):
+class ParallelModule(GenerationMethods):
     """
     A module that runs on several processes. `distir.parallelize` makes it on each of
     them.
@@ -70,6 +70,7 @@ class ParallelModule(BatchMethods):
         labels: Labels,
         steps: Steps,
         evaluation: Callable[[str | None, bool, Example | None], RankProgram],
+        generation: MakeGeneration,
         asked: AskedTypes,
         seed: int,
         weights: Mapping[str, StoredWeight],
@@ -101,6 +102,7 @@ class ParallelModule(BatchMethods):
                 'check="import", or give the loss to parallelize (loss=...)'
             )
         self._make_evaluation = evaluation
+        self._make_generation = generation
         self._evaluations: dict[
             tuple[str | None, bool, Shapes | None], RankProgram
         ] = {}

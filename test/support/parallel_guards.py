@@ -39,7 +39,6 @@ def attributes_and_refusals(options: Options) -> dict[str, Any]:
         "mode of a part": block.eval,
         "compile": parallel.compile,
         "whole tensors": lambda: parallel.load_state_dict(source.state_dict()),
-        "generate": lambda: parallel.generate(x),
         "checkpointing": parallel.gradient_checkpointing_enable,
     }.items():
         found[name] = message_of(call)

@@ -15,8 +15,6 @@ from torch import nn
 from distir.errors import DistIRError
 
 _OTHERWISE = {
-    "generate": "it would run the forward of one process for each word; save_pretrained the "
-    "model and generate with what from_pretrained loads",
     "activation_checkpointing_enable": "say so when the module is parallelized "
     '(checkpoint="full")',
     "gradient_checkpointing_enable": "say so when the module is parallelized "

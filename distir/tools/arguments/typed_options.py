@@ -70,6 +70,8 @@ class ImportOptions(TypedDict, total=False):
     serve: bool
     cache: int
     prompt: int
+    weights_dtype: Literal["int8", "fp8", "int4"]
+    weights_group: int
     meta: bool
     dim: Mapping[str, int] | str | Sequence[str]
     value: Mapping[str, float] | str | Sequence[str]
@@ -153,6 +155,8 @@ class BuildOptions(TypedDict, total=False):
     serve: bool
     cache: bool | int | int
     prompt: int
+    weights_dtype: Literal["int8", "fp8", "int4"]
+    weights_group: int
     dtype: Literal["f32", "f16", "bf16"]
     float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]

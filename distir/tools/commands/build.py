@@ -262,7 +262,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 both = {"nargs": "?", "const": True, "help": _RESULTS_OR_CACHE}
             add_options(own, ServingOptions, ("serve",))
             add_options(own, ServingOptions, ("cache",), **both)
-            add_options(own, ServingOptions, ("prompt",))
+            add_options(
+                own, ServingOptions, ("prompt", "weights_dtype", "weights_group")
+            )
         _add_common(own)
 
 
@@ -320,11 +322,13 @@ def _check_serving(arguments: argparse.Namespace) -> None:
 
     if not arguments.serve:
         sized = arguments.cache is not None and arguments.cache is not True
-        for option, is_given in (("cache", sized), ("prompt", arguments.prompt)):
+        given = {"cache": sized, "prompt": arguments.prompt}
+        given["weights_dtype"] = arguments.weights_dtype
+        for option, is_given in given.items():
             if is_given:
                 number = " with a number" if option == "cache" else ""
                 raise DistIRError(
-                    f"--{option}{number} is of use with --serve only; add it"
+                    f"{_flag(option)}{number} is of use with --serve only; add it"
                 )
         return
     others = {"seq", "training", "decode", "dropout", "dropout_seed", "float8"}
@@ -343,7 +347,28 @@ def _serving(
 
     cache = None if arguments.cache is True else arguments.cache
     served = serving_sizes(sizes.pop("batch"), cache, arguments.prompt)
-    return build_serving(_builder(model.builder), served, **sizes)
+    module = build_serving(_builder(model.builder), served, **sizes)
+    if arguments.weights_dtype is None:
+        return module
+    return _quantized(module, arguments.weights_dtype, arguments.weights_group)
+
+
+def _quantized(module: ModuleOp, kind: str, group: int) -> ModuleOp:
+    """Returns an inference program with quantised weights. Raises DistIRError."""
+    from distir.passes.quantize_weights import QuantizeWeightsPass
+    from distir.program import entry_points
+    from distir.program.entries import joined, one_entry
+    from distir.tools.files import apply_passes, named_pass
+
+    entries = {name: one_entry(module, name) for name in entry_points(module)}
+    for entry in entries.values():
+        apply_passes(
+            entry,
+            named_pass("inline-calls"),
+            QuantizeWeightsPass(kind, group),
+            named_pass("outline-repeats"),
+        )
+    return joined(entries)
 
 
 def _builder(place: str) -> Callable[..., ModuleOp]:

@@ -276,10 +276,12 @@ def computing_type(op: Operation, rule: Rule) -> str:
     their scales. Of them floats count before integers, such as positions or labels, and
     of several types the narrowest: libraries multiply in the type of the factors, and
     keep sums, statistics and masks in wider ones. Results decide only if no operand is
-    a tensor.
+    a tensor. The class of an op may name the operand (`COMPUTES_IN`).
     """
     operands: Sequence[SSAValue] = op.operands
-    if rule.flops:
+    if isinstance(op, OpFacts) and op.COMPUTES_IN:
+        operands = [getattr(op, op.COMPUTES_IN)]
+    elif rule.flops:
         summed = set(range(len(rule.factors))) - rule.result_factors
         operands = [
             value
