@@ -25,8 +25,8 @@ from distir.parallel.padding.check import PaddingCheck
 from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
-from distir.parallel.scripts.guards import refuse_uses_of_parts
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
+from distir.parallel.scripts.sealed import seal
 from distir.parallel.scripts.source_class import copy_attributes
 from distir.parallel.scripts.stage_groups import list_all_stages
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
@@ -115,11 +115,11 @@ class ParallelModule(BatchMethods):
         buffers = dict(source.named_buffers(remove_duplicate=False))
         others = fill(self, source, program, seed, weights)
         self._stored = StoredValues(program, others, buffers)
-        refuse_uses_of_parts(self)
         refuse_optimizers()
         list_all_stages()
         owned(self.parameters(), of_pipeline=program.is_pipeline)
         self.train(source.training)
+        seal(self, source)
 
     # What training scripts use
 
