@@ -22,6 +22,7 @@ from distir.parallel.filling import fill
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
 from distir.parallel.padding.check import PaddingCheck
+from distir.parallel.pretrained.saving import save_in_shards, saves_in_shards
 from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
@@ -193,9 +194,11 @@ class ParallelModule(BatchMethods):
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """
         Writes the module with the values of now as `save_pretrained` of the source module
-        does, with its `options`: rank 0 writes, and the other ranks wait. Every rank must call
-        this. `state_dict=` are values that were brought together before. Raises DistIRError if
-        the source module has no such method.
+        does, with its `options`. Every rank must call this. Of models of transformers each
+        rank writes some files, with an index, of at most `max_shard_size` ("1GB" by
+        default), so that no rank holds the whole model. Of others, and with options that
+        need all values, rank 0 does. `state_dict=` are values that were brought together
+        before. Raises DistIRError if the source module has no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
@@ -203,6 +206,9 @@ class ParallelModule(BatchMethods):
                 f"{type(source).__name__} has no save_pretrained; save whole_state_dict() of "
                 f"rank 0 with torch.save"
             )
+        if saves_in_shards(source, options):
+            save_in_shards(self._named(), source, Path(folder), options)
+            return
         state = options.pop("state_dict", None)
         if state is None:
             state = self.whole_state_dict()

@@ -172,11 +172,12 @@ class TrainerMixin:
 
     def _save(self, output_dir: Any = None, state_dict: Any = None) -> None:
         folder = Path(output_dir or self.args.output_dir)
-        whole = self._parallel.whole_state_dict() if state_dict is None else state_dict
+        given = {} if state_dict is None else {"state_dict": state_dict}
         if not hasattr(self._parallel.source, "save_pretrained"):
+            whole = state_dict or self._parallel.whole_state_dict()
             super()._save(output_dir, whole)  # pyright: ignore[reportAttributeAccessIssue]
             return
-        self._parallel.save_pretrained(folder, state_dict=whole)
+        self._parallel.save_pretrained(folder, **given)
         if not self.args.should_save:
             return
         processing = self.processing_class
