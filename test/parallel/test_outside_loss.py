@@ -31,6 +31,7 @@ PLANS: list[dict[str, Any]] = [
     dict(d=2, zero=3),
     dict(d=2, t=2, zero=1),
 ]
+PIPELINES: list[dict[str, Any]] = [dict(p=2, k=2), dict(p=2, d=2, k=2, zero=3)]
 
 
 def ranks_of(options: dict[str, Any]) -> int:
@@ -45,7 +46,7 @@ def assert_same(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", PLANS, ids=str)
+@pytest.mark.parametrize("options", [*PLANS, PIPELINES[0]], ids=str)
 def test_compiled_programs(options: dict[str, Any]) -> None:
     for rank in run_ranks(ranks_of(options), trained, dict(options, compiled=True)):
         assert_same(rank)
@@ -69,7 +70,7 @@ KINDS = [(dtype, has) for dtype in ("f16", "bf16") for has in (False, True)]
 @pytest.mark.parametrize(
     "options, kind",
     chosen(
-        [(plan, kind) for plan in PLANS for kind in KINDS],
+        [(plan, kind) for plan in (*PLANS, *PIPELINES) for kind in KINDS],
         [(PLANS[1], KINDS[0])],
     ),
     ids=str,
@@ -100,6 +101,7 @@ def test_calls_that_are_no_step() -> None:
         assert "a second time" in found["twice"]
         assert "'0.weight' was changed in place" in found["changed"]
         assert "create_graph=True" in found["higher"]
+        assert "create_graph=True" in found["higher inside"]
         assert "step(inputs, target=..., loss=...)" in found["loss"]
 
 

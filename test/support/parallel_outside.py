@@ -125,6 +125,9 @@ def interrupted(options: Options) -> dict[str, Any]:
     found["higher"] = told(
         lambda: torch.autograd.grad(output.sum(), parameters, create_graph=True)
     )
+    inside = parallelize(layers(0, WIDTH, WIDTH), (x,), loss="mse", **options).train()
+    loss = inside(own, own)
+    found["higher inside"] = told(lambda: loss.backward(create_graph=True))
     found["loss"] = told(lambda: module.step(own))
     return found
 
@@ -227,18 +230,35 @@ def trained(options: Options) -> dict[str, Any]:
     ours, theirs = sgd(module), sgd(plain)
     losses: list[tuple[float, float]] = []
     for step in range(STEPS):
-        found = F.mse_loss(module(own_part(module, x + step)), own_part(module, y))
+        ours.zero_grad()
+        theirs.zero_grad()
+        given, target = own_part(module, x + step), own_part(module, y)
+        if "p" in options:
+            found = module.step(given, target=target, loss=F.mse_loss)
+        else:
+            found = F.mse_loss(module(given), target)
+            found.backward()
+            found = module.mean_of_parts(found)
         expected = F.mse_loss(plain(x + step), y)
-        for loss, optimizer in ((found, ours), (expected, theirs)):
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        losses.append((module.mean_of_parts(found).item(), expected.item()))
+        expected.backward()
+        ours.step()
+        theirs.step()
+        losses.append((found.item(), expected.item()))
     return {"losses": losses, "apart": apart(module, plain)}
 
 
 SCALE = 2.0**22
 """A scale of losses with which gradients in float16 overflow at first."""
+
+
+def _scaled_step(module: Any, scaler: Any, x: Any, y: Any) -> torch.Tensor:
+    """A step of a pipeline; only the last stage computes the loss, and scales it."""
+    scale = scaler.scale(torch.ones(()))  # makes the scale on all ranks
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return scaler.scale(F.mse_loss(output.float(), target))
+
+    return module.step(x, target=y, loss=loss) / scale
 
 
 def in_16_bits(options: Options, dtype: str, has_autocast: bool) -> dict[str, Any]:
@@ -261,16 +281,21 @@ def in_16_bits(options: Options, dtype: str, has_autocast: bool) -> dict[str, An
         found: list[Any] = []
         for _ in range(12):
             casts = not is_wide and (has_autocast or not is_ours)
-            with torch.autocast("cpu", kind, enabled=casts):
-                output = each(batch(x))
-            loss = F.mse_loss(output.float(), batch(y))
             optimizer.zero_grad()
-            scaler.scale(loss).backward()
+            with torch.autocast("cpu", kind, enabled=casts):
+                if is_ours and "p" in options:
+                    loss = _scaled_step(module, scaler, batch(x), batch(y))
+                else:
+                    output = each(batch(x))
+            if not (is_ours and "p" in options):
+                loss = F.mse_loss(output.float(), batch(y))
+                scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
             scaler.step(optimizer)
             before = scaler.get_scale()
             scaler.update()
-            value = module.mean_of_parts(loss).item() if is_ours else loss.item()
+            is_part = is_ours and "p" not in options
+            value = module.mean_of_parts(loss).item() if is_part else loss.item()
             found.append((value, scaler.get_scale() < before))
         return found
 

@@ -88,6 +88,7 @@ class MicroBatchLosses:
             ]
         share = count / self._own if self._own else 1.0
         with torch.enable_grad():
+            given = step.given(given)
             loss = self._loss(self._structured(given), *target) * share
         loss.backward()
         found = loss.detach()
