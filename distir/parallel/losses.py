@@ -69,8 +69,8 @@ def refuse_higher_gradients() -> None:
         raise DistIRError(
             "backward through a parallel module was asked for gradients that can be "
             "differentiated again (create_graph=True, as for a gradient penalty), and a "
-            "program has none; compute such a term with the module on one process, or "
-            "leave it out"
+            "program has none; compute such a term inside of the module, in a submodule "
+            "that distir.opaque marks, or leave it out"
         )
 
 

@@ -115,7 +115,22 @@ def parts_of(module: torch.nn.Module) -> list[OpaquePart]:
         declared = declared_of(part)
         assert declared is not None
         found.append(OpaquePart(name, key, part, declared))
+        _check_own(module, found[-1])
     return found
+
+
+def _check_own(module: torch.nn.Module, part: OpaquePart) -> None:
+    """Raises DistIRError if another part of the model uses parameters of an opaque one."""
+    own = {id(parameter) for parameter in part.module.parameters()}
+    inside = {id(each) for each in part.module.modules()}
+    for name, other in module.named_modules() if own else ():
+        for each, parameter in other.named_parameters(recurse=False):
+            if id(parameter) in own and id(other) not in inside:
+                raise DistIRError(
+                    f"{part.what} shares the parameter {f'{name}.{each}'.strip('.')!r} with "
+                    f"other parts of the model, which a program would hold apart; make a "
+                    f"module opaque that computes both uses, and returns all results"
+                )
 
 
 def _content(part: torch.nn.Module) -> bytes | None:
