@@ -567,8 +567,8 @@ def emitter_for(op: Operation) -> EmitFunction:
         return _template_on_class
     if function is None and draws_random_numbers(op):
         raise NoLowering(
-            f"{describe(op)} draws random numbers, which programs do for dropout alone; draw "
-            f"them in the script, and give them to the model as an input"
+            f"{describe(op)} has no torch lowering, as programs draw random numbers for "
+            f"dropout alone; draw them in the script, and give them to the model as an input"
         )
     if function is None:
         raise NoLowering(

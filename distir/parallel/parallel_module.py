@@ -321,19 +321,18 @@ class ParallelModule(BatchMethods):
         named: Mapping[str, torch.Tensor],
         is_f16: bool,
         gradients: list[torch.Tensor | None],
-    ) -> list[torch.Tensor]:
+    ) -> list[torch.Tensor | None]:
         """Runs the backward of a step and returns the gradients of `sources`."""
         results = step.finish(gradients)
-        found = dict(
-            (id(source), gradient)
-            for source, gradient in self._stored.gradients(
-                program, results, given, named
-            )
-        )
+        found = list(self._stored.gradients(program, results, given, named))
         of_each_part(program, found, given, self.data_ranks)
         if is_f16:
-            spread_overflow(list(found.values()), program.device)
-        return [found.pop(id(source)) for source in sources]
+            spread_overflow([gradient for _, gradient in found], program.device)
+        # A tensor comes as often as it is given, and not at all if it was frozen since.
+        own: dict[int, list[torch.Tensor]] = {}
+        for source, gradient in reversed(found):
+            own.setdefault(id(source), []).append(gradient)
+        return [own[id(s)].pop() if id(s) in own else None for s in sources]
 
     def _step_outside(
         self,
@@ -370,10 +369,9 @@ class ParallelModule(BatchMethods):
         results = losses.run(program, arguments)
         pairs = list(self._stored.gradients(program, results, given, named))
         self._update(program, results, named)
-        found = {id(source): gradient for source, gradient in pairs}
-        of_each_part(program, found, given, self.data_ranks)
+        of_each_part(program, pairs, given, self.data_ranks)
         if self._asked.is_f16(autocast):
-            spread_overflow(list(found.values()), program.device)
+            spread_overflow([gradient for _, gradient in pairs], program.device)
         value = losses.total
         if value is not None:
             value = mean_of_parts(program, value).double()

@@ -11,6 +11,7 @@ from support.parallel_outside import (
     WIDTH,
     data,
     dropped,
+    given_twice,
     in_16_bits,
     interrupted,
     last_batch,
@@ -119,6 +120,11 @@ def test_a_last_batch_and_its_gradients() -> None:
     for rank in run_ranks(2, last_batch, dict(d=2)):
         for found, expected in rank:
             assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_a_tensor_for_two_inputs() -> None:
+    for apart in run_ranks(2, given_twice, dict(d=2)):
+        assert max(apart) < 1e-12, apart
 
 
 def test_running_statistics_and_masks() -> None:

@@ -177,6 +177,43 @@ def last_batch(options: Options) -> list[tuple[float, float]]:
     return found
 
 
+class Pair(nn.Module):
+    """Two layers, each of an input of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = layers(0, WIDTH, 4), layers(1, WIDTH, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.first(x) * self.second(y)
+
+
+def given_twice(options: Options) -> list[float]:
+    """
+    One tensor is given for two inputs, and a layer is frozen between the forward and its
+    backward, which gives no gradients of it. Returns the differences of all gradients
+    from PyTorch's.
+    """
+    x, plain = data(0), Pair()
+    module = parallelize(copy.deepcopy(plain), (x, data(1)), **options).train()
+    found: list[dict[str, torch.Tensor]] = []
+    for each in (module, plain):
+        own = own_part(module, x) if each is module else x
+        own = own.clone().requires_grad_()
+        loss = each(own, own).square().mean()
+        each.second.requires_grad_(False)
+        loss.backward()
+        every = each.named_parameters()
+        gradients = {n: whole(p.grad) for n, p in every if p.grad is not None}
+        assert own.grad is not None
+        if each is module:
+            own = module.whole_batch(own.grad) / module.data_ranks
+        found.append(gradients | {"x": own if each is module else own.grad})
+    ours, theirs = found
+    assert ours.keys() == theirs.keys() and len(ours) == 3
+    return [float((ours[n] - theirs[n]).abs().max()) for n in theirs]
+
+
 def statistics(options: Options) -> dict[str, Any]:
     """Returns what a forward does to running statistics, and a training with them."""
     x, y = data(0), data(1)

@@ -15,7 +15,7 @@ from distir.parallel.losses import refuse_higher_gradients
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import own_rows
 
-Finish = Callable[[list[torch.Tensor | None]], Sequence[torch.Tensor]]
+Finish = Callable[[list[torch.Tensor | None]], Sequence[torch.Tensor | None]]
 """
 A function from the gradients of a step's outputs to the gradients of its sources. An
 output without a gradient has None. The function empties the list.

@@ -122,10 +122,11 @@ def parts_of(module: torch.nn.Module) -> list[OpaquePart]:
 def _check_own(module: torch.nn.Module, part: OpaquePart) -> None:
     """Raises DistIRError if another part of the model uses parameters of an opaque one."""
     own = {id(parameter) for parameter in part.module.parameters()}
-    inside = {id(each) for each in part.module.modules()}
-    for name, other in module.named_modules() if own else ():
+    parts = list(module.named_modules(remove_duplicate=False)) if own else []
+    places = tuple(f"{name}." for name, each in parts if each is part.module)
+    for name, other in parts:
         for each, parameter in other.named_parameters(recurse=False):
-            if id(parameter) in own and id(other) not in inside:
+            if id(parameter) in own and not f"{name}.".startswith(places):
                 raise DistIRError(
                     f"{part.what} shares the parameter {f'{name}.{each}'.strip('.')!r} with "
                     f"other parts of the model, which a program would hold apart; make a "
