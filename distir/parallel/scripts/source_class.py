@@ -71,9 +71,9 @@ def copy_attributes(source: nn.Module, module: nn.Module) -> None:
     an underscore, and attributes that `module` already has.
     """
     for name, value in attributes_of(source).items():
-        if name not in vars(module) and not hasattr(type(module), name):
-            if not name.startswith("_"):
-                setattr(module, name, value)
+        known = name in vars(module) or hasattr(type(module), name)
+        if not known and not name.startswith("_"):
+            setattr(module, name, value)
 
 
 def constants_of(source: nn.Module) -> dict[str, Any]:
