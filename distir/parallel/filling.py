@@ -13,7 +13,7 @@ from distir.frontends.torch.modules.meta import has_no_value
 from distir.parallel.merged import joined, make_views, merged_parts
 from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
-from distir.parallel.scripts.part_modules import Part, add_parts
+from distir.parallel.scripts.part_modules import ModulePart, add_parts
 from distir.parallel.weights import names_of, values_of_rank_0
 
 STATES = "distir"
@@ -149,6 +149,6 @@ def _place(root: nn.Module, name: str) -> tuple[nn.Module, str]:
     *path, last = name.split(".")
     for part in path:
         if part not in root._modules:  # pyright: ignore[reportPrivateUsage]
-            root.add_module(part, Part())
+            root.add_module(part, ModulePart())
         root = root.get_submodule(part)
     return root, last

@@ -206,9 +206,11 @@ def given_twice(options: Options) -> list[float]:
         every = each.named_parameters()
         gradients = {n: whole(p.grad) for n, p in every if p.grad is not None}
         assert own.grad is not None
+        own = own.grad
         if each is module:
-            own = module.whole_batch(own.grad) / module.data_ranks
-        found.append(gradients | {"x": own if each is module else own.grad})
+            own = module.whole_batch(own) / module.data_ranks
+        gradients["x"] = own
+        found.append(gradients)
     ours, theirs = found
     assert ours.keys() == theirs.keys() and len(ours) == 3
     return [float((ours[n] - theirs[n]).abs().max()) for n in theirs]
@@ -312,6 +314,7 @@ def in_16_bits(options: Options, dtype: str, has_autocast: bool) -> dict[str, An
     module = parallelize(copy.deepcopy(source), (x,), **given).train()
 
     def train(each: Any, batch: Any, is_wide: bool, is_ours: bool) -> list[Any]:
+        is_pipeline = is_ours and "p" in options
         optimizer = torch.optim.AdamW(each.parameters(), lr=1e-2)
         scaled = dtype == "f16" and not is_wide
         scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=scaled)
@@ -320,18 +323,17 @@ def in_16_bits(options: Options, dtype: str, has_autocast: bool) -> dict[str, An
             casts = not is_wide and (has_autocast or not is_ours)
             optimizer.zero_grad()
             with torch.autocast("cpu", kind, enabled=casts):
-                if is_ours and "p" in options:
+                if is_pipeline:
                     loss = _scaled_step(module, scaler, batch(x), batch(y))
                 else:
-                    output = each(batch(x))
-            if not (is_ours and "p" in options):
-                loss = F.mse_loss(output.float(), batch(y))
+                    loss = F.mse_loss(each(batch(x)).float(), batch(y))
+            if not is_pipeline:
                 scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
             scaler.step(optimizer)
             before = scaler.get_scale()
             scaler.update()
-            is_part = is_ours and "p" not in options
+            is_part = is_ours and not is_pipeline
             value = module.mean_of_parts(loss).item() if is_part else loss.item()
             found.append((value, scaler.get_scale() < before))
         return found

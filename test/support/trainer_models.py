@@ -30,7 +30,8 @@ class Chain(nn.Module):
         torch.manual_seed(0)
         self.words = nn.Embedding(WORDS, WIDTH)
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
-        self.ln_1 = nn.LayerNorm(WIDTH)  # decay finds it by its class alone
+        # Decay finds it by its class alone; programs have its epsilon in f32.
+        self.ln_1 = nn.LayerNorm(WIDTH, eps=2**-17)
         self.head = nn.Linear(WIDTH, WORDS)
         self.double()
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -168,7 +168,11 @@ def _conversion(source: nn.Module, options: Mapping[str, Any]) -> Converted:
 
     if not options.get("save_original_format", True):
         return dict
-    return lambda state: revert_weight_conversion(source, state)  # pyright: ignore[reportArgumentType]
+
+    def converted(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return revert_weight_conversion(cast(Any, source), state)
+
+    return converted
 
 
 def _files(

@@ -19,7 +19,7 @@ from distir.parallel.scripts.sealed import Sealed
 from distir.parallel.scripts.source_class import WITHOUT_EFFECT, attributes_of, refused
 
 
-class Part(Sealed):
+class ModulePart(Sealed):
     """
     A part of a parallel module. The program never calls it, so that it refuses calls,
     hooks, another mode and conversions with DistIRError. Hooks on the parallel module
@@ -103,5 +103,5 @@ def _class_of(kind: type[nn.Module]) -> type[nn.Module]:
         if hasattr(kind, name)
     }
     own |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    bases = (Part,) if kind is nn.Module else (Part, kind)
+    bases = (ModulePart,) if kind is nn.Module else (ModulePart, kind)
     return types.new_class(kind.__name__, bases, {}, lambda names: names.update(own))

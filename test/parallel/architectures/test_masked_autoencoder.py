@@ -20,7 +20,7 @@ PLANS: list[dict[str, Any]] = [
 
 
 def _layer() -> nn.Module:
-    options = dict(batch_first=True, norm_first=True)
+    options: dict[str, Any] = dict(batch_first=True, norm_first=True)
     return nn.TransformerEncoderLayer(WIDTH, 2, 32, 0.0, **options)
 
 

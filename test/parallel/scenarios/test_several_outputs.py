@@ -19,6 +19,7 @@ from support.scenarios import (
     layers,
 )
 from torch import nn
+from torch.utils._pytree import register_dataclass
 
 WIDTH, CLASSES = 8, 4
 
@@ -76,7 +77,7 @@ class Hidden:
     penalty: torch.Tensor | None
 
 
-torch.utils._pytree.register_dataclass(Hidden)
+register_dataclass(Hidden)
 
 
 class Deep(nn.Module):
