@@ -148,7 +148,8 @@ class TrainerMixin:
         several = model.training and self.current_gradient_accumulation_steps > 1
         differ = self._predicts_next != self._loss_shifts_labels
         if num_items_in_batch is not None and (several or differ):
-            loss = loss * (self._items(inputs) / num_items_in_batch)
+            share = self._items(inputs).double() / num_items_in_batch
+            loss = loss * share.to(loss.dtype)
         return (loss, output) if return_outputs else loss
 
     def _items(self, inputs: dict[str, Any]) -> torch.Tensor:
