@@ -38,6 +38,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from distir.dialects.constants import draws_random_numbers
 from distir.dialects.onnx_ops.attributes import decimal
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.torch_calls import CALLS
@@ -564,6 +565,11 @@ def emitter_for(op: Operation) -> EmitFunction:
     function = torch_emitter.of(op)
     if function is None and isinstance(op, OpFacts) and op.TORCH:
         function = _template_on_class
+    if function is None and draws_random_numbers(op):
+        raise NoLowering(
+            f"{describe(op)} has no torch lowering, as programs draw random numbers for "
+            f"dropout alone; draw them in the script, and give them to the model as an input"
+        )
     if function is None:
         raise NoLowering(
             f"{describe(op)} has no torch lowering; register one: "

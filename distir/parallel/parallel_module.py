@@ -23,11 +23,12 @@ from distir.parallel.generation.methods import GenerationMethods, MakeGeneration
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
 from distir.parallel.padding.check import PaddingCheck
+from distir.parallel.pretrained.saving import save_in_shards, saves_in_shards
 from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
-from distir.parallel.scripts.guards import refuse_uses_of_parts
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
+from distir.parallel.scripts.sealed import seal
 from distir.parallel.scripts.source_class import copy_attributes
 from distir.parallel.scripts.stage_groups import list_all_stages
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
@@ -117,11 +118,11 @@ class ParallelModule(GenerationMethods):
         buffers = dict(source.named_buffers(remove_duplicate=False))
         others = fill(self, source, program, seed, weights)
         self._stored = StoredValues(program, others, buffers)
-        refuse_uses_of_parts(self)
         refuse_optimizers()
         list_all_stages()
         owned(self.parameters(), of_pipeline=program.is_pipeline)
         self.train(source.training)
+        seal(self, source)
 
     # What training scripts use
 
@@ -195,9 +196,11 @@ class ParallelModule(GenerationMethods):
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """
         Writes the module with the values of now as `save_pretrained` of the source module
-        does, with its `options`: rank 0 writes, and the other ranks wait. Every rank must call
-        this. `state_dict=` are values that were brought together before. Raises DistIRError if
-        the source module has no such method.
+        does, with its `options`. Every rank must call this. Of models of transformers each
+        rank writes some files, with an index, of at most `max_shard_size` ("1GB" by
+        default), so that no rank holds the whole model. Of others, and with options that
+        need all values, rank 0 does. `state_dict=` are values that were brought together
+        before. Raises DistIRError if the source module has no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
@@ -205,6 +208,9 @@ class ParallelModule(GenerationMethods):
                 f"{type(source).__name__} has no save_pretrained; save whole_state_dict() of "
                 f"rank 0 with torch.save"
             )
+        if saves_in_shards(source, options):
+            save_in_shards(self._named(), source, Path(folder), options)
+            return
         state = options.pop("state_dict", None)
         if state is None:
             state = self.whole_state_dict()
@@ -317,19 +323,18 @@ class ParallelModule(GenerationMethods):
         named: Mapping[str, torch.Tensor],
         is_f16: bool,
         gradients: list[torch.Tensor | None],
-    ) -> list[torch.Tensor]:
+    ) -> list[torch.Tensor | None]:
         """Runs the backward of a step and returns the gradients of `sources`."""
         results = step.finish(gradients)
-        found = dict(
-            (id(source), gradient)
-            for source, gradient in self._stored.gradients(
-                program, results, given, named
-            )
-        )
+        found = list(self._stored.gradients(program, results, given, named))
         of_each_part(program, found, given, self.data_ranks)
         if is_f16:
-            spread_overflow(list(found.values()), program.device)
-        return [found.pop(id(source)) for source in sources]
+            spread_overflow([gradient for _, gradient in found], program.device)
+        # A tensor comes as often as it is given, and not at all if it was frozen since.
+        own: dict[int, list[torch.Tensor]] = {}
+        for source, gradient in reversed(found):
+            own.setdefault(id(source), []).append(gradient)
+        return [own[id(s)].pop() if id(s) in own else None for s in sources]
 
     def _step_outside(
         self,
@@ -366,10 +371,9 @@ class ParallelModule(GenerationMethods):
         results = losses.run(program, arguments)
         pairs = list(self._stored.gradients(program, results, given, named))
         self._update(program, results, named)
-        found = {id(source): gradient for source, gradient in pairs}
-        of_each_part(program, found, given, self.data_ranks)
+        of_each_part(program, pairs, given, self.data_ranks)
         if self._asked.is_f16(autocast):
-            spread_overflow(list(found.values()), program.device)
+            spread_overflow([gradient for _, gradient in pairs], program.device)
         value = losses.total
         if value is not None:
             value = mean_of_parts(program, value).double()

@@ -102,25 +102,8 @@ class RankProgram:
         self.constants: dict[str, torch.Tensor] = tensors.load(
             package.folder / CONSTANTS
         )
-        if self.gradients:
-            self._check_outputs()
         self._initial = package.module("initial")
         self._batches = package.module("batches")
-
-    def _check_outputs(self) -> None:
-        """
-        Raises DistIRError if several stages of a pipeline have outputs of which the caller
-        computes the loss, or their gradients.
-        """
-        outputs = [s for s in self.all_results if not s.updates and not s.of]
-        places = {s.mesh: s.name for s in (*self.gradients.values(), *outputs)}
-        if len(places) > 1:
-            names = " and ".join(repr(name) for name in places.values())
-            raise DistIRError(
-                f"parallelize: stages of the pipeline have outputs of their own ({names}), so "
-                f"that no rank could compute a loss of all; begin stages elsewhere "
-                f"(stages=...) or choose fewer, so that the last one computes all outputs"
-            )
 
     def __deepcopy__(self, memo: object) -> RankProgram:
         """

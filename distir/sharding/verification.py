@@ -286,9 +286,10 @@ class DistributionVerifier:
             return None
         if len(mesh.devices) > 1 and draws_random_numbers(op):
             return (
-                "draws random numbers, and every device would draw others; expected a "
-                "program without random ops (export the model in evaluation mode, or make a "
-                "training step of it, whose dropout is the same on all devices)"
+                "draws random numbers, and every device would draw others; draw them in the "
+                "script, and give them to the model as an input (dropout is the same on all "
+                "devices in a training step, or switched off in a model that was exported in "
+                "evaluation mode)"
             )
         rule = self._signatures.rule(op)
         if rule.is_made_anywhere:

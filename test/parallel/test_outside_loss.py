@@ -11,6 +11,7 @@ from support.parallel_outside import (
     WIDTH,
     data,
     dropped,
+    given_twice,
     in_16_bits,
     interrupted,
     last_batch,
@@ -31,6 +32,7 @@ PLANS: list[dict[str, Any]] = [
     dict(d=2, zero=3),
     dict(d=2, t=2, zero=1),
 ]
+PIPELINES: list[dict[str, Any]] = [dict(p=2, k=2), dict(p=2, d=2, k=2, zero=3)]
 
 
 def ranks_of(options: dict[str, Any]) -> int:
@@ -45,7 +47,7 @@ def assert_same(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", PLANS, ids=str)
+@pytest.mark.parametrize("options", [*PLANS, PIPELINES[0]], ids=str)
 def test_compiled_programs(options: dict[str, Any]) -> None:
     for rank in run_ranks(ranks_of(options), trained, dict(options, compiled=True)):
         assert_same(rank)
@@ -69,7 +71,7 @@ KINDS = [(dtype, has) for dtype in ("f16", "bf16") for has in (False, True)]
 @pytest.mark.parametrize(
     "options, kind",
     chosen(
-        [(plan, kind) for plan in PLANS for kind in KINDS],
+        [(plan, kind) for plan in (*PLANS, *PIPELINES) for kind in KINDS],
         [(PLANS[1], KINDS[0])],
     ),
     ids=str,
@@ -100,6 +102,7 @@ def test_calls_that_are_no_step() -> None:
         assert "a second time" in found["twice"]
         assert "'0.weight' was changed in place" in found["changed"]
         assert "create_graph=True" in found["higher"]
+        assert "create_graph=True" in found["higher inside"]
         assert "step(inputs, target=..., loss=...)" in found["loss"]
 
 
@@ -117,6 +120,11 @@ def test_a_last_batch_and_its_gradients() -> None:
     for rank in run_ranks(2, last_batch, dict(d=2)):
         for found, expected in rank:
             assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_a_tensor_for_two_inputs() -> None:
+    for apart in run_ranks(2, given_twice, dict(d=2)):
+        assert max(apart) < 1e-12, apart
 
 
 def test_running_statistics_and_masks() -> None:

@@ -88,6 +88,7 @@ class MicroBatchLosses:
             ]
         share = count / self._own if self._own else 1.0
         with torch.enable_grad():
+            given = step.given(given)
             loss = self._loss(self._structured(given), *target) * share
         loss.backward()
         found = loss.detach()
@@ -97,22 +98,22 @@ class MicroBatchLosses:
 
 def of_each_part(
     program: RankProgram,
-    found: Mapping[int, torch.Tensor],
+    found: Sequence[tuple[torch.Tensor, torch.Tensor]],
     given: Mapping[str, torch.Tensor],
     parts: int,
 ) -> None:
     """
     Divides gradients by `parts`, the number of parts of the batch, in place. Only the
     gradients of tensors that all parts share are divided: the program sums these over
-    the parts. `found` maps the identity (`id`) of each tensor to its gradient, and
-    `given` has the inputs of the call by name.
+    the parts. `found` has pairs of a tensor and its gradient; a tensor that is given
+    for several inputs has several. `given` has the inputs of the call by name.
     """
     split = {
         id(given[spec.name])
         for spec in program.all_arguments
         if spec.name in given and program.is_split_with_batch(spec)
     }
-    common = [local_part(g) for i, g in found.items() if i not in split]
+    common = [local_part(g) for source, g in found if id(source) not in split]
     on: dict[torch.device, list[torch.Tensor]] = {}
     for gradient in common if parts > 1 else ():
         on.setdefault(gradient.device, []).append(gradient)
