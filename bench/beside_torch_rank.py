@@ -7,7 +7,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +53,7 @@ def training(kind: str, wrapper: str, side: str, check: str) -> Training:
     names: dict[str, Any] = dict(model=model, layers=layers, words=words, n=n)
     names |= distir_names(check) if side == "distir" else torch_names(wrapper)
     lines = changes(wrapper, kind)[SIDES.index(side)].splitlines()
-    exec(
-        "\n".join(li for li in lines if not li.startswith(("sampler", "loss"))), names
-    )
+    exec("\n".join(li for li in lines if not li.startswith(("sampler", "loss"))), names)
     if splits_batch:
         words, labels = words.chunk(n)[rank], labels.chunk(n)[rank]
     has_loss = side == "distir" and not splits_batch

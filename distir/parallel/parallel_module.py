@@ -28,7 +28,6 @@ from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.guards import refuse_uses_of_parts
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
 from distir.parallel.scripts.source_class import copy_attributes
-from distir.parallel.scripts.stage_groups import list_all_stages
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
@@ -36,6 +35,8 @@ from distir.parallel.training.batch_methods import BatchMethods
 from distir.parallel.training.loss_scale import has_smaller_scale
 from distir.parallel.training.micro_batch_losses import (
     MicroBatchLosses,
+    can_divide_first,
+    divide_first,
     of_each_part,
 )
 from distir.parallel.training.outside_step import OutsideStep, StepOutputs
@@ -117,7 +118,11 @@ class ParallelModule(BatchMethods):
         self._stored = StoredValues(program, others, buffers)
         refuse_uses_of_parts(self)
         refuse_optimizers()
-        list_all_stages()
+        if program.is_pipeline:
+            # PyTorch's checkpoints are a tenth of a second of imports.
+            from distir.parallel.scripts.stage_groups import list_all_stages
+
+            list_all_stages()
         owned(self.parameters(), of_pipeline=program.is_pipeline)
         self.train(source.training)
 
@@ -292,7 +297,8 @@ class ParallelModule(BatchMethods):
             if spec.updates:  # the backward needs it as it is now
                 held[spec.updates] = held[spec.updates].clone()
         own = self._own_part(program, given)
-        unchanged = {**dict(self.named_parameters()), **given} if needed else {}
+        parameters = (x for x in named.items() if isinstance(x[1], nn.Parameter))
+        unchanged = {**dict(parameters), **given} if needed else {}
         step = OutsideStep(program, {**held, **own}, batch.own, unchanged)
         self._update(program, step.updates, named)
         outputs, step.outputs = step.outputs, []
@@ -317,6 +323,10 @@ class ParallelModule(BatchMethods):
         gradients: list[torch.Tensor | None],
     ) -> list[torch.Tensor]:
         """Runs the backward of a step and returns the gradients of `sources`."""
+        parts = self.data_ranks
+        if not is_f16 and can_divide_first(program, gradients, sources, given, parts):
+            divide_first(gradients, parts)
+            parts = 1
         results = step.finish(gradients)
         found = dict(
             (id(source), gradient)
@@ -324,7 +334,7 @@ class ParallelModule(BatchMethods):
                 program, results, given, named
             )
         )
-        of_each_part(program, found, given, self.data_ranks)
+        of_each_part(program, found, given, parts)
         if is_f16:
             spread_overflow(list(found.values()), program.device)
         return [found.pop(id(source)) for source in sources]
