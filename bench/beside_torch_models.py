@@ -58,7 +58,7 @@ class Gpt(nn.Module):
     def _draw(self, part: nn.Module) -> None:
         if isinstance(part, (nn.Linear, nn.Embedding)):
             nn.init.normal_(part.weight, std=0.02)
-        if isinstance(part, nn.Linear) and part.bias is not None:
+        if isinstance(part, nn.Linear) and "bias" in dict(part.named_parameters()):
             nn.init.zeros_(part.bias)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
