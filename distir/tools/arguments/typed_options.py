@@ -127,6 +127,17 @@ class ImportOptions(TypedDict, total=False):
 class BuildOptions(TypedDict, total=False):
     """The options of `distir build`."""
 
+    size: (
+        Literal["124M", "355M", "774M", "1.6B", "13B", "175B"]
+        | Literal["1B", "17B", "103B"]
+        | Literal["8B", "70B", "405B"]
+        | Literal["base", "large", "DNABERT"]
+        | Literal["small", "base", "large"]
+        | Literal["base", "large", "huge"]
+        | Literal["50", "101", "1.3B", "2.6B", "6B", "12B"]
+        | Literal["19", "19-million"]
+        | Literal["ddpm-cifar10"]
+    )
     layers: int
     d_model: int
     heads: int
@@ -174,15 +185,6 @@ class BuildOptions(TypedDict, total=False):
     experts: int
     ffn: int
     capacity_factor: float
-    size: (
-        Literal["8B", "70B", "405B"]
-        | Literal["base", "large", "DNABERT"]
-        | Literal["small", "base", "large"]
-        | Literal["base", "large", "huge"]
-        | Literal["50", "101", "1.3B", "2.6B", "6B", "12B"]
-        | Literal["19", "19-million"]
-        | Literal["ddpm-cifar10"]
-    )
     kv_heads: int
     theta: float
     tied: bool
