@@ -204,9 +204,16 @@ def program_source(
     groups: dict[tuple[str, str], list[int]] = {}
     sources: dict[tuple[str, str], ClassSource] = {}
     numbers: dict[int, tuple[int, ...]] = {}
+    written: list[tuple[ModuleOp, ClassSource]] = []
     for process, device in enumerate(devices):
         program = module.clone() if per_rank else project(module, device)
-        source = _rank_source(program, devices, texts, constants, compiled)
+        # Most ranks have the program of another one, which was written already.
+        same = (own for own in written if program.is_structurally_equivalent(own[0]))
+        source = next((source for _, source in same), None)
+        if source is None:
+            original = program.clone()
+            source = _rank_source(program, devices, texts, constants, compiled)
+            written.append((original, source))
         key = _places(entry, known, device, source), source.body
         sources[key] = source
         groups.setdefault(key, []).append(process)

@@ -30,13 +30,14 @@ from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
 from distir.parallel.scripts.sealed import seal
 from distir.parallel.scripts.source_class import copy_attributes
-from distir.parallel.scripts.stage_groups import list_all_stages
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
 from distir.parallel.training.loss_scale import has_smaller_scale
 from distir.parallel.training.micro_batch_losses import (
     MicroBatchLosses,
+    can_divide_first,
+    divide_first,
     of_each_part,
 )
 from distir.parallel.training.outside_step import OutsideStep, StepOutputs
@@ -119,7 +120,11 @@ class ParallelModule(GenerationMethods):
         others = fill(self, source, program, seed, weights)
         self._stored = StoredValues(program, others, buffers)
         refuse_optimizers()
-        list_all_stages()
+        if program.is_pipeline:
+            # PyTorch's checkpoints are a tenth of a second of imports.
+            from distir.parallel.scripts.stage_groups import list_all_stages
+
+            list_all_stages()
         owned(self.parameters(), of_pipeline=program.is_pipeline)
         self.train(source.training)
         seal(self, source)
@@ -300,7 +305,8 @@ class ParallelModule(GenerationMethods):
             if spec.updates:  # the backward needs it as it is now
                 held[spec.updates] = held[spec.updates].clone()
         own = self._own_part(program, given)
-        unchanged = {**dict(self.named_parameters()), **given} if needed else {}
+        parameters = (x for x in named.items() if isinstance(x[1], nn.Parameter))
+        unchanged = {**dict(parameters), **given} if needed else {}
         step = OutsideStep(program, {**held, **own}, batch.own, unchanged)
         self._update(program, step.updates, named)
         outputs, step.outputs = step.outputs, []
@@ -325,9 +331,13 @@ class ParallelModule(GenerationMethods):
         gradients: list[torch.Tensor | None],
     ) -> list[torch.Tensor | None]:
         """Runs the backward of a step and returns the gradients of `sources`."""
+        parts = self.data_ranks
+        if not is_f16 and can_divide_first(program, gradients, sources, given, parts):
+            divide_first(gradients, parts)
+            parts = 1
         results = step.finish(gradients)
         found = list(self._stored.gradients(program, results, given, named))
-        of_each_part(program, found, given, self.data_ranks)
+        of_each_part(program, found, given, parts)
         if is_f16:
             spread_overflow([gradient for _, gradient in found], program.device)
         # A tensor comes as often as it is given, and not at all if it was frozen since.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from support.parallel_outside import (
     WIDTH,
     data,
@@ -25,6 +27,7 @@ from support.ranks import run_ranks
 from support.thoroughness import chosen, sampled
 
 import distir
+from distir.parallel.training.micro_batch_losses import can_divide_first, divide_first
 
 PLANS: list[dict[str, Any]] = [
     dict(d=2),
@@ -135,3 +138,38 @@ def test_running_statistics_and_masks() -> None:
         assert found["count"] == 5
     (difference,) = run_ranks(1, dropped, {})
     assert difference == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "expected"),
+    [
+        (torch.float32, 2, True),
+        (torch.float32, 3, True),
+        (torch.bfloat16, 4, True),
+        (torch.bfloat16, 3, False),  # rounded once more, and coarsely
+        (torch.float16, 2, False),  # small gradients would be lost
+        (torch.float32, 1, False),
+    ],
+)
+def test_gradients_of_outputs_are_divided(
+    kind: torch.dtype, parts: int, expected: bool
+) -> None:
+    """Small ones are, instead of the gradients of all parameters, where that is as exact."""
+
+    def is_split_with_batch(_: object) -> bool:
+        return True
+
+    program: Any = SimpleNamespace(
+        all_arguments=[SimpleNamespace(name="x")],
+        is_split_with_batch=is_split_with_batch,
+    )
+    x, parameter = torch.ones(4, 4), torch.ones(8, 8)
+    given, gradients = {"x": x}, [torch.ones(4, 4, dtype=kind), None]
+    may = can_divide_first(program, gradients, [parameter], given, parts)
+    assert may is expected
+    # Each part has its own rows of this input, whose gradient is not a mean.
+    assert not can_divide_first(program, gradients, [parameter, x], given, parts)
+    large: list[torch.Tensor | None] = [torch.ones(8, 8, dtype=kind)]
+    assert not can_divide_first(program, large, [parameter], given, parts)
+    divide_first(gradients, 4)
+    assert gradients[0] is not None and float(gradients[0].max()) == 0.25
