@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -16,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
 
-from distir.system.garbage import leave_objects_at_exit
+from distir.system.garbage import leave_objects_at_exit, rare_garbage_collection
 from distir.system.standard_output import lasting_output
 
 if TYPE_CHECKING:
@@ -36,10 +35,6 @@ less.
 
 _NARROWEST = 16
 """The smallest width of the first column of a table, in characters."""
-
-GARBAGE = 5_000_000
-"""The number of new objects after which a command collects garbage."""
-
 
 def explain(error: BaseException) -> str | None:
     """
@@ -82,13 +77,9 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
     paragraph. With `DISTIR_DEBUG=1` the traceback is printed too. A command whose stdout
     nobody reads any longer, as in `distir search ... | head -3`, goes on to its end.
     """
-    # A program is many objects that live to the end: to search them all for garbage again
-    # and again would take a third of the time.
     leave_objects_at_exit()
-    thresholds = gc.get_threshold()
-    gc.set_threshold(GARBAGE, 20, 50)
     try:
-        with lasting_output():
+        with rare_garbage_collection(), lasting_output():
             return command()
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
@@ -105,8 +96,6 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
             )
         print(f"error: {message}", file=sys.stderr)
         return 1
-    finally:
-        gc.set_threshold(*thresholds)
 
 
 def note(message: str) -> None:
