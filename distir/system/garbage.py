@@ -8,7 +8,6 @@ import gc
 from collections.abc import Generator
 from functools import cache
 
-
 _NEW_OBJECTS = 5_000_000
 """The number of new objects after which a command collects garbage."""
 

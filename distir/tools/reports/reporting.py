@@ -36,6 +36,7 @@ less.
 _NARROWEST = 16
 """The smallest width of the first column of a table, in characters."""
 
+
 def explain(error: BaseException) -> str | None:
     """
     Returns one paragraph about an error that the user can fix. Returns None for any
