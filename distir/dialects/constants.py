@@ -40,17 +40,10 @@ def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
     Returns the array of an `onnx.Constant`, looking through ops that only change the
     layout. Returns None for other values.
     """
-    array = direct_constant(original_value(value))
-    return None if array is None else np.asarray(array)
-
-
-def original_value(value: SSAValue) -> SSAValue:
-    """
-    Returns the value from which `value` comes by ops that only change the layout.
-    """
     while isinstance(value, OpResult) and keeps_value(value.owner):
         value = value.owner.operands[0]
-    return value
+    array = direct_constant(value)
+    return None if array is None else np.asarray(array)
 
 
 def keeps_value(op: Operation) -> bool:

@@ -351,9 +351,6 @@ PLACE = Integer(
     "While layouts are searched: the index of the op in the sequential program",
 )
 
-LABELS = (SCOPE, PLACE)
-"""The attributes that tell where an op came from. They do not affect its rule."""
-
 RECOMPUTE = Text(
     "dist.recompute",
     "Of a call: the policy of `activation-checkpoint` for it alone; of another "

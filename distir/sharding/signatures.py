@@ -14,8 +14,11 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
-from distir.dialects.dist_attributes import LABELS
+from distir.dialects.dist_attributes import PLACE, SCOPE
 from distir.sharding.rule import Rule, rule_for
+
+_LABELS = (SCOPE, PLACE)
+"""The attributes that tell where an op came from. They do not affect its rule."""
 
 
 class Signatures:
@@ -61,7 +64,7 @@ class Signatures:
                 *[number(value.type) for value in (*operands, *op.results)],
                 *[self._constant(value) for value in operands],
                 *[(name, number(attr)) for name, attr in op.properties.items()],
-                *[(n, number(a)) for n, a in op.attributes.items() if n not in LABELS],
+                *[(n, number(a)) for n, a in op.attributes.items() if n not in _LABELS],
             )
             found = self._numbers.get(key)
             if found is None:

@@ -5,20 +5,15 @@ ops by their position in the schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy.typing as npt
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, TensorType
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.constants import (
-    constant_of,
-    is_direct_constant,
-    original_value,
-)
-from distir.dialects.dist_attributes import LABELS
+from distir.dialects.constants import constant_of
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError
@@ -35,15 +30,6 @@ All reductions. Partial values of any of them pass through an op that only moves
 elements.
 """
 
-_RULES: dict[Hashable, Rule] = {}
-"""The rules of ops so far, by the facts that they depend on."""
-
-_MOST_RULES = 4096
-"""The number of rules at which those so far are forgotten."""
-
-_LARGEST_CONSTANT = 1024
-"""The most bytes of a constant that is kept with a rule."""
-
 RuleOf = Callable[[Any], Rule]
 """A function from an op of one class to its rule."""
 
@@ -51,23 +37,14 @@ RuleOf = Callable[[Any], Rule]
 def _rules_of(dialect: str) -> Callable[..., Callable[[RuleOf], RuleOf]]:
     """
     Returns a decorator that registers rules for ops of the dialect `dialect`. Ops with
-    unknown shapes are replicated. Ops that are alike share one `Rule`: a search asks
-    for the rules of the same ops again for each plan.
+    unknown shapes are replicated.
     """
 
     def named(*names: str) -> Callable[[RuleOf], RuleOf]:
         def register(function: RuleOf) -> RuleOf:
             def guarded(op: Operation) -> Rule:
-                if not _has_known_shapes(op):
-                    return Rule.replicated(op)
-                facts = _facts(op)
-                if facts is None:
-                    return function(op)
-                if facts not in _RULES:
-                    if len(_RULES) == _MOST_RULES:
-                        _RULES.clear()
-                    _RULES[facts] = function(op)
-                return _RULES[facts]
+                known = _has_known_shapes(op)
+                return function(op) if known else Rule.replicated(op)
 
             sharding_rule(*(f"{dialect}.{name}" for name in names))(guarded)
             return function
@@ -95,42 +72,6 @@ def _has_known_shapes(op: Operation) -> bool:
     types = [value.type for value in (*op.operands, *op.results)]
     return all(
         isinstance(t, TensorType) and min(t.get_shape(), default=0) >= 0 for t in types
-    )
-
-
-def _facts(op: Operation) -> Hashable | None:
-    """
-    Returns a key that is equal for ops with the same rule: ops of one kind, with equal
-    attributes, with operands and results of equal shapes and element types, and with
-    equal constants among their operands. Returns None for ops whose rule is not kept:
-    those with regions or large constants.
-    """
-    operands = op.operands
-    if op.regions or not operands:
-        return None
-    facts: list[Hashable] = [type(op), len(operands), *op.properties.items()]
-    facts += [(n, own) for n, own in op.attributes.items() if n not in LABELS]
-    for value in (*operands, *op.results):
-        type_ = value.type
-        assert isinstance(type_, TensorType)
-        facts += type_.get_shape(), type_.element_type
-    for value in map(original_value, operands):
-        if is_direct_constant(value):
-            assert isinstance(value.owner, Operation)
-            elements = value.owner.properties.get("value")
-            if not _is_small(elements):
-                return None
-            facts.append(elements)
-        else:
-            facts.append(None)
-    return tuple(facts)
-
-
-def _is_small(elements: Attribute | None) -> bool:
-    """Whether the elements of a constant may be kept in memory beside their op."""
-    return (
-        isinstance(elements, DenseIntOrFPElementsAttr)
-        and len(elements.data.data) <= _LARGEST_CONSTANT
     )
 
 
