@@ -30,6 +30,7 @@ from distir.program.entries import chosen_entry
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import SimulateOptions
 from distir.tools.reports.simulation_tables import print_difference
+from distir.transforms.expert_shards import assume_imbalance
 
 _OF_FILES = ("json", "trace", "html", "memory", "diff")
 """The options of the command whose place methods of the result take."""
@@ -157,6 +158,10 @@ def simulate(
         )
     source = ModelProgram.of(program)
     given = command_options("simulate", "simulate", [source.name], options)
+    if given.expert_imbalance is not None:
+        module = source.module.clone()
+        assume_imbalance(module, given.expert_imbalance)
+        source = source.with_module(module)
     source = distributed_if_asked(source, given, "simulate")
     source = source.with_module(chosen_entry(source.module, given.entry))
     profiles = ProfileChoice.of(given.profile, cluster_of(source.module)).names

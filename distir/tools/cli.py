@@ -42,6 +42,7 @@ GROUPS = {
         "schedule": ("schedule", "write into a program what a script asks for"),
         "show": ("show", "show how a program is split and what its devices send"),
         "simulate": ("simulate", "predict step time, memory and communication"),
+        "explore": ("explore", "choose plans on a page that simulates them at once"),
         "check": ("check", "compare two programs on the same inputs"),
     },
     "run it": {

@@ -27,6 +27,7 @@ from distir.planning.distribution.distribute import distribute
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.programs import replace_cluster
 from distir.serving.step_times import StepTable, StepTime
+from distir.transforms.expert_shards import assume_imbalance
 
 SHORT = 64
 """The number of tokens in each cache of the decoding steps with short contexts."""
@@ -84,14 +85,19 @@ class StepPrograms(Protocol):
 class BuiltSteps:
     """
     The step programs of a decoder with sizes `sizes`, made by `build_serving_step`.
+    `expert_imbalance` is the assumed load of the busiest device of expert parallelism,
+    as a multiple of the mean load, or None for the usual one.
     """
 
     sizes: DecoderSizes
+    expert_imbalance: float | None = None
     caches: Sequence[str] = CACHES
 
     def program(self, batch: int, new: int, cached: int, layers: Layers) -> ModuleOp:
         """Returns the program of a step, as defined by `StepPrograms.program`."""
-        return build_serving_step(self.sizes, batch, new, cached, layers=layers)
+        module = build_serving_step(self.sizes, batch, new, cached, layers=layers)
+        assume_imbalance(module, self.expert_imbalance)
+        return module
 
 
 class SimulatedStep(NamedTuple):

@@ -122,9 +122,11 @@ def read_as_asked(arguments: Namespace) -> ModuleOp:
     from distir.program.entries import chosen_entry
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
+    from distir.transforms.expert_shards import assume_imbalance
 
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
+    assume_imbalance(module, getattr(arguments, "expert_imbalance", None))
     if arguments.cluster is not None:
         distributed_as_asked(module, arguments)
     return chosen_entry(module, arguments.entry)
@@ -170,13 +172,20 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     `arguments`. Raises DistIRError for options that contradict each other or do not
     suit the program.
     """
+    from distir.tools.reports.reporting import progress
+
+    with progress("distributing"):
+        distribute_silently(module, arguments)
+
+
+def distribute_silently(module: ModuleOp, arguments: Namespace) -> None:
+    """Does what `distribute_as_asked` does, without showing progress."""
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
     from distir.interpreters.simulator.profiles.files import ProfileChoice
     from distir.passes.distribute import DistributePass
     from distir.planning.plans.programs import replace_cluster
     from distir.tools.files import apply_passes
-    from distir.tools.reports.reporting import progress
 
     cluster = load_cluster(arguments.cluster, arguments.devices)
     if module.body.block.first_op is None:
@@ -188,8 +197,7 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     if named is not None or arguments.overlap:
         profiles = ProfileChoice.of(named or (), cluster).names
     options = distribution_options(arguments, profiles)
-    with progress("distributing"):
-        apply_passes(
-            module,
-            DistributePass.of(replace(options, cluster=cluster.sym_name.data)),
-        )
+    apply_passes(
+        module,
+        DistributePass.of(replace(options, cluster=cluster.sym_name.data)),
+    )

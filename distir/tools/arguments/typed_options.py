@@ -127,6 +127,17 @@ class ImportOptions(TypedDict, total=False):
 class BuildOptions(TypedDict, total=False):
     """The options of `distir build`."""
 
+    size: (
+        Literal["124M", "355M", "774M", "1.6B", "13B", "175B"]
+        | Literal["1B", "17B", "103B"]
+        | Literal["8B", "70B", "405B"]
+        | Literal["base", "large", "DNABERT"]
+        | Literal["small", "base", "large"]
+        | Literal["base", "large", "huge"]
+        | Literal["50", "101", "1.3B", "2.6B", "6B", "12B"]
+        | Literal["19", "19-million"]
+        | Literal["ddpm-cifar10"]
+    )
     layers: int
     d_model: int
     heads: int
@@ -174,15 +185,6 @@ class BuildOptions(TypedDict, total=False):
     experts: int
     ffn: int
     capacity_factor: float
-    size: (
-        Literal["8B", "70B", "405B"]
-        | Literal["base", "large", "DNABERT"]
-        | Literal["small", "base", "large"]
-        | Literal["base", "large", "huge"]
-        | Literal["50", "101", "1.3B", "2.6B", "6B", "12B"]
-        | Literal["19", "19-million"]
-        | Literal["ddpm-cifar10"]
-    )
     kv_heads: int
     theta: float
     tied: bool
@@ -214,6 +216,7 @@ class SchedulingOptions(TypedDict, total=False):
     cluster: str | Path
     devices: int
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     world_size: int
     degrees: Sequence[tuple[int, int, int]]
     micro_batches: int | Sequence[int]
@@ -264,6 +267,7 @@ class SearchingOptions(TypedDict, total=False):
     cluster: Required[str | Path]
     devices: int
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     world_size: int
     degrees: Sequence[tuple[int, int, int]]
     micro_batches: int | Sequence[int]
@@ -308,6 +312,7 @@ class ServePlanOptions(TypedDict, total=False):
     admission: Literal["preempt", "reserve"]
     requests: int
     seed: int
+    expert_imbalance: float
     profile: str | Path | Sequence[str | Path]
 
 
@@ -317,6 +322,7 @@ class ShowOptions(DistributeOptions, total=False):
     scope: str
     entry: str
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     r: int
     d: int
     e: int
@@ -350,6 +356,7 @@ class SimulateOptions(DistributeOptions, total=False):
     flat: bool
     entry: str
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     r: int
     d: int
     e: int

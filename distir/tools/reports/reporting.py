@@ -58,6 +58,21 @@ def explain(error: BaseException) -> str | None:
     return " ".join(text.split())
 
 
+def error_message(error: BaseException) -> str:
+    """
+    Returns one paragraph about an error: its explanation, or for a bug of the program a
+    request to report it.
+    """
+    message = explain(error)
+    if message is None:
+        what = shorten(f"{type(error).__name__}: {error}", 300)
+        message = (
+            f"internal error ({what}); please report it together with the command "
+            f"and its input (DISTIR_DEBUG=1 shows where it happened)"
+        )
+    return message
+
+
 def _offending_op(error: BaseException) -> str:
     """
     Returns the line of the op that caused a verifier's error. xDSL attaches the module
@@ -88,14 +103,7 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
     except (Exception, ArgSpecParseError) as error:
         if os.environ.get("DISTIR_DEBUG") == "1":
             traceback.print_exc()
-        message = explain(error)
-        if message is None:
-            what = shorten(f"{type(error).__name__}: {error}", 300)
-            message = (
-                f"internal error ({what}); please report it together with the command "
-                f"and its input (DISTIR_DEBUG=1 shows where it happened)"
-            )
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {error_message(error)}", file=sys.stderr)
         return 1
 
 
