@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import (
@@ -37,6 +38,19 @@ _TYPE = re.compile(
 
 CONTROL_FLOW = ("cf", "scf")
 """The dialects whose ops get the place in the text as location, if they have none."""
+
+_FUNCTION = re.compile(
+    r"func\.func (?:private |public )?@[a-zA-Z_][a-zA-Z0-9_$.]*+(?=\()"
+)
+_ARGUMENT = re.compile(
+    r"(%(?:[0-9]++|[a-zA-Z$._-][a-zA-Z0-9$._-]*+)): "
+    rf"({_TYPE.pattern})(?: (\{{[^{{}}\n]*+\}}))?+(?:, (?=%)|(?=\)))",
+    re.ASCII,
+)
+"""
+Matches an argument of a function, up to the next one: its name, its type, and its
+attributes.
+"""
 
 _DICTIONARY = re.compile(r'\{(?!-#)[^{}"\n]*+(?:"[^"\\\n]*+"[^{}"\n]*+)*+\}')
 _STRING = r'([a-zA-Z_][a-zA-Z0-9_$.]*+) = "([ !#-\[\]-~]*+)"'
@@ -75,6 +89,8 @@ class ProgramParser(LocationParser):
         self._known_dictionaries: dict[str, dict[str, Attribute]] = {}
         self._known_ops: dict[str, KnownOp] = {}
         self._known_forms: dict[str, tuple[OpForm, KnownOp]] = {}
+        self._arguments_start = -1
+        """The position of the parenthesis before the arguments of the last function."""
 
     def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
         try:
@@ -106,6 +122,9 @@ class ProgramParser(LocationParser):
         start = self._current_token.span.start
         text = OpText.at(self._content, start)
         if text is None:
+            function = _FUNCTION.match(self._content, start)
+            if function is not None:
+                self._arguments_start = function.end()
             op = super().parse_operation()
             if op.dialect_name() in CONTROL_FLOW and isinstance(
                 op.location, UnknownLoc
@@ -208,6 +227,54 @@ class ProgramParser(LocationParser):
             self._known_types[text] = found
         return found
 
+    def parse_comma_separated_list(
+        self,
+        delimiter: NumberParser.Delimiter,
+        parse: Callable[[], Any],
+        context_msg: str = "",
+    ) -> list[Any]:
+        """
+        Parses a list, as xDSL does. The arguments of a function, which may be
+        thousands, are read without a token for each name, colon and comma.
+        """
+        start = self.pos
+        if start == self._arguments_start:
+            found = self._arguments(start + 1)
+            if found is not None:
+                return found
+            self._resume_from(start)
+        return super().parse_comma_separated_list(delimiter, parse, context_msg)
+
+    def _arguments(
+        self, start: int
+    ) -> list[tuple[NumberParser.Argument, dict[str, Attribute]]] | None:
+        """
+        Returns the arguments of a function, with their attributes, whose text begins at
+        position `start`. Moves behind the closing parenthesis. Returns None if some of
+        the text can only be read by xDSL.
+        """
+        found: list[tuple[NumberParser.Argument, dict[str, Attribute]]] = []
+        content, end = self._content, start
+        while (match := _ARGUMENT.match(content, end)) is not None:
+            type_ = self._known_types.get(match.group(2))
+            if type_ is None:
+                self._resume_from(match.start(2))
+                type_ = self.parse_type()
+            text, attributes = match.group(3), dict[str, Attribute]()
+            if text is not None:
+                known = self._known_dictionaries.get(text) or _strings(text)
+                if known is None:
+                    self._resume_from(match.start(3))
+                    known = self.parse_optional_dictionary_attr_dict()
+                attributes = dict(known)
+            name = Span(match.start(1), match.end(1), self.lexer.input)
+            found.append((self.Argument(name, type_), attributes))
+            end = match.end()
+        if not found or content[end : end + 1] != ")":
+            return None
+        self._resume_from(end + 1)
+        return found
+
     def parse_optional_dictionary_attr_dict(self) -> dict[str, Attribute]:
         """
         Parses the attributes in braces. Returns an empty dictionary if there are no
@@ -216,11 +283,10 @@ class ProgramParser(LocationParser):
         start = self.pos
         match = _STRINGS.match(self._content, start)
         if match is not None:
-            entries = _ONE_STRING.findall(match.group())
-            found: dict[str, Attribute] = {k: StringAttr(v) for k, v in entries}
-            if len(found) == len(entries):
+            strings = _strings(match.group())
+            if strings is not None:
                 self._resume_from(match.end())
-                return found
+                return strings
         match = _DICTIONARY.match(self._content, start)
         if match is None or "dense_resource" in match.group():
             return super().parse_optional_dictionary_attr_dict()
@@ -231,3 +297,15 @@ class ProgramParser(LocationParser):
             found = super().parse_optional_dictionary_attr_dict()
             self._known_dictionaries[text] = dict(found)
         return dict(self._known_dictionaries[text])
+
+
+def _strings(text: str) -> dict[str, Attribute] | None:
+    """
+    Returns the attributes in braces that `text` holds if all are strings without
+    escapes. Returns None for other texts, and if two attributes have one name.
+    """
+    if _STRINGS.fullmatch(text) is None:
+        return None
+    entries = _ONE_STRING.findall(text)
+    found: dict[str, Attribute] = {name: StringAttr(value) for name, value in entries}
+    return found if len(found) == len(entries) else None

@@ -5,14 +5,12 @@ a mesh.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Operation
 
-from distir.dialects.dist import layout_of, with_layout
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.op_costs import (
     VIEWS,
@@ -25,7 +23,7 @@ from distir.interpreters.simulator.engine.expert_rows import ExpertRows
 from distir.interpreters.simulator.fusion import is_compiled, shares_no_kernel
 from distir.interpreters.simulator.work import Work
 from distir.program import describe
-from distir.sharding.signatures import Signatures
+from distir.sharding.signatures import Signatures, on_any_mesh
 
 Seconds = float | npt.NDArray[np.float64]
 
@@ -64,7 +62,7 @@ class Computations:
 
     def __init__(self, device_map: DeviceMap):
         self.device_map = device_map
-        self._signatures = Signatures(_on_any_mesh)
+        self._signatures = Signatures(on_any_mesh)
         self._works: dict[tuple[int, object], Work] = {}
         self._known: dict[tuple[int, object, object], Computation] = {}
 
@@ -148,14 +146,3 @@ class Computations:
             ),
             operand_bytes,
         )
-
-
-def _on_any_mesh(attribute: Attribute) -> Attribute:
-    """
-    Returns a type without the name of its mesh. The work of an op is the same on all
-    meshes with equal axes.
-    """
-    layout = layout_of(attribute)
-    if layout is None or not isinstance(attribute, TensorType):
-        return attribute
-    return with_layout(attribute, replace(layout, mesh=""))
