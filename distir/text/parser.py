@@ -229,7 +229,7 @@ class ProgramParser(LocationParser):
 
     def parse_comma_separated_list(
         self,
-        delimiter: NumberParser.Delimiter,
+        delimiter: LocationParser.Delimiter,
         parse: Callable[[], Any],
         context_msg: str = "",
     ) -> list[Any]:
@@ -247,13 +247,13 @@ class ProgramParser(LocationParser):
 
     def _arguments(
         self, start: int
-    ) -> list[tuple[NumberParser.Argument, dict[str, Attribute]]] | None:
+    ) -> list[tuple[LocationParser.Argument, dict[str, Attribute]]] | None:
         """
         Returns the arguments of a function, with their attributes, whose text begins at
         position `start`. Moves behind the closing parenthesis. Returns None if some of
         the text can only be read by xDSL.
         """
-        found: list[tuple[NumberParser.Argument, dict[str, Attribute]]] = []
+        found: list[tuple[LocationParser.Argument, dict[str, Attribute]]] = []
         content, end = self._content, start
         while (match := _ARGUMENT.match(content, end)) is not None:
             type_ = self._known_types.get(match.group(2))

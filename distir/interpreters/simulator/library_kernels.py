@@ -14,7 +14,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects.dist_attributes import ROLE
-from distir.dialects.onnx_ops.traits import VIEWS
+from distir.dialects.onnx_ops.traits import IN_ROTARY, VIEWS
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.activation import ActivationGradOp
 from distir.dialects.train_ops.float8 import FORMATS, ToFloat8Op
@@ -25,7 +25,6 @@ CASTS, GATES, ROTARY = LIBRARY_KERNELS = ("casts", "gates", "rotary")
 
 _REARRANGED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
 _ACTIVATIONS = frozenset({"onnx.Gelu", "onnx.Relu", "onnx.Swish"})
-_IN_ROTARY = frozenset({"onnx.Concat", "onnx.Mul", "onnx.Neg", "onnx.Split"})
 LONGEST = 5
 """The most ops from an op of rotary positions to the sum that ends them."""
 
@@ -45,7 +44,7 @@ def moved_by(
         return _moved_by_cast(op, operand_bytes[0], result_bytes[0])
     if GATES in fusions and _is_inside_gate(op):
         return 0
-    if ROTARY in fusions and (op.name in _IN_ROTARY or op.name == "onnx.Add"):
+    if ROTARY in fusions and (op.name in IN_ROTARY or op.name == "onnx.Add"):
         end = _end_of_rotary(op)
         if end is not None:
             # The tensor is read, and the turned one is written.
@@ -134,9 +133,9 @@ def _end_of_rotary(op: Operation) -> Operation | None:
         if op.name == "onnx.Add":
             return op if _ends_rotary(op) else None
         users = [use.operation for result in op.results for use in result.uses]
-        if op.name not in _IN_ROTARY or not users:
+        if op.name not in IN_ROTARY or not users:
             return None
-        if any(user.name not in _IN_ROTARY | {"onnx.Add"} for user in users):
+        if any(user.name not in IN_ROTARY | {"onnx.Add"} for user in users):
             return None
         op = users[0]
     return None
