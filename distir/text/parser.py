@@ -97,7 +97,8 @@ class ProgramParser(LocationParser):
             module = super().parse_module(allow_implicit_module)
         except VerifyException as error:
             # An op or attribute that xDSL checks as it reads it.
-            self.raise_error(str(error))
+            where = self._current_token.span.get_location()
+            raise VerifyException(f"{where}: {error}") from error
         except (DiagnosticException, ParseError, MemoryError):
             raise
         except RecursionError:
