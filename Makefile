@@ -20,7 +20,7 @@ SYSTEMS ?= deepspeed==0.19.8 megatron-core==0.16.1 torchtitan==0.3.0 accelerate=
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-latest test-systems test-jax coverage fuzz golden zoo onnx-files bench bench-record gpu docs drawings lint format release install clean
+.PHONY: demo test test-all test-latest test-systems test-jax coverage fuzz golden zoo onnx-files bench bench-record gpu docs drawings screenshots lint format release install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -81,6 +81,9 @@ docs: $(DOCS) ## The documentation as a site, in build/site; broken links, and c
 
 drawings: install ## The drawings in docs/figures, from the TOML files beside them.
 	$(BIN)/python -m website.drawings
+
+screenshots: install ## The picture of the page of `distir explore`; needs Chromium (apt-get install chromium).
+	$(BIN)/python -m website.screenshots
 
 lint: install ## Format, style and types.
 	$(BIN)/ruff format --check .

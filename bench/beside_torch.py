@@ -2,21 +2,25 @@
 What a training script that moves to `distir.parallelize` gains and loses beside PyTorch's
 own wrappers, on gloo ranks of this machine with one thread each.
 
-    python bench/beside_torch.py [--model gpt llama] [--ranks 2 4] [--only DDP FSDP2]
+    python bench/beside_torch.py [--rows 'gpt-2-*' ...] [--write]
 
-Each row of the table is one wrapper: `DistributedDataParallel`, `fully_shard` of each layer
-(FSDP2) and `parallelize_module`, with the same plan of `parallelize` beside it. Both train
-with fused AdamW and must come to the same losses.
+Each row of the table is one model on so many ranks under one wrapper:
+`DistributedDataParallel`, `fully_shard` of each layer (FSDP2) and `parallelize_module`, with
+the same plan of `parallelize` beside it. Both train with fused AdamW. A row is refused
+unless both have the losses of plain PyTorch on one process.
 
-- Lines: the lines of `APPLY` that the script has more than one for one process.
+- Lines: the lines of `CHANGES` that the script has more than one for one process.
 - Start: processor seconds of a rank from the start of Python to the end of the first step,
-  the largest of the ranks, with an empty cache and again. Imports, of torch and
-  transformers too, are part of it. The comparison of the import with the module is
-  switched off, and what it takes is said apart.
+  the largest of the ranks, with an empty cache and again; the least of several starts.
+  Imports, of torch too (and of transformers, for the LLaMA), are part of it. The comparison
+  of the import with the module is switched off; what it takes is said apart.
 - Step: the median of 7 blocks of steps, in turns in the same processes, until the slowest
-  rank is done; the ratio is the median of those of neighbouring blocks.
+  rank is done; the ratio is the median of those of neighbouring blocks. CPU: the same of
+  the processor time of all ranks, which other work on the machine disturbs less.
 - Peak: the most bytes of live storages on a rank in a step, with parameters, gradients and
   the optimizer's states.
+
+With `--write` the rows that were measured go to `docs/benchmarks.md`, where the others stay.
 """
 
 from __future__ import annotations
@@ -24,405 +28,221 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
-from report import table
+from report import DOCUMENT, splice, table
 
-BLOCKS = 7
-COMPARED = 2
-"""The number of blocks at whose ends the losses of the two sides are compared."""
-WORDS, LENGTH, BATCH = 2048, 64, 2  # the batch of one rank
-
-APPLY: dict[str, tuple[str, str]] = {
-    "DDP": (
-        """\
-model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-sampler = DistributedSampler(dataset)
-""",
-        """\
-model = distir.parallelize(model, (words,), d=n, overlap=True)
-sampler = model.sampler(dataset)
-""",
-    ),
-    "FSDP2": (
-        """\
-for layer in layers:
-    fully_shard(layer)
-fully_shard(model)
-sampler = DistributedSampler(dataset)
-""",
-        """\
-model = distir.parallelize(model, (words,), d=n, zero=3, overlap=True)
-sampler = model.sampler(dataset)
-""",
-    ),
-    "parallelize_module, gpt": (
-        """\
-mesh = init_device_mesh("cpu", (n,))
-plan = {"lm_head": ColwiseParallel(output_layouts=Replicate())}
-plan["model.decoder.embed_tokens"] = RowwiseParallel(input_layouts=Replicate())
-for i in range(len(layers)):
-    at = f"model.decoder.layers.{i}"
-    for name in ("q_proj", "k_proj", "v_proj"):
-        plan[f"{at}.self_attn.{name}"] = ColwiseParallel()
-    plan[f"{at}.self_attn.out_proj"] = RowwiseParallel()
-    plan[f"{at}.fc1"], plan[f"{at}.fc2"] = ColwiseParallel(), RowwiseParallel()
-parallelize_module(model, mesh, plan)
-""",
-        """\
-model = distir.parallelize(model, (words,), loss="cross_entropy", t=n)
-loss = model(words, labels)
-""",
-    ),
-    "parallelize_module, llama": (
-        """\
-mesh = init_device_mesh("cpu", (n,))
-plan = {"lm_head": ColwiseParallel(output_layouts=Replicate())}
-plan["model.embed_tokens"] = RowwiseParallel(input_layouts=Replicate())
-for i in range(len(layers)):
-    at = f"model.layers.{i}"
-    for name in ("q_proj", "k_proj", "v_proj"):
-        plan[f"{at}.self_attn.{name}"] = ColwiseParallel()
-    plan[f"{at}.self_attn.o_proj"] = RowwiseParallel()
-    for name in ("gate_proj", "up_proj"):
-        plan[f"{at}.mlp.{name}"] = ColwiseParallel()
-    plan[f"{at}.mlp.down_proj"] = RowwiseParallel()
-parallelize_module(model, mesh, plan)
-""",
-        """\
-model = distir.parallelize(model, (words,), loss="cross_entropy", t=n)
-loss = model(words, labels)
-""",
-    ),
-}
-"""The lines of a script that change, by wrapper: PyTorch's, and ours."""
-
-ROWS = ("DDP", "FSDP2", "parallelize_module")
+NAME = "beside_torch"
 SIDES = ("torch", "distir")
+ROWS = [
+    (kind, ranks, wrapper)
+    for kind in ("gpt", "llama")
+    for ranks in (2, 4)
+    for wrapper in ("DDP", "FSDP2", "parallelize_module")
+]
+TOLERANCE = 1e-5
+"""The largest relative difference of a loss from plain PyTorch's."""
+
+HEAD = [
+    *("row", "lines: its, ours", "start, s", "our first", "second", "the check"),
+    *("step, ms", "ours", "CPU, ms", "ours", "peak, MB", "ours"),
+]
 
 
-def lines_of(row: str, model: str) -> tuple[int, int]:
-    """Returns the number of lines that change in a script: with PyTorch and with ours."""
-    theirs, ours = APPLY.get(row) or APPLY[f"{row}, {model}"]
-    return len(theirs.splitlines()), len(ours.splitlines())
+INTRODUCTION = """\
+## Beside PyTorch's wrappers
+
+`python bench/beside_torch.py --write`: a training script with `distir.parallelize` beside the same script with
+`DistributedDataParallel`, `fully_shard` (FSDP2) and `parallelize_module`, on gloo ranks of this machine with one thread each,
+with fused AdamW. The GPT is written as nanoGPT is, the LLaMA is that of transformers; both have 4 layers of width 256, and 2 x 64
+tokens on each rank. A row is refused unless both sides have the losses of plain PyTorch (1e-5) in the first steps.
+
+*Lines* change in a script for one process. *Start* is the processor time of a rank from the start of Python to the end of the
+first step, imports included, with an empty cache and again; *the check* of the import is left out of it and is said apart. *Step* is
+the median of 7 blocks of steps, in turns in the same processes, with the median ratio of neighbouring blocks; *CPU* is the
+processor time of all ranks in it, which other work on the machine disturbs less. *Peak* is of live storages on a rank.
+Goals: a step, 1.05 of theirs; a first start, 2 of FSDP2's, and a second, 1.2."""
 
 
-def built(kind: str) -> tuple[Any, list[Any]]:
-    """Returns a model with 4 layers of width 256, and its layers."""
-    import torch
-
-    torch.manual_seed(0)
-    if kind == "gpt":
-        from transformers import OPTConfig, OPTForCausalLM
-
-        model: Any = OPTForCausalLM(
-            OPTConfig(
-                vocab_size=WORDS,
-                hidden_size=256,
-                word_embed_proj_dim=256,
-                num_hidden_layers=4,
-                num_attention_heads=8,
-                ffn_dim=1024,
-                max_position_embeddings=LENGTH,
-                dropout=0.0,
-                use_cache=False,
-                tie_word_embeddings=False,
-            )
-        )
-        return model.train(), list(model.model.decoder.layers)
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=WORDS,
-            hidden_size=256,
-            intermediate_size=688,
-            num_hidden_layers=4,
-            num_attention_heads=8,
-            num_key_value_heads=8,
-            max_position_embeddings=LENGTH,
-            use_cache=False,
-        )
-    )
-    return model.train(), list(model.model.layers)
-
-
-def training(kind: str, row: str, side: str, check: str) -> tuple[Any, ...]:
-    """
-    Returns the wrapped model, its optimizer, and a function that runs a step and returns the
-    loss of this rank.
-    """
-    import torch
-    import torch.distributed as dist
-    from torch.nn.functional import cross_entropy
-
-    n, rank = dist.get_world_size(), dist.get_rank()
-    model, layers = built(kind)
-    splits_batch = row != "parallelize_module"
-    generator = torch.Generator().manual_seed(1)
-    count = BATCH * n if splits_batch else BATCH
-    words = torch.randint(WORDS, (count, LENGTH), generator=generator)
-    labels = torch.randint(WORDS, (count, LENGTH), generator=generator)
-    lines = (APPLY.get(row) or APPLY[f"{row}, {kind}"])[SIDES.index(side)]
-    names: dict[str, Any] = dict(model=model, layers=layers, words=words, n=n)
-    if side == "distir":
-        import distir
-
-        def parallelize(*args: Any, **options: Any) -> Any:
-            return distir.parallelize(*args, check=check, **options)
-
-        names["distir"] = argparse.Namespace(parallelize=parallelize)
-    elif row == "DDP":
-        names["DistributedDataParallel"] = torch.nn.parallel.DistributedDataParallel
-    elif row == "FSDP2":
-        from torch.distributed.fsdp import fully_shard
-
-        names["fully_shard"] = fully_shard
-    else:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import Replicate
-        from torch.distributed.tensor.parallel import (
-            ColwiseParallel,
-            RowwiseParallel,
-            parallelize_module,
-        )
-
-        found = (ColwiseParallel, RowwiseParallel, Replicate)
-        names |= {each.__name__: each for each in found}
-        names |= dict(
-            init_device_mesh=init_device_mesh, parallelize_module=parallelize_module
-        )
-    kept = [li for li in lines.splitlines() if not li.startswith(("sampler", "loss"))]
-    exec("\n".join(kept), names)
-    parallel = names["model"]
-    own, target = words, labels
-    if splits_batch:
-        own, target = words.chunk(n)[rank], labels.chunk(n)[rank]
-    optimizer = optimizers(list(parallel.parameters()))
-    has_loss = side == "distir" and not splits_batch
-
-    def step() -> Any:
-        if has_loss:
-            loss = parallel(own, target)
-        else:
-            logits = parallel(own).logits
-            loss = cross_entropy(logits.flatten(0, 1), target.flatten())
-            del logits
-        loss.backward()
-        for each in optimizer:
-            each.step()
-            each.zero_grad()
-        return loss.detach()
-
-    return parallel, optimizer, step
-
-
-def optimizers(parameters: list[Any]) -> list[Any]:
-    """Fused AdamW, one for DTensors and one for tensors, which it does not mix."""
-    import torch
-    from torch.distributed.tensor import DTensor
-
-    kinds = [
-        [p for p in parameters if isinstance(p, DTensor)],
-        [p for p in parameters if not isinstance(p, DTensor)],
-    ]
-    return [torch.optim.AdamW(each, lr=1e-4, fused=True) for each in kinds if each]
-
-
-def peak_of(model: Any, optimizer: Sequence[Any], step: Callable[[], Any]) -> int:
-    """
-    Returns the largest number of bytes of live storages in a step. They are added up after
-    each operator, as FSDP2 changes the size of its storages.
-    """
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    known: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def note(values: Any) -> int:
-        for leaf in tree_leaves(values):
-            if isinstance(leaf, torch.Tensor):
-                known.add(getattr(leaf, "_local_tensor", leaf).untyped_storage())
-        return sum(storage.nbytes() for storage in known)
-
-    class Peak(TorchDispatchMode):
-        most = 0
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            result = func(*args, **(kwargs or {}))
-            self.most = max(self.most, note(result))
-            return result
-
-    note([*model.parameters(), *model.buffers()])
-    note([list(state.values()) for each in optimizer for state in each.state.values()])
-    with Peak() as peak:
-        step()
-    return peak.most
-
-
-def run_steps(kind: str, row: str, steps: int) -> dict[str, Any]:
-    """Times the two sides in turns. Runs on each rank."""
-    import torch.distributed as dist
-
-    sides = {side: training(kind, row, side, "off") for side in SIDES}
-    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
-    losses: dict[str, list[float]] = {side: [] for side in SIDES}
-    for block in range(BLOCKS + 1):  # the first one warms up
-        for side in SIDES if block % 2 else reversed(SIDES):
-            dist.barrier()
-            start = time.perf_counter()
-            value = 0.0
-            for _ in range(steps):
-                value = sides[side][2]()
-            dist.barrier()
-            if block:
-                seconds[side].append((time.perf_counter() - start) / steps)
-            losses[side].append(float(value))
-    peaks = {side: peak_of(*sides[side]) for side in SIDES}
-    return {"seconds": seconds, "losses": losses, "peaks": peaks}
-
-
-def run_start(kind: str, row: str, side: str, check: str) -> dict[str, Any]:
-    """Runs the first step. Runs on each rank."""
-    _, _, step = training(kind, row, side, check)
-    step()
-    return {"cpu": time.process_time()}
-
-
-def rank(arguments: argparse.Namespace) -> None:
-    """Runs on each rank; rank 0 prints what all found as a line of JSON."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    kind, row = arguments.model[0], arguments.only[0]
-    if arguments.side:
-        found = run_start(kind, row, arguments.side, arguments.check)
-    else:
-        found = run_steps(kind, row, arguments.steps)
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, found)
-    if dist.get_rank() == 0:
-        print("FOUND", json.dumps(every), flush=True)
-    dist.barrier()
-    os._exit(0)
+class RowError(Exception):
+    """A row could not be measured."""
 
 
 def spawned(ranks: int, cache: str, *given: str) -> list[dict[str, Any]]:
-    """Starts this script on so many ranks; returns what each found."""
+    """Starts the ranks; returns what each found. Raises RowError."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    script = str(Path(__file__).with_name("beside_torch_rank.py"))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
-    command += [str(ranks), "--master-port", str(port), __file__, "--rank", *given]
+    command += [str(ranks), "--master-port", str(port), script, *given]
     environment = {
         **{n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"},
         "DISTIR_CACHE": cache,
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, text=True, timeout=900
-    )
-    lines = [li for li in done.stdout.splitlines() if li.startswith("FOUND ")]
-    if done.returncode or not lines:
-        sys.exit(f"the ranks failed: {' '.join(given)}")
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as agent:
+        try:
+            output, errors = agent.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            os.killpg(agent.pid, signal.SIGKILL)
+            raise RowError("the ranks did not end within 300 s") from None
+    lines = [li for li in output.splitlines() if li.startswith("FOUND ")]
+    if agent.returncode or not lines:
+        raise RowError(f"the ranks failed:\n{errors[-4000:]}")
     return json.loads(lines[0].removeprefix("FOUND "))
 
 
-def start_of(kind: str, row: str, ranks: int) -> list[float]:
+def start_of(kind: str, wrapper: str, ranks: int, starts: int) -> dict[str, float]:
     """
-    Returns the processor seconds of starts: PyTorch's, our first, our second, and a first one
-    that compares the import with the module.
+    Returns the processor seconds of starts, each the least of several: `torch`, our `first`
+    and our `second`. With DDP also `checked`, our first that compares the import with the
+    module, which no plan changes.
     """
+    kinds = [("torch", "off"), ("first", "off"), ("second", "off")]
+    if wrapper == "DDP":
+        kinds.append(("checked", "import"))
+    found: dict[str, float] = {}
+    for _ in range(starts):
+        with tempfile.TemporaryDirectory() as cache:
+            for name, check in kinds:
+                side = "torch" if name == "torch" else "distir"
+                folder = f"{cache}/{check}"
+                given = (kind, wrapper, "--side", side, "--check", check)
+                took = max(each["cpu"] for each in spawned(ranks, folder, *given))
+                found[name] = min(took, found.get(name, took))
+    return found
 
-    def one(side: str, cache: str, check: str = "off") -> float:
-        given = ["--model", kind, "--only", row, "--side", side, "--check", check]
-        return max(found["cpu"] for found in spawned(ranks, cache, *given))
 
-    with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as other:
-        theirs = one("torch", cache)
-        first, second = one("distir", cache), one("distir", cache)
-        return [theirs, first, second, one("distir", other, "import")]
+def check_losses(found: Sequence[dict[str, Any]], is_split: bool) -> None:
+    """
+    Raises RowError if a side has other losses than plain PyTorch. `is_split`: the loss of
+    the batch is the mean over the ranks; else each rank has it.
+    """
+    plain = found[0]["losses"]["plain"]
+    for side in SIDES:
+        parts = [each["losses"][side][: len(plain)] for each in found]
+        means = [sum(step) / len(step) for step in zip(*parts, strict=True)]
+        for losses in [means] if is_split else parts:
+            pairs = zip(losses, plain, strict=True)
+            if any(abs(own - exact) > TOLERANCE * abs(exact) for own, exact in pairs):
+                raise RowError(f"{side} has the losses {losses}, plain PyTorch {plain}")
 
 
-def row_of(kind: str, row: str, ranks: int, steps: int) -> list[str]:
-    """Measures a row of the table. Exits if the two sides come to other losses."""
+def row_of(
+    kind: str, ranks: int, wrapper: str, steps: int = 5, starts: int = 2
+) -> list[str]:
+    """Measures a row of the table. Raises RowError."""
+    from beside_torch_models import changes
+
     with tempfile.TemporaryDirectory() as cache:
-        given = ["--model", kind, "--only", row, "--steps", str(steps)]
-        found = spawned(ranks, cache, *given)
-    for each in found:
-        # Later, differences in rounding have grown too much.
-        first = (each["losses"][side][:COMPARED] for side in SIDES)
-        pairs = zip(*first, strict=True)
-        if any(abs(a - b) > 2e-4 * abs(a) for a, b in pairs):
-            sys.exit(f"{kind}, {row}: the losses differ: {each['losses']}")
-    blocks = {
-        side: [max(b) for b in zip(*(e["seconds"][side] for e in found), strict=True)]
-        for side in SIDES
-    }
-    pairs = zip(blocks["distir"], blocks["torch"], strict=True)
-    ratio = statistics.median(ours / theirs for ours, theirs in pairs)
-    step = {side: statistics.median(blocks[side]) * 1e3 for side in SIDES}
+        found = spawned(ranks, cache, kind, wrapper, "--steps", str(steps))
+    check_losses(found, wrapper != "parallelize_module")
+    cells = [f"{kind}, {ranks} ranks, {wrapper}"]
+    cells.append(
+        ", ".join(str(len(each.splitlines())) for each in changes(wrapper, kind))
+    )
+    start = start_of(kind, wrapper, ranks, starts)
+    theirs, first = start["torch"], start["first"]
+    cells.append(f"{theirs:.1f}")
+    cells += [f"{own:.1f} ({own / theirs:.2f})" for own in (first, start["second"])]
+    cells.append(f"{start['checked'] - first:.1f}" if "checked" in start else "")
+    for what, of_ranks in (("seconds", max), ("cpu", sum)):
+        blocks = {
+            side: [
+                of_ranks(b) for b in zip(*(e[what][side] for e in found), strict=True)
+            ]
+            for side in SIDES
+        }
+        pairs = zip(blocks["distir"], blocks["torch"], strict=True)
+        ratio = statistics.median(ours / theirs for ours, theirs in pairs)
+        own = {side: statistics.median(blocks[side]) * 1e3 for side in SIDES}
+        cells += [f"{own['torch']:.0f}", f"{own['distir']:.0f} ({ratio:.2f})"]
     peak = {side: max(e["peaks"][side] for e in found) / 1e6 for side in SIDES}
-    theirs, first, second, checked = start_of(kind, row, ranks)
-    lines = lines_of(row, kind)
-    return [
-        f"{kind}, {ranks} ranks",
-        row,
-        f"{lines[0]}, {lines[1]}",
-        f"{theirs:.1f}",
-        f"{first:.1f} ({first / theirs:.2f})",
-        f"{second:.1f} ({second / theirs:.2f})",
-        f"{checked - first:.1f}",
-        f"{step['torch']:.0f}",
-        f"{step['distir']:.0f} ({ratio:.2f})",
-        f"{peak['torch']:.1f}",
-        f"{peak['distir']:.1f} ({peak['distir'] / peak['torch']:.2f})",
-    ]
+    ratio = peak["distir"] / peak["torch"]
+    return [*cells, f"{peak['torch']:.1f}", f"{peak['distir']:.1f} ({ratio:.2f})"]
 
 
-HEAD = [
-    *("model", "beside", "lines: its, ours", "start, s", "our first", "second"),
-    *("the check", "step, ms", "ours", "peak, MB", "ours"),
-]
+def rows_of_page() -> dict[str, list[str]]:
+    """Returns the rows that the page has, by their names."""
+    text = DOCUMENT.read_text("utf-8")
+    if f"<!-- {NAME} -->" not in text:
+        return {}
+    own = text.split(f"<!-- {NAME} -->", 1)[1].split(f"<!-- end of {NAME} -->", 1)[0]
+    rows = [li.strip("|").split("|") for li in own.splitlines() if li.startswith("| ")]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    return {row[0]: row for row in cells if len(row) == len(HEAD)}
+
+
+def section_of(rows: dict[str, list[str]]) -> str:
+    """Returns the section with these rows, by their names, in the order of `ROWS`."""
+    names = [f"{kind}, {ranks} ranks, {wrapper}" for kind, ranks, wrapper in ROWS]
+    found = [rows[name] for name in names if name in rows]
+    return f"{INTRODUCTION}\n\n{table(HEAD, found)}"
+
+
+def section() -> str:
+    """Measures all rows; returns the section of the page."""
+    return section_of({row[0]: row for row in (row_of(*row) for row in ROWS)})
 
 
 def main() -> None:
-    """Measures the rows that are asked for and prints the table."""
+    """Measures the rows that are asked for, and prints each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", nargs="*", default=["gpt", "llama"])
-    parser.add_argument("--ranks", nargs="*", type=int, default=[2, 4])
-    parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS))
+    parser.add_argument(
+        "--rows",
+        nargs="+",
+        default=["*"],
+        help="patterns, such as gpt-2-DDP or *-FSDP2",
+    )
     parser.add_argument("--steps", type=int, default=5, help="steps of a block")
-    for hidden in ("--side", "--check"):
-        parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.rank:
-        rank(arguments)
-        return
-    rows: list[list[str]] = []
-    for kind in arguments.model:
-        for ranks in arguments.ranks:
-            for row in arguments.only:
-                rows.append(row_of(kind, row, ranks, arguments.steps))
-                print(table(HEAD, rows[-1:]).splitlines()[-1], flush=True)
-    print(table(HEAD, rows))
+    parser.add_argument("--starts", type=int, default=2, help="starts of each kind")
+    parser.add_argument("--write", action="store_true", help="write the page")
+    given = parser.parse_args()
+    chosen = [
+        row
+        for row in ROWS
+        if any(fnmatch("-".join(map(str, row)), each) for each in given.rows)
+    ]
+    if not chosen:
+        parser.error("no row has such a name; one is gpt-2-DDP")
+    measured: dict[str, list[str]] = {}
+    failed = False
+    print(table(HEAD, []), flush=True)
+    for row in chosen:
+        try:
+            cells = row_of(*row, given.steps, given.starts)
+        except RowError as error:
+            print(f"{'-'.join(map(str, row))}: {error}", file=sys.stderr, flush=True)
+            failed = True
+            continue
+        measured[cells[0]] = cells
+        print(table(HEAD, [cells]).splitlines()[-1], flush=True)
+    if given.write:
+        text = splice(
+            DOCUMENT.read_text("utf-8"), NAME, section_of(rows_of_page() | measured)
+        )
+        DOCUMENT.write_text(text, "utf-8")
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

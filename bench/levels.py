@@ -1,5 +1,5 @@
 """
-Levels O2 and O3 of `search-sharding`: `python bench/levels.py` prints the table of docs/search.md.
+Levels O2 and O3 of `search-sharding`: `python bench/levels.py` prints the table of docs/internals/searched-levels.md.
 
 Steps of GPT (width 1,024) and of a MoE transformer's expert layers on devices of `dgx2`. Seconds
 are CPU time of solving, reductions included, the least of two runs; building the graph takes the same

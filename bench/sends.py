@@ -1,6 +1,6 @@
 """
 What it is worth that the search of layouts counts what stages send each other: `python
-bench/sends.py` prints the table of docs/search.md.
+bench/sends.py` prints the table of docs/internals/searched-pipelines.md.
 
 Steps with AdamW in four stages of eight devices, 1F1B with eight micro-batches, as simulated by
 data sheets. The devices of a node are those of `dgx-h100` behind a switch that sums while it

@@ -10,6 +10,7 @@ torch nor onnx.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,12 @@ def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module 'distir' has no attribute {name!r}")
     module, _, own = _NAMES[name].partition(":")
-    return getattr(import_module(module), own)
+    if module in sys.modules:
+        return getattr(sys.modules[module], own)
+    from distir.system.garbage import lasting_imports
+
+    with lasting_imports():
+        return getattr(import_module(module), own)
 
 
 def __dir__() -> list[str]:

@@ -58,7 +58,7 @@ def test_every_pass_has_its_options(pages: dict[str, str]) -> None:
 def test_declared_options_are_in_a_table(pages: dict[str, str]) -> None:
     distributing = section(pages["reference/options.md"], "Distributing")
     (row,) = (row for row in distributing.splitlines() if "| `--no-sync` |" in row)
-    assert "| `False` | distribute, show, simulate | with --zero 2" in row
+    assert "| `False` | distribute, show, simulate, explore | with --zero 2" in row
     assert "PyTorch's no_sync" in row
     searching = section(pages["reference/options.md"], "Searching")
     assert "| `--no-sync` | `()` |" in searching and "with --auto both" in searching

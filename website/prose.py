@@ -20,6 +20,12 @@ LEAST = 50.0
 WIDEST = 96
 """The longest line of code that fits the column of the site (site.css), in characters."""
 
+MOST = 1_500
+"""The most words of a page, without code and tables."""
+
+LONG = ("docs/benchmarks.md",)
+"""Pages that a script writes from measurements, as long as these are."""
+
 NARROW = ("README.md", "docs/tutorials", "docs/how-to", "docs/concepts")
 """Pages whose code must fit the column."""
 
@@ -52,6 +58,8 @@ def problems(page: Path) -> list[str]:
     ease = textstat.textstat.flesch_reading_ease(sentences)
     if len(sentences.split()) >= 50 and ease < LEAST:
         found.append(f"{name}: reading ease {ease:.0f}, which is below {LEAST:.0f}")
+    if name not in LONG and (words := len(sentences.split())) > MOST:
+        found.append(f"{name}: {words:,} words, more than {MOST:,}; split it")
     if name.startswith(NARROW):
         wide = [
             line

@@ -276,6 +276,12 @@ LIMIT = Integer(
     "Of an input of inference: the largest number of tokens of a sequence",
 )
 
+START = Integer(
+    "dist.start",
+    "Of the tokens of an encoder-decoder: the token with which its decoder begins. "
+    "Prefill runs the encoder on the prompts and the decoder on this token",
+)
+
 FROZEN = Flag(
     "dist.frozen",
     "Of a parameter: it is not trained",

@@ -30,6 +30,12 @@ class OpFacts:
     ops that of elementwise ops.
     """
 
+    COMPUTES_IN: ClassVar[str] = ""
+    """
+    The operand in whose element type the op computes. If empty, the type follows from
+    all operands (`op_costs.computing_type`).
+    """
+
     IS_ELEMENTWISE: ClassVar[bool] = False
     """
     Whether each result element depends only on operand elements at the same position.

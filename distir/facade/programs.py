@@ -121,6 +121,7 @@ def distribute(
     not suit the program.
     """
     from distir.planning.plans.saved_plan import SavedPlan
+    from distir.program.entries import chosen_entry
     from distir.tools.arguments.distribution import distribute_as_asked
 
     source = ModelProgram.of(program)
@@ -141,6 +142,8 @@ def distribute(
             )
         words = [source.name, *_NOWHERE]
         given = command_options("distribute", "distribute", words, options)
+        if given.entry is not None:
+            module = chosen_entry(module, given.entry)
         distribute_as_asked(module, given)
     return source.with_module(module)
 

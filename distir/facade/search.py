@@ -32,6 +32,7 @@ from distir.tools.auto_search import (
     search_options,
 )
 from distir.tools.reports.reporting import note, progress_bar
+from distir.transforms.expert_shards import assume_imbalance
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +102,7 @@ def search(
         chosen_entry(module, given.entry)
         for module in _modules(model, args, kwargs, loss, labels, optimizer, trust)
     ]
+    modules = [_assuming(module, given.expert_imbalance) for module in modules]
 
     def on_round(search: AutoSearch) -> None:
         if callable(progress):
@@ -138,7 +140,20 @@ def grid_search(
     not suit the program.
     """
     given, target, plans = _asked(options)
-    return GridSearch([program.module], target, plans, given.degrees)
+    module = _assuming(program.module, given.expert_imbalance)
+    return GridSearch([module], target, plans, given.degrees)
+
+
+def _assuming(module: ModuleOp, imbalance: float | None) -> ModuleOp:
+    """
+    Returns the program with the assumption that the busiest device of expert
+    parallelism has `imbalance` times the mean load. None stands for what the program
+    says. Raises DistIRError for a number below 1.
+    """
+    if imbalance is not None:
+        module = module.clone()
+        assume_imbalance(module, imbalance)
+    return module
 
 
 def _asked(

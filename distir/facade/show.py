@@ -18,7 +18,6 @@ from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.interpreters.simulator.reports.argument_layouts import ArgumentLayout
 from distir.interpreters.simulator.reports.communication_report import Sent
 from distir.interpreters.simulator.simulation import write_json
-from distir.program.entries import chosen_entry
 from distir.sharding.mesh import meshes
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import ShowOptions
@@ -83,7 +82,6 @@ def show(
     source = ModelProgram.of(program)
     given = command_options("show", "show", [source.name], options)
     source = distributed_if_asked(source, given, "show")
-    source = source.with_module(chosen_entry(source.module, given.entry))
     profiles: tuple[str, ...] = ()
     if meshes(source.module):
         profiles = ProfileChoice.of(given.profile, cluster_of(source.module)).names

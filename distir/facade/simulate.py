@@ -26,10 +26,10 @@ from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.interpreters.simulator.reports.html_report import html_report
 from distir.interpreters.simulator.reports.time_report import TICKS_PER_SECOND
 from distir.interpreters.simulator.simulation import write_json
-from distir.program.entries import chosen_entry
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import SimulateOptions
 from distir.tools.reports.simulation_tables import print_difference
+from distir.transforms.expert_shards import assume_imbalance
 
 _OF_FILES = ("json", "trace", "html", "memory", "diff")
 """The options of the command whose place methods of the result take."""
@@ -157,8 +157,11 @@ def simulate(
         )
     source = ModelProgram.of(program)
     given = command_options("simulate", "simulate", [source.name], options)
+    if given.expert_imbalance is not None:
+        module = source.module.clone()
+        assume_imbalance(module, given.expert_imbalance)
+        source = source.with_module(module)
     source = distributed_if_asked(source, given, "simulate")
-    source = source.with_module(chosen_entry(source.module, given.entry))
     profiles = ProfileChoice.of(given.profile, cluster_of(source.module)).names
     found = run_simulator(source.module, flat=given.flat, profiles=profiles)
     return SimulatedProgram(source, found)
@@ -168,20 +171,23 @@ def distributed_if_asked(
     program: ModelProgram, given: Namespace, function: str
 ) -> ModelProgram:
     """
-    Returns the program, distributed over the cluster in `given`, the options of a
-    function of `distir`. Without a cluster, it returns `program` itself, or raises
-    DistIRError if `given` holds options of `distir distribute`. `function` is the
-    function's name in the message.
+    Returns the entry of a program that `given` names, distributed over the cluster in
+    `given`; these are the options of a function of `distir`. Without a cluster, the
+    entry stays as it is. Raises DistIRError if `given` has no cluster but options of
+    `distir distribute`. `function` is the function's name in the message.
     """
-    from distir.tools.arguments.distribution import distribute_as_asked, given_options
+    from distir.tools.arguments.distribution import (
+        distribute_as_asked,
+        distributed_entry,
+        given_options,
+    )
 
     if given.cluster is not None:
-        module = program.module.clone()
-        distribute_as_asked(module, given)
+        module = distributed_entry(program.module.clone(), given, distribute_as_asked)
         return program.with_module(module)
     if asked := given_options(given):
         raise DistIRError(
             f"distir.{function}: {' and '.join(asked)} distributes a sequential program; say "
             f"over which cluster with cluster="
         )
-    return program
+    return program.with_module(distributed_entry(program.module, given, None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distir.dialects.train_ops.quantized_weights import WEIGHT_FORMATS
 from distir.options import option
 
 
@@ -40,5 +41,17 @@ class ServingOptions:
         None,
         "with --serve, length of the prompts that prefill takes; shorter ones are padded on "
         "the left (default: --cache)",
+        metavar="N",
+    )
+    weights_dtype: str | None = option(
+        None,
+        "with --serve, the type of the matrices of layers: int8 or fp8 with a scale for each "
+        "row, or int4 with a scale and a zero point for each group of a row; products compute "
+        "in the type of the model (default: that type)",
+        choices=WEIGHT_FORMATS,
+    )
+    weights_group: int = option(
+        128,
+        "with --weights-dtype int4, weights of a row in a group (default 128)",
         metavar="N",
     )

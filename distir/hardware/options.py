@@ -27,8 +27,8 @@ class TargetOptions:
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
     """
-    The options for profiles. A profile gives the performance that devices reach in
-    practice (see docs/profiles.md).
+    The options for the assumptions of a simulation. A profile gives the performance
+    that devices reach in practice (see docs/profiles.md).
     """
 
     profile: tuple[str, ...] = option(
@@ -38,4 +38,13 @@ class ProfileOptions:
         "for those that the cluster names (default), or none for the data sheets; once for "
         "each kind of device",
         metavar="NAME|FILE|auto|none",
+    )
+    expert_imbalance: float | None = option(
+        None,
+        "the load of the busiest device of expert parallelism, as a multiple of the mean "
+        "load, where experts take all tokens that choose them: times and buffers are "
+        "counted for it. 1 is an even load, inf the worst case, for which generated "
+        "packages allocate (default: what the program says, or 1.3)",
+        metavar="F",
+        kind="at_least_one",
     )

@@ -27,6 +27,9 @@ from distir.program import argument_names
 from distir.sharding.mesh import Mesh
 from distir.tools.reports.reporting import bytes_text, table
 
+WIDTH = 80
+"""The most columns of the text of plans and collectives."""
+
 
 @dataclass(frozen=True)
 class Message:
@@ -115,15 +118,16 @@ class Collectives:
         ]
         cells = [cell for n, size in sums for cell in (str(n), bytes_text(size))]
         columns = ["simulated", "bytes", "compiled", "bytes"]
-        table(["collective", "over", *columns], [*rows, ["all", "", *cells]], text)
+        rows.append(["all", "", *cells])
+        table(["collective", "over", *columns], rows, text, WIDTH)
         for title, found in (
             ("only simulated", self.only_simulated),
             ("only compiled", self.only_compiled),
         ):
             if found:
                 text.write(f"\n{title}\n")
-                columns = ["collective", "over", "times", "bytes", "op"]
-                table(columns, [_row(m, n) for m, n in found.items()], text)
+                columns = ["op", "collective", "over", "times", "bytes"]
+                table(columns, [_row(m, n) for m, n in found.items()], text, WIDTH)
         return text.getvalue()
 
 
@@ -149,7 +153,7 @@ def _row(message: Message, count: int) -> list[str]:
     each = (
         f"{bytes_text(message.bytes)} each" if count > 1 else bytes_text(message.bytes)
     )
-    return [message.kind, message.over, str(count), each, message.name]
+    return [message.name, message.kind, message.over, str(count), each]
 
 
 def _unmatched(own: Sequence[Message], others: Sequence[Message]) -> dict[Message, int]:

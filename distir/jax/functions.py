@@ -58,11 +58,12 @@ def distribute(
 ) -> JaxPlan:
     """
     Distributes a function of JAX over `d` x `t` devices of a cluster, and returns the
-    plan with its shardings. `zero` is the ZeRO stage of a training step. `shard`, such
+    plan with its shardings. `zero` is the ZeRO stage of a training step: 0, 1 or 3. `shard`, such
     as `state.params.w:0=t`, and `whole` request layouts of arguments, as for `distir
     distribute`. The other options are those of `import_function`. Raises DistIRError if
     the function cannot be imported or distributed in this way.
     """
+    _check_stages((zero,), "distribute")
     traced = import_function(
         function, args, donate_argnums=donate_argnums, batch_argnums=batch_argnums
     )
@@ -70,6 +71,15 @@ def distribute(
     if devices is not None:
         options["devices"] = devices
     return _expressible(traced, options, list(shard), list(whole))
+
+
+def _check_stages(stages: Sequence[int], function: str) -> None:
+    """Raises DistIRError for a ZeRO stage that shardings cannot express."""
+    if unknown := sorted({*stages} - {0, 1, 3}):
+        raise DistIRError(
+            f"distir.jax.{function}: zero has {unknown[0]}; shardings of arguments and "
+            f"results can say 0, 1 and 3"
+        )
 
 
 def _expressible(
@@ -114,7 +124,7 @@ def search(
     *,
     cluster: str,
     devices: int,
-    zero: Sequence[int] = (0, 1, 3),
+    zero: int | Sequence[int] = (0, 1, 3),
     jobs: int = 1,
     shard: Sequence[str] = (),
     whole: Sequence[str] = (),
@@ -129,16 +139,13 @@ def search(
 
     The search tries all data-parallel and tensor-parallel degrees. For a training step
     it also tries the ZeRO stages `zero`, which may be 0, 1 and 3: shardings cannot
-    express ZeRO 2. `jobs` is the number of processes. The degrees and ZeRO stages of
+    express ZeRO 2. A single stage is taken as it is. `jobs` is the number of processes. The degrees and ZeRO stages of
     all plans that fit are appended to `ways`, the fastest first, as options of
     `distribute`. The other options are those of `distribute`. Raises DistIRError if no
     way fits into memory, or for another ZeRO stage.
     """
-    if unknown := sorted({*zero} - {0, 1, 3}):
-        raise DistIRError(
-            f"distir.jax.search: zero has {unknown[0]}; shardings of arguments and results "
-            f"can say 0, 1 and 3"
-        )
+    stages = (zero,) if isinstance(zero, int) else tuple(zero)
+    _check_stages(stages, "search")
     traced = import_function(
         function, args, donate_argnums=donate_argnums, batch_argnums=batch_argnums
     )
@@ -150,7 +157,7 @@ def search(
         **target,
         world_size=devices,
         degrees=degrees,
-        zero=tuple(zero) if is_step else (0,),
+        zero=stages if is_step else (0,),
         overlap="off",
         jobs=jobs,
         shard=list(shard),

@@ -25,7 +25,8 @@ class TracedFunction:
     - `arguments`, `results`: their leaves;
     - `function`, `args`: the function that was traced, and its arguments;
     - `updated`: for each result that replaces an argument in the next step, the index
-      of its leaf and the index of the argument's leaf.
+      of its leaf and the index of the argument's leaf;
+    - `notes`: remarks for the user.
     """
 
     program: ModelProgram
@@ -36,6 +37,7 @@ class TracedFunction:
     updated: dict[int, int]
     function: Callable[..., Any]
     args: tuple[Any, ...]
+    notes: tuple[str, ...] = ()
 
 
 def trace(
@@ -56,6 +58,8 @@ def trace(
             f"{type(args).__name__} is given; write (argument,) for a single one"
         )
     donated = _numbers(donate_argnums, len(args), "donate_argnums")
+    prefixes = argument_prefixes(function, len(args))
+    _check_arrays(args, prefixes)
 
     # A function of our own: one that `jax.jit` has returned keeps its donated arguments.
     @wraps(function)
@@ -64,7 +68,6 @@ def trace(
 
     lowered = jax.jit(traced, keep_unused=True).lower(*args)
     structs = jax.tree_util.tree_map(_struct_of, lowered.out_info)
-    prefixes = argument_prefixes(function, len(args))
     name = getattr(function, "__name__", type(function).__name__)
     arguments = leaves_of(tuple(args), prefixes)
     results = leaves_of(structs, "result")
@@ -74,6 +77,13 @@ def trace(
     text = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True)
     made = import_stablehlo(text, name)
     inputs = _batch_leaves(args, updated, batch_argnums)
+    notes: tuple[str, ...] = ()
+    if not updated and batch_argnums is None and len(args) > 1:
+        notes = (
+            f"distir.jax: no part of the result has the pytree, shapes and types of an "
+            f"argument, so that {name} counts as inference, with the batch in "
+            f"{prefixes[-1]!r}; batch_argnums says otherwise",
+        )
     describe(made.module, arguments, results, updated, inputs)
     return TracedFunction(
         ModelProgram(made.module, arrays=made.weights),
@@ -84,7 +94,23 @@ def trace(
         updated,
         function,
         tuple(args),
+        notes,
     )
+
+
+def _check_arrays(args: Sequence[Any], prefixes: Sequence[str]) -> None:
+    """Raises DistIRError if a leaf of an argument is neither an array nor a number."""
+    for prefix, argument in zip(prefixes, args, strict=True):
+        for path, leaf in jax.tree_util.tree_flatten_with_path(argument)[0]:
+            try:
+                jax.api_util.shaped_abstractify(leaf)
+            except TypeError:
+                name = prefix + jax.tree_util.keystr(path)
+                raise DistIRError(
+                    f"distir.jax: {name} is no array but a {type(leaf).__name__}; leave it "
+                    f"out of the arguments, by functools.partial or, for a module of "
+                    f"Equinox, by equinox.partition(..., equinox.is_array)"
+                ) from None
 
 
 def _struct_of(leaf: Any) -> jax.ShapeDtypeStruct:

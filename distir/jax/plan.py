@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +21,7 @@ from distir.errors import DistIRError, did_you_mean, listed
 from distir.facade.model_program import ModelProgram
 from distir.facade.show import ShownProgram, show
 from distir.facade.simulate import SimulatedProgram, simulate
-from distir.jax.collectives import Collectives, compared
+from distir.jax.collectives import WIDTH, Collectives, compared
 from distir.jax.constraints import constrained, layouts_inside
 from distir.jax.importing import TracedFunction
 from distir.program import argument_names, entry_function, return_op
@@ -207,14 +209,26 @@ class JaxPlan:
     @property
     def notes(self) -> Sequence[str]:
         """Remarks for the user, for example on arguments that could not be split."""
-        return [*self.own_notes, *self.program.notes]
+        return [*self.traced.notes, *self.own_notes, *self.program.notes]
 
     def __str__(self) -> str:
         axes = " x ".join(f"{name}={size}" for name, size in self.layout_mesh.axes)
-        lines = [f"mesh {axes}: {self.simulated}", "", str(self.shown).rstrip()]
+        tables = StringIO()
+        self.shown.tables.print(tables, WIDTH)
+        lines = [f"mesh {axes}: {self.simulated}", "", tables.getvalue().rstrip()]
         if self.remat is not None:
             lines += [f"jax.checkpoint saves {self.remat.name}"]
-        return "\n".join([*lines, *[f"note: {note}" for note in self.notes]])
+        notes = [
+            fill(
+                f"note: {note}",
+                WIDTH,
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for note in self.notes
+        ]
+        return "\n".join([*lines, *notes])
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.layout_mesh.axes)

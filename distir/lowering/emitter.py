@@ -38,6 +38,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from distir.dialects.constants import draws_random_numbers
 from distir.dialects.onnx_ops.attributes import decimal
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.torch_calls import CALLS
@@ -506,7 +507,7 @@ for _module, _templates in CALLS.items():
     torch_templates(_templates, module=_module)
 
 
-_SIGNED = {f"torch.uint{n}": f"torch.int{n}" for n in (16, 32, 64)}
+SIGNED = {f"torch.uint{n}": f"torch.int{n}" for n in (16, 32, 64)}
 """
 The unsigned types on which PyTorch supports few operators, with the signed types of the
 same width.
@@ -518,7 +519,7 @@ def _holds_wide_unsigned(op: Operation) -> bool:
     type_ = value.type if value is not None else None
     if not isinstance(type_, TensorType):
         return False
-    return DTYPES.get(element_name(element_of(type_))) in _SIGNED
+    return DTYPES.get(element_name(element_of(type_))) in SIGNED
 
 
 @dataclass
@@ -528,11 +529,11 @@ class _SignedCall(Call):
     def operand(self, index: int) -> str:
         written = super().operand(index)
         dtype = DTYPES.get(self.element(index)) if self.has(index) else None
-        return f"{written}.view({_SIGNED[dtype]})" if dtype in _SIGNED else written
+        return f"{written}.view({SIGNED[dtype]})" if dtype in SIGNED else written
 
     def result_dtype(self, index: int = 0) -> str:
         dtype = super().result_dtype(index)
-        return _SIGNED.get(dtype, dtype)
+        return SIGNED.get(dtype, dtype)
 
 
 def _signed_again(written: str | Sequence[str], call: Call) -> str | Sequence[str]:
@@ -548,7 +549,7 @@ def _signed_again(written: str | Sequence[str], call: Call) -> str | Sequence[st
     dtype = call.result_dtype()
     if not isinstance(written, str) or len(op.results) > 1:
         raise call.fail("PyTorch has no such op on unsigned integers")
-    return f"({written}).view({dtype})" if dtype in _SIGNED else written
+    return f"({written}).view({dtype})" if dtype in SIGNED else written
 
 
 def _template_on_class(call: Call) -> str:
@@ -563,7 +564,12 @@ def emitter_for(op: Operation) -> EmitFunction:
     """
     function = torch_emitter.of(op)
     if function is None and isinstance(op, OpFacts) and op.TORCH:
-        return _template_on_class
+        function = _template_on_class
+    if function is None and draws_random_numbers(op):
+        raise NoLowering(
+            f"{describe(op)} has no torch lowering, as programs draw random numbers for "
+            f"dropout alone; draw them in the script, and give them to the model as an input"
+        )
     if function is None:
         raise NoLowering(
             f"{describe(op)} has no torch lowering; register one: "

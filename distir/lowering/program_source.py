@@ -29,6 +29,7 @@ from distir.dialects.dist_attributes import (
     LOSS_SCALE,
     OF,
     SETTING,
+    START,
     UPDATES,
     text_attribute,
 )
@@ -203,9 +204,16 @@ def program_source(
     groups: dict[tuple[str, str], list[int]] = {}
     sources: dict[tuple[str, str], ClassSource] = {}
     numbers: dict[int, tuple[int, ...]] = {}
+    written: list[tuple[ModuleOp, ClassSource]] = []
     for process, device in enumerate(devices):
         program = module.clone() if per_rank else project(module, device)
-        source = _rank_source(program, devices, texts, constants, compiled)
+        # Most ranks have the program of another one, which was written already.
+        same = (own for own in written if program.is_structurally_equivalent(own[0]))
+        source = next((source for _, source in same), None)
+        if source is None:
+            original = program.clone()
+            source = _rank_source(program, devices, texts, constants, compiled)
+            written.append((original, source))
         key = _places(entry, known, device, source), source.body
         sources[key] = source
         groups.setdefault(key, []).append(process)
@@ -420,6 +428,8 @@ def _tensor_table(
             fields.append("host=True")
         if (limit := LIMIT.of(extra)) is not None:
             fields.append(f"limit={limit}")
+        if (start := START.of(extra)) is not None:
+            fields.append(f"start={start}")
         if COUNTER in extra:
             fields.append("counter=True")
         rows.append(f"    Tensor({', '.join(fields)}),\n")

@@ -13,25 +13,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    MetadataIndex,
-    TensorProperties,
-)
-from torch.distributed.checkpoint.planner import (
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
-)
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import (
     _StridedShard,  # pyright: ignore[reportPrivateUsage]
 )
 
 from distir.runtime.storage.boxes import box_of, runs
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import (
+        ChunkStorageMetadata,
+        MetadataIndex,
+    )
+    from torch.distributed.checkpoint.planner import WriteItem
+
+# Scripts without checkpoints do without PyTorch's modules for them: a tenth of a second.
 
 Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """
@@ -65,6 +64,13 @@ def _replace(name: str, ours: Callable[..., Any]) -> None:
 def _write_items(
     tensor: DTensor, boxes: Sequence[Box], fqn: str, _: object
 ) -> list[WriteItem]:
+    from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
+    from torch.distributed.checkpoint.planner import (
+        TensorWriteData,
+        WriteItem,
+        WriteItemType,
+    )
+
     properties = TensorProperties.create_from_tensor(tensor.to_local())
     return [
         WriteItem(
@@ -77,6 +83,8 @@ def _write_items(
 
 
 def _chunk_list(_: DTensor, boxes: Sequence[Box]) -> list[ChunkStorageMetadata]:
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+
     return [
         ChunkStorageMetadata(torch.Size(start), torch.Size(sizes))
         for start, _, sizes in boxes

@@ -564,12 +564,6 @@ def _package(
     program = imported.module
     inputs = [name for name in arguments_with(program, "input") if name not in labels]
     chosen = apply(program)
-    interface = {
-        "inputs": inputs,
-        "labels": list(labels),
-        "stages": dict(chosen.stages),
-        "notes": read_notes(program),
-    }
     with tempfile.TemporaryDirectory() as made:
         folder = write_package(
             program,
@@ -580,5 +574,22 @@ def _package(
             opaque=True,
         )
         _save_constants(imported, folder / CONSTANTS)
-        write_text(folder / INTERFACE, json.dumps(interface, indent=2))
+        write_interface(folder, inputs, labels, chosen, read_notes(program))
         return files_of(Path(folder))
+
+
+def write_interface(
+    folder: Path,
+    inputs: Sequence[str],
+    labels: Sequence[str],
+    chosen: Chosen,
+    notes: Sequence[str],
+) -> None:
+    """Writes the file `INTERFACE` of the package in `folder`."""
+    interface = {
+        "inputs": list(inputs),
+        "labels": list(labels),
+        "stages": dict(chosen.stages),
+        "notes": list(notes),
+    }
+    write_text(folder / INTERFACE, json.dumps(interface, indent=2))

@@ -13,6 +13,7 @@ from distir.frontends.torch.modules.meta import has_no_value
 from distir.parallel.merged import joined, make_views, merged_parts
 from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.scripts.part_modules import ModulePart, add_parts
 from distir.parallel.weights import names_of, values_of_rank_0
 
 STATES = "distir"
@@ -41,7 +42,7 @@ def fill(
     Parameters without values are drawn from `seed`. Raises DistIRError if a buffer that
     the program needs has no value.
     """
-    _add_containers(module, source)
+    add_parts(module, source)
     names = names_of(source)
     first = {name: f for f, all_names in names.items() for name in all_names}
 
@@ -131,25 +132,6 @@ def _read(program: RankProgram, spec: Any, stored: StoredWeight) -> torch.Tensor
     return program.held(spec, part.to(program.device, spec.dtype))
 
 
-def _add_containers(module: nn.Module, source: nn.Module) -> None:
-    """
-    Adds copies of the `ModuleList`s, `ModuleDict`s and `Sequential`s of `source` to
-    `module`, because scripts index them and iterate over them. A copy has all their
-    elements, even those of other stages. Other submodules with parameters also exist on
-    all ranks. Where a rank does not run a submodule's stage, the submodule is empty,
-    and its `requires_grad_` has no effect.
-    """
-    for name, part in source.named_modules():
-        if name and type(part) in (nn.ModuleList, nn.ModuleDict, nn.Sequential):
-            made = type(part)()
-            for child in part._modules:  # pyright: ignore[reportPrivateUsage]
-                made.add_module(child, nn.Module())
-            folder, last = _place(module, name)
-            folder.add_module(last, made)
-        elif name and next(part.parameters(), None) is not None:
-            _place(module, f"{name}.")  # the module of that name
-
-
 def _check_buffers(source: nn.Module, program: RankProgram, used: set[str]) -> None:
     for name, buffer in source.named_buffers():
         if has_no_value(buffer) and name in used and name not in program.constants:
@@ -167,6 +149,6 @@ def _place(root: nn.Module, name: str) -> tuple[nn.Module, str]:
     *path, last = name.split(".")
     for part in path:
         if part not in root._modules:  # pyright: ignore[reportPrivateUsage]
-            root.add_module(part, nn.Module())
+            root.add_module(part, ModulePart())
         root = root.get_submodule(part)
     return root, last

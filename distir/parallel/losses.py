@@ -46,6 +46,7 @@ class KnownLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
+        refuse_higher_gradients()
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             raise RuntimeError(
@@ -58,6 +59,19 @@ class KnownLoss(torch.autograd.Function):
         for device, own in on.items():
             torch.ops.aten._foreach_mul_.Tensor(own, scale.to(device))
         return None, None, *gradients
+
+
+def refuse_higher_gradients() -> None:
+    """
+    Raises DistIRError in a backward whose gradients are to be differentiated again.
+    """
+    if torch.is_grad_enabled():
+        raise DistIRError(
+            "backward through a parallel module was asked for gradients that can be "
+            "differentiated again (create_graph=True, as for a gradient penalty), and a "
+            "program has none; compute such a term inside of the module, in a submodule "
+            "that distir.opaque marks, or leave it out"
+        )
 
 
 class OutputWithoutGradients(torch.autograd.Function):

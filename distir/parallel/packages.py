@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distir.errors import DistIRError
+from distir.system.garbage import one_garbage_collection
 from distir.system.output_files import replaced_files
 
 CACHE = "DISTIR_CACHE"
@@ -52,7 +53,11 @@ def shared_package(
         try:
             key = key_of()
             folder = cached_folder(key)
-            sent[0] = (key, dict(make()) if folder is None else files_of(folder))
+            if folder is None:
+                with one_garbage_collection():
+                    sent[0] = key, dict(make())
+            else:
+                sent[0] = key, files_of(folder)
         except DistIRError as error:
             sent[0] = error
         except Exception as error:

@@ -19,23 +19,25 @@ from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import fill
+from distir.parallel.generation.methods import GenerationMethods, MakeGeneration
 from distir.parallel.losses import KnownLoss, OutputWithoutGradients
 from distir.parallel.nan_check import check_nan
 from distir.parallel.padding.check import PaddingCheck
+from distir.parallel.pretrained.saving import save_in_shards, saves_in_shards
 from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
-from distir.parallel.scripts.guards import refuse_uses_of_parts
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
+from distir.parallel.scripts.sealed import seal
 from distir.parallel.scripts.source_class import copy_attributes
-from distir.parallel.scripts.stage_groups import list_all_stages
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Needed, Steps
-from distir.parallel.training.batch_methods import BatchMethods
 from distir.parallel.training.loss_scale import has_smaller_scale
 from distir.parallel.training.micro_batch_losses import (
     MicroBatchLosses,
+    can_divide_first,
+    divide_first,
     of_each_part,
 )
 from distir.parallel.training.outside_step import OutsideStep, StepOutputs
@@ -45,7 +47,7 @@ from distir.parallel.training.whole_batch import mean_of_parts
 from distir.parallel.weights import batch_counters, whole_state
 
 
-class ParallelModule(BatchMethods):
+class ParallelModule(GenerationMethods):
     """
     A module that runs on several processes. `distir.parallelize` makes it on each of
     them.
@@ -70,6 +72,7 @@ class ParallelModule(BatchMethods):
         labels: Labels,
         steps: Steps,
         evaluation: Callable[[str | None, bool, Example | None], RankProgram],
+        generation: MakeGeneration,
         asked: AskedTypes,
         seed: int,
         weights: Mapping[str, StoredWeight],
@@ -101,6 +104,7 @@ class ParallelModule(BatchMethods):
                 'check="import", or give the loss to parallelize (loss=...)'
             )
         self._make_evaluation = evaluation
+        self._make_generation = generation
         self._evaluations: dict[
             tuple[str | None, bool, Shapes | None], RankProgram
         ] = {}
@@ -115,11 +119,15 @@ class ParallelModule(BatchMethods):
         buffers = dict(source.named_buffers(remove_duplicate=False))
         others = fill(self, source, program, seed, weights)
         self._stored = StoredValues(program, others, buffers)
-        refuse_uses_of_parts(self)
         refuse_optimizers()
-        list_all_stages()
+        if program.is_pipeline:
+            # PyTorch's checkpoints are a tenth of a second of imports.
+            from distir.parallel.scripts.stage_groups import list_all_stages
+
+            list_all_stages()
         owned(self.parameters(), of_pipeline=program.is_pipeline)
         self.train(source.training)
+        seal(self, source)
 
     # What training scripts use
 
@@ -193,9 +201,11 @@ class ParallelModule(BatchMethods):
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """
         Writes the module with the values of now as `save_pretrained` of the source module
-        does, with its `options`: rank 0 writes, and the other ranks wait. Every rank must call
-        this. `state_dict=` are values that were brought together before. Raises DistIRError if
-        the source module has no such method.
+        does, with its `options`. Every rank must call this. Of models of transformers each
+        rank writes some files, with an index, of at most `max_shard_size` ("1GB" by
+        default), so that no rank holds the whole model. Of others, and with options that
+        need all values, rank 0 does. `state_dict=` are values that were brought together
+        before. Raises DistIRError if the source module has no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
@@ -203,6 +213,9 @@ class ParallelModule(BatchMethods):
                 f"{type(source).__name__} has no save_pretrained; save whole_state_dict() of "
                 f"rank 0 with torch.save"
             )
+        if saves_in_shards(source, options):
+            save_in_shards(self._named(), source, Path(folder), options)
+            return
         state = options.pop("state_dict", None)
         if state is None:
             state = self.whole_state_dict()
@@ -292,7 +305,8 @@ class ParallelModule(BatchMethods):
             if spec.updates:  # the backward needs it as it is now
                 held[spec.updates] = held[spec.updates].clone()
         own = self._own_part(program, given)
-        unchanged = {**dict(self.named_parameters()), **given} if needed else {}
+        parameters = (x for x in named.items() if isinstance(x[1], nn.Parameter))
+        unchanged = {**dict(parameters), **given} if needed else {}
         step = OutsideStep(program, {**held, **own}, batch.own, unchanged)
         self._update(program, step.updates, named)
         outputs, step.outputs = step.outputs, []
@@ -315,19 +329,22 @@ class ParallelModule(BatchMethods):
         named: Mapping[str, torch.Tensor],
         is_f16: bool,
         gradients: list[torch.Tensor | None],
-    ) -> list[torch.Tensor]:
+    ) -> list[torch.Tensor | None]:
         """Runs the backward of a step and returns the gradients of `sources`."""
+        parts = self.data_ranks
+        if not is_f16 and can_divide_first(program, gradients, sources, given, parts):
+            divide_first(gradients, parts)
+            parts = 1
         results = step.finish(gradients)
-        found = dict(
-            (id(source), gradient)
-            for source, gradient in self._stored.gradients(
-                program, results, given, named
-            )
-        )
-        of_each_part(program, found, given, self.data_ranks)
+        found = list(self._stored.gradients(program, results, given, named))
+        of_each_part(program, found, given, parts)
         if is_f16:
-            spread_overflow(list(found.values()), program.device)
-        return [found.pop(id(source)) for source in sources]
+            spread_overflow([gradient for _, gradient in found], program.device)
+        # A tensor comes as often as it is given, and not at all if it was frozen since.
+        own: dict[int, list[torch.Tensor]] = {}
+        for source, gradient in reversed(found):
+            own.setdefault(id(source), []).append(gradient)
+        return [own[id(s)].pop() if id(s) in own else None for s in sources]
 
     def _step_outside(
         self,
@@ -364,10 +381,9 @@ class ParallelModule(BatchMethods):
         results = losses.run(program, arguments)
         pairs = list(self._stored.gradients(program, results, given, named))
         self._update(program, results, named)
-        found = {id(source): gradient for source, gradient in pairs}
-        of_each_part(program, found, given, self.data_ranks)
+        of_each_part(program, pairs, given, self.data_ranks)
         if self._asked.is_f16(autocast):
-            spread_overflow(list(found.values()), program.device)
+            spread_overflow([gradient for _, gradient in pairs], program.device)
         value = losses.total
         if value is not None:
             value = mean_of_parts(program, value).double()

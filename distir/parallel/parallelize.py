@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError, one_of
+from distir.frontends.serving import ServingSizes
 from distir.frontends.torch.checks.communicating import live_modules
 from distir.frontends.torch.trust import Trust
 from distir.gradients.options import OUTSIDE
@@ -31,6 +32,7 @@ from distir.parallel.compilation import (
 )
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions, Script
+from distir.parallel.generation.programs import Generation, generation_package
 from distir.parallel.losses import Loss, example_labels
 from distir.parallel.packages import Package, shared_package
 from distir.parallel.padding.check import PaddingCheck
@@ -365,6 +367,20 @@ def parallelize(
             "validation" if has_loss else "evaluation", None, wanted, given, make
         )
 
+    def generation(sizes: ServingSizes) -> Generation:
+        wanted = replace(request, chosen=chosen[0])
+
+        def make() -> dict[str, bytes]:
+            with kept.with_values() as source:
+                return generation_package(source, sizes, wanted)
+
+        def key() -> str | None:
+            return content_key("generation", kept.module, (), {}, (wanted, sizes))
+
+        with in_python():
+            folder = shared_package(key, make)
+        return Generation.of(folder, device, sizes)
+
     needed = [t.requires_grad for t in tensors_of((tuple(args), kwargs))]
     if max_programs < 1:
         raise DistIRError(
@@ -377,6 +393,7 @@ def parallelize(
         Labels(request.labels),
         Steps(module, step, any(needed), asked.now("parallelize")),
         evaluation,
+        generation,
         asked,
         seed,
         stored,

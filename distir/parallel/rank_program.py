@@ -52,10 +52,11 @@ class RankProgram:
         device: torch.device,
         opaque: Mapping[str, OpaqueCalls] | None = None,
         sharded_outputs: bool = False,
+        program: Any = None,
     ):
         """
-        Reads a package. `opaque` has the opaque modules that the program calls, by
-        their names in the program. `sharded_outputs` tells whether outputs from which
+        Reads a package. `program` is its Python module with the program, by default the
+        main one. `opaque` has the opaque modules that the program calls, by their names. `sharded_outputs` tells whether outputs from which
         the caller computes the loss stay split over axes that do not split the batch.
         """
         self._sharded_outputs = sharded_outputs
@@ -63,12 +64,11 @@ class RankProgram:
         self._opaque = opaque or {}
         self._opaque_module: Any = package.module("opaque") if self._opaque else None
         self.rank = dist.get_rank()
-        program = package.program
+        program = package.program if program is None else program
         if len(program.RANKS) != dist.get_world_size():
             raise DistIRError(
-                f"the plan is for {len(program.RANKS)} processes, but "
-                f"{dist.get_world_size()} were started; start as many, or choose other "
-                f"degrees of parallelism"
+                f"the plan is for {len(program.RANKS)} processes, but {dist.get_world_size()} "
+                f"were started; start as many, or choose other degrees of parallelism"
             )
         self._runtime = package.runtime
         self.folder = package.folder
@@ -83,7 +83,7 @@ class RankProgram:
         }
         own = program.RANKS[self.rank]
         with torch.device(device):
-            self._body = own.program(process_meshes, own.numbers)
+            self.body = own.program(process_meshes, own.numbers)
         self._distributed: dict[Any, DTensorSpec] = {}
         self.all_arguments: Sequence[Any] = program.ARGUMENTS
         self.all_results: Sequence[Any] = program.RESULTS
@@ -102,25 +102,8 @@ class RankProgram:
         self.constants: dict[str, torch.Tensor] = tensors.load(
             package.folder / CONSTANTS
         )
-        if self.gradients:
-            self._check_outputs()
         self._initial = package.module("initial")
         self._batches = package.module("batches")
-
-    def _check_outputs(self) -> None:
-        """
-        Raises DistIRError if several stages of a pipeline have outputs of which the caller
-        computes the loss, or their gradients.
-        """
-        outputs = [s for s in self.all_results if not s.updates and not s.of]
-        places = {s.mesh: s.name for s in (*self.gradients.values(), *outputs)}
-        if len(places) > 1:
-            names = " and ".join(repr(name) for name in places.values())
-            raise DistIRError(
-                f"parallelize: stages of the pipeline have outputs of their own ({names}), so "
-                f"that no rank could compute a loss of all; begin stages elsewhere "
-                f"(stages=...) or choose fewer, so that the last one computes all outputs"
-            )
 
     def __deepcopy__(self, memo: object) -> RankProgram:
         """
@@ -167,7 +150,7 @@ class RankProgram:
         known = self._distributed.get(key)
         if known is not None:
             # What `from_local` does, without 0.1 ms of checks for each gradient of a step.
-            return DTensor(part, known, requires_grad=False)
+            return DTensor.__new__(DTensor, part, known, requires_grad=False)
         stride = tuple(prod(spec.shape[i + 1 :]) for i in range(len(spec.shape)))
         found = DTensor.from_local(
             part,
@@ -256,7 +239,7 @@ class RankProgram:
     @property
     def gives_outputs(self) -> bool:
         """Whether the caller computes the loss on this rank."""
-        return bool(self._body.places.parts)
+        return bool(self.body.places.parts)
 
     @property
     def is_pipeline(self) -> bool:
@@ -353,7 +336,7 @@ class RankProgram:
     # Running
 
     @contextmanager
-    def _running(self) -> Generator[None]:
+    def running(self) -> Generator[None]:
         """
         The state in which methods of the program run: opaque modules are this module's,
         autograd records nothing, `torch.autocast` has no effect, errors name the source.
@@ -371,8 +354,8 @@ class RankProgram:
         effect on it.
         """
         arguments = [values[spec.name] for spec in self.arguments.values()]
-        with self._running():
-            results = self._runtime.results_of(self._body, arguments)
+        with self.running():
+            results = self._runtime.results_of(self.body, arguments)
         return dict(zip(self.results, results, strict=True))
 
     def start(self, values: Mapping[str, torch.Tensor]) -> Any:
@@ -382,8 +365,8 @@ class RankProgram:
         `resume`.
         """
         arguments = [values.get(spec.name) for spec in self.arguments.values()]
-        with self._running():
-            return self._runtime.started(self._body, arguments)
+        with self.running():
+            return self._runtime.started(self.body, arguments)
 
     def taken(self, call: Any) -> dict[int, torch.Tensor]:
         """
@@ -391,7 +374,7 @@ class RankProgram:
         holds them no longer.
         """
         places = list(self.results)
-        given = [places[i] for i in self._body.places.given]
+        given = [places[i] for i in self.body.places.given]
         return dict(zip(given, call.take(), strict=True))
 
     def resume(
@@ -403,13 +386,13 @@ class RankProgram:
         emptied. At the end, returns the other results, by index; before, nothing.
         """
         specs = list(self.arguments.values())
-        awaited = [specs[i].gradient_of for i in self._body.places.awaited]
+        awaited = [specs[i].gradient_of for i in self.body.places.awaited]
         ordered = [gradients.pop(name) for name in awaited]
-        with self._running():
+        with self.running():
             self._runtime.resumed(call, ordered)
         if call.results is None:
             return {}
-        given = set(self._body.places.given)
+        given = set(self.body.places.given)
         others = [index for i, index in enumerate(self.results) if i not in given]
         return dict(zip(others, call.results, strict=True))
 

@@ -121,7 +121,7 @@ class SharedShapes:
     def __init__(
         self, micro_batches: int, max_programs: int, padding: Padding | None = None
     ):
-        self._micro_batches = micro_batches
+        self.micro_batches = micro_batches
         self.padding = padding
         self._max_programs = max_programs
         self._seen: set[Shapes] = set()
@@ -199,7 +199,7 @@ class SharedShapes:
         if all(row == expected for row in rows):
             return Batch(dict(given))
         split = [program.is_split_with_batch(spec) for spec in specs]
-        if not program.batch_axes() and self._micro_batches > 1:
+        if not program.batch_axes() and self.micro_batches > 1:
             sizes = [spec.shape[0] for spec in specs if spec.shape]
             split = [bool(spec.shape) and spec.shape[0] == sizes[0] for spec in specs]
         samples = self._samples(program, specs, split, rows)
@@ -208,15 +208,15 @@ class SharedShapes:
         own, start = samples[place], sum(samples[:place])
         whole = sum(samples)
         copied = None
-        if len(set(samples)) == 1 and own % self._micro_batches == 0:
+        if len(set(samples)) == 1 and own % self.micro_batches == 0:
             found = dict(given)
             size = own
         elif averages:
-            total = lcm(whole, parts * self._micro_batches)
+            total = lcm(whole, parts * self.micro_batches)
             copied, size = whole, total // parts
             found = self._gathered(program, specs, split, given, samples, size)
         else:
-            size = -(-max(samples) // self._micro_batches) * self._micro_batches
+            size = -(-max(samples) // self.micro_batches) * self.micro_batches
             found = {
                 spec.name: _grown(given[spec.name], size)
                 if is_split

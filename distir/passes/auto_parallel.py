@@ -15,6 +15,7 @@ from distir.planning.auto.results import emit, nothing_found
 from distir.planning.distribution.meshes import check_sequential
 from distir.planning.plans.options import RequestOptions, SearchOptions
 from distir.planning.requests import Requests
+from distir.transforms.expert_shards import assume_imbalance
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class AutoParallelPass(RequestOptions, SearchOptions, DistIRPass):
     - `offload_states` (`off`, `on`): whether points of the grid keep the optimizer's
       states in the host's memory. By default the search tries both if the cluster has a
       `host_bandwidth`; it tries `on` if a point does not fit into memory otherwise;
+    - `expert_imbalance`: the assumed load of the busiest device of expert parallelism,
+      as a multiple of the mean load;
     - `buckets`: whether neighbouring tensors travel in one message in all plans
       (default); see `bucket-collectives`;
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`:
@@ -62,6 +65,7 @@ class AutoParallelPass(RequestOptions, SearchOptions, DistIRPass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         check_sequential(op, self.name)
+        assume_imbalance(op, self.expert_imbalance)
         search = self._search(op)
         search.run()
         if search.best is None:

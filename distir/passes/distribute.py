@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.planning.distribution.distribute import distribute
 from distir.planning.distribution.options import DistributionOptions
+from distir.program import replace_program
+from distir.program.entries import one_entry
+from distir.program.options import EntryOptions
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class DistributePass(DistributionOptions, DistIRPass):
     `ring-attention`, `bucket-collectives`, `offload-states`, `overlap-communication`
     and `verify-distribution`.
 
+    - `entry`: of a module with several public functions or entries, the one to
+      distribute, as by `choose-entry`.
     - `cluster`: the symbol of the module's `device.cluster`. It can be left out if the
       module has one cluster or none. If the module has none: the name of a built-in
       cluster, or a file.
@@ -78,7 +84,11 @@ class DistributePass(DistributionOptions, DistIRPass):
 
     name = "distribute"
 
+    entry: str | None = same_option(EntryOptions, "entry")
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.entry is not None:
+            replace_program(op, one_entry(op, self.entry))
         distribute(op, self)
 
     @staticmethod

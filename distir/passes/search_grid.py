@@ -27,6 +27,7 @@ from distir.planning.grid import (
 )
 from distir.planning.plans.options import SearchOptions
 from distir.planning.plans.programs import replace_cluster
+from distir.transforms.expert_shards import assume_imbalance
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class SearchGridPass(TargetOptions, SearchOptions, DistIRPass):
       default 1;
     - `no_sync`: whether ZeRO 3 adds up whole gradients over micro-batches, by default
       `off`;
+    - `expert_imbalance`: the assumed load of the busiest device of expert parallelism,
+      as a multiple of the mean load;
     - `buckets`: whether neighbouring tensors travel in one message in all plans
       (default); see `bucket-collectives`;
     - `profile`, `world_size`, `jobs`: as in `auto-parallel`.
@@ -60,6 +63,7 @@ class SearchGridPass(TargetOptions, SearchOptions, DistIRPass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         cluster = self._cluster(op)
+        assume_imbalance(op, self.expert_imbalance)
         space = Space.of(self, (batch_of(op),), trains(op), cluster.size)
         programs = Programs.of([op], cluster, self.profile)
         found = run(programs, space.plans(), self.jobs)

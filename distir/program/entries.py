@@ -18,13 +18,14 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute
 
 from distir.dialects.dist_attributes import ENTRY_POINT
-from distir.errors import DistIRError, did_you_mean
+from distir.errors import DistIRError, did_you_mean, listed
 from distir.program.functions import (
     ENTRY,
     callees_first,
     entry_function,
     entry_points,
     functions,
+    public_functions,
 )
 from distir.program.naming import free_name
 from distir.program.view import Argument, arguments_of
@@ -41,15 +42,14 @@ def one_entry(module: ModuleOp, name: str) -> ModuleOp:
     Raises DistIRError if there is no such entry or function.
     """
     known = entry_points(module)
-    function = functions(module).get(name)
-    if not known and function is not None and not _is_private(function):
+    public = [function.sym_name.data for function in public_functions(module)]
+    if not known and name in public:
         return _with_main(module, name)
     if name not in known:
         if not known:
             raise DistIRError(
-                f"the program has one entry, @{entry_function(module).sym_name.data}; the "
-                f"entry {name!r} is for programs with several, such as those of --serve, "
-                f"and no public function of the module has that name"
+                f"the module has no public function {name!r}; {did_you_mean(name, public)}"
+                f"it has {listed(public) or 'none'}"
             )
         raise DistIRError(
             f"the program has no entry {name!r}; {did_you_mean(name, known)}it has "
@@ -71,11 +71,6 @@ def one_entry(module: ModuleOp, name: str) -> ModuleOp:
     _rename(part, {own: ENTRY})
     del functions(part)[ENTRY].attributes[ENTRY_POINT]
     return part
-
-
-def _is_private(function: FuncOp) -> bool:
-    visibility = function.sym_visibility
-    return visibility is not None and visibility.data == "private"
 
 
 def _with_main(module: ModuleOp, name: str) -> ModuleOp:

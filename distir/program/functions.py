@@ -62,16 +62,19 @@ def entry_points(module: ModuleOp) -> dict[str, FuncOp]:
 def check_calls(module: ModuleOp) -> None:
     """
     Raises DistIRError if the functions that the entry function reaches, or each of
-    several entries, are not straight-line code (`reachable_functions`).
+    several entries, are not straight-line code (`reachable_functions`). If the module
+    does not say which function is the entry, any public function may be chosen.
     """
-    roots = list(entry_points(module).values()) or [entry_function(module)]
+    roots = list(entry_points(module).values())
+    if not roots and (ENTRY in functions(module) or len(public_functions(module)) < 2):
+        roots = [entry_function(module)]
     callees_first(module, roots, MAX_CALL_DEPTH)
 
 
 def entry_function(module: ModuleOp) -> FuncOp:
     """
-    Returns the function `@main`, or the only function of the module. Raises DistIRError
-    if there is no such function, if it does not have exactly one block, or if the
+    Returns the function `@main`, or the only public function of the module. Raises
+    DistIRError if there is no such function, if it does not have exactly one block, or if the
     program has several entries (`distir.program.entries`).
     """
     found = functions(module)
@@ -83,15 +86,28 @@ def entry_function(module: ModuleOp) -> FuncOp:
             f"{next(reversed(several))} or the pass "
             f"choose-entry{{entry={next(reversed(several))}}}"
         )
-    if ENTRY not in found and len(found) != 1:
+    if ENTRY in found:
+        entry = found[ENTRY]
+    elif len(own := public_functions(module)) == 1:
+        [entry] = own
+    else:
         raise DistIRError(
             f"the module has {len(found)} functions and none is called @{ENTRY}; "
             f"name the program's entry function @{ENTRY}, or choose it with --entry NAME "
             f"or the pass choose-entry{{entry=NAME}}"
         )
-    entry = found[ENTRY] if ENTRY in found else next(iter(found.values()))
     _check_straight(entry)
     return entry
+
+
+def public_functions(module: ModuleOp) -> list[FuncOp]:
+    """Returns the functions that are not private: those that others may call."""
+    return [f for f in functions(module).values() if not _is_private(f)]
+
+
+def _is_private(function: FuncOp) -> bool:
+    visibility = function.sym_visibility
+    return visibility is not None and visibility.data == "private"
 
 
 def reachable_functions(module: ModuleOp) -> list[FuncOp]:

@@ -5,8 +5,9 @@ gives them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path, PurePath
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -23,24 +24,44 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects.dist_attributes import SCOPE
 
+_DISTIR = f"{Path(__file__).parents[1]}/"
+_PACKAGES = frozenset(["site-packages", "dist-packages"])
+
 
 def line_location(location: Attribute | None) -> FileLineColLoc | None:
     """
-    Returns the file and line of a location, or None if the line is unknown. For a call
-    site, this is the line of the callee; for a fused location, it is the first line.
+    Returns the file and line of a location, or None if the line is unknown. Of the
+    frames of a call site, innermost first, this is the first one in a file of the user,
+    not in an installed package; if all are in packages, the first one.
     """
-    if isinstance(location, FileLineColLoc):
-        return location if location.line.data else None
+    frames = _frames(location)
+    first = next(frames, None)
+    if first is None or not _is_installed(first):
+        return first
+    return next((frame for frame in frames if not _is_installed(frame)), first)
+
+
+def _frames(location: Attribute | None) -> Iterator[FileLineColLoc]:
+    """Yields the lines of a location; those of a callee before those of its caller."""
     match location:
+        case FileLineColLoc() if location.line.data:
+            yield location
         case NameLoc():
-            parts: Sequence[Attribute] = (location.location,)
+            yield from _frames(location.location)
         case CallSiteLoc():
-            parts = (location.callee,)
+            yield from _frames(location.callee)
+            yield from _frames(location.caller)
         case FusedLoc() if isinstance(location.locations, ArrayAttr):
-            parts = location.locations.data
+            for part in location.locations.data:
+                yield from _frames(part)
         case _:
-            parts = ()
-    return next((line for part in parts if (line := line_location(part))), None)
+            pass
+
+
+def _is_installed(frame: FileLineColLoc) -> bool:
+    """Whether a line is in a file of an installed package, or of DistIR itself."""
+    file = frame.filename.data
+    return file.startswith(_DISTIR) or not _PACKAGES.isdisjoint(PurePath(file).parts)
 
 
 def line_of(location: Attribute | None) -> str:

@@ -28,6 +28,7 @@ _DTYPES = frozenset(
         *("bool", "int8", "int16", "int32", "int64"),
         *("uint8", "uint16", "uint32", "uint64"),
         *("float16", "bfloat16", "float32", "float64", "complex64"),
+        *("float8_e4m3fn", "float8_e5m2"),
     )
 )
 

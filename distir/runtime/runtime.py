@@ -53,7 +53,8 @@ class Tensor:
     - `loss_scale`: the state of loss scaling that it is;
     - `host`: whether it stays in the host's memory;
     - `feeds`: what generation gives to an input: `tokens`, `padding` or `positions`;
-    - `limit`: the largest number of tokens of a sequence.
+    - `limit`: the largest number of tokens of a sequence;
+    - `start`: the token with which the decoder of an encoder-decoder begins.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Tensor:
     host: bool = False
     feeds: str = ""
     limit: int = 0
+    start: int | None = None
 
     def parts(self):
         """Yields the whole tensors that a repacked tensor consists of."""

@@ -22,6 +22,8 @@ class ReplicaLimits:
     - `max_sequences`: the most sequences in progress at a time;
     - `batched_tokens`: the most tokens in a step; longer prompts are read in chunks;
     - `lanes`: the number of steps in progress at a time, one for each pipeline stage;
+    - `window`, `window_share`: a share of the layers attends to, and keeps, at most
+      `window` tokens of a sequence. Further tokens take room in the other layers alone;
     - `admission`: `preempt` admits a request as soon as its prompt fits. If the cache
       is full later, the last admitted request is preempted and computed again.
       `reserve` admits a request only when all of its tokens will fit.
@@ -32,6 +34,29 @@ class ReplicaLimits:
     batched_tokens: int
     lanes: int = 1
     admission: Admission = "preempt"
+    window: int = 0
+    window_share: float = 0.0
+
+    def room(self, tokens: int) -> float:
+        """
+        Returns the room in the cache of a sequence of `tokens` tokens, in tokens that
+        all layers keep.
+        """
+        if not self.window_share:
+            return tokens
+        return tokens - self.window_share * max(tokens - self.window, 0)
+
+    def pairs(self, start: int, count: int) -> float:
+        """
+        Returns the number of pairs of a token and a token that it attends to, as
+        `causal_pairs`, in the mean over the layers.
+        """
+        every = causal_pairs(start, count)
+        if not self.window_share:
+            return every
+        inside = min(max(self.window - start, 0), count)
+        within = causal_pairs(start, inside) + (count - inside) * self.window
+        return every - self.window_share * (every - within)
 
 
 @dataclass
@@ -105,20 +130,20 @@ class Replica:
         self.times, self.limits = times, limits
         self.lanes = [Lane() for _ in range(limits.lanes)]
         self.waiting: deque[Progress] = deque()
-        self.used = 0
+        self.used: float = 0
         """
-        The number of tokens in the cache, including those that prompts being read will
+        The room of the tokens in the cache, including those that prompts being read will
         take.
         """
-        self.promised = 0
+        self.promised: float = 0
         """
-        The number of tokens that admitted requests will have in the cache at their end.
+        The room that admitted requests will take in the cache at their end.
         """
         self.free_at = 0.0
         """The second at which the first pipeline stage becomes free."""
         self.outstanding = 0
         self.preemptions = 0
-        self.most_used = 0
+        self.most_used: float = 0
         self.steps = 0
         self.largest_batch = 0
 
@@ -149,8 +174,8 @@ class Replica:
             room -= self._read(lane, progress, room)
         while self.waiting and not is_short and self._may_admit(lane, room):
             progress = self.waiting.popleft()
-            self.used += progress.length
-            self.promised += progress.length + progress.left
+            self.used += self.limits.room(progress.length)
+            self.promised += self.limits.room(progress.length + progress.left)
             if progress.to_read:
                 lane.reading.append(progress)
                 room -= self._read(lane, progress, room)
@@ -162,7 +187,7 @@ class Replica:
         if not decoding and not new:
             return None
         pairs = sum(
-            causal_pairs(progress.length - progress.to_read, count)
+            self.limits.pairs(progress.length - progress.to_read, count)
             for progress, count in lane.chunks
         )
         step = self.times.step(decoding, lane.context, new, pairs)
@@ -172,7 +197,7 @@ class Replica:
         rounds = 1
         if not new and not is_short and len(self.lanes) == 1:
             # Who waits now waits until a sequence is finished: the cache only fills.
-            most = (self.limits.cache_tokens - self.used) // decoding
+            most = int(self.limits.cache_tokens - self.used) // decoding
             most = max(min(most, min(lane.ends) - lane.round), 1)
             rounds, seconds = self._rounds(lane, most, until - start)
             end = start + seconds
@@ -191,9 +216,9 @@ class Replica:
         done = list[Progress]()
         if lane.counted:
             # One token for each, which is in the cache when the next step reads it.
+            self.used += self._growth(lane)
             lane.round += lane.rounds
             lane.context += lane.rounds * lane.counted
-            self.used += lane.rounds * lane.counted
             for progress in lane.ends.pop(lane.round, ()):
                 is_here = lane.decoding.get(progress.index) is progress
                 if is_here and progress.done_round == lane.round:
@@ -209,8 +234,9 @@ class Replica:
                 if progress.first_s < 0:
                     progress.first_s = now
                 progress.left -= 1
+                before = self.limits.room(progress.length)
                 progress.length += 1
-                self.used += 1
+                self.used += self.limits.room(progress.length) - before
                 if progress.left:
                     self._decode(lane, progress)
                 else:
@@ -218,10 +244,24 @@ class Replica:
         self.most_used = max(self.most_used, self.used)
         for progress in done:
             progress.end_s = now
-            self.used -= progress.length
-            self.promised -= progress.length
+            room = self.limits.room(progress.length)
+            self.used -= room
+            self.promised -= room
             self.outstanding -= 1
         return done
+
+    def _growth(self, lane: Lane) -> float:
+        """
+        Returns the room that the new tokens of the steps in progress of `lane` take.
+        """
+        if not self.limits.window_share:
+            return lane.rounds * lane.counted
+        grown = 0.0
+        for progress in lane.decoding.values():
+            length = progress.length + self._generated(lane, progress)
+            after = self.limits.room(length + lane.rounds)
+            grown += after - self.limits.room(length)
+        return grown
 
     def _rounds(self, lane: Lane, most: int, room: float) -> tuple[int, float]:
         """
@@ -285,9 +325,11 @@ class Replica:
             if lane.sequences >= share:
                 return False
         if limits.admission == "reserve":
-            return self.promised + first.length + first.left <= limits.cache_tokens
+            whole = limits.room(first.length + first.left)
+            return self.promised + whole <= limits.cache_tokens
         # Every sequence may get one more token in its step.
-        return self.used + first.length + running + 1 <= limits.cache_tokens
+        own = limits.room(first.length)
+        return self.used + own + running + 1 <= limits.cache_tokens
 
     def _make_room(self, lane: Lane) -> bool:
         """
@@ -318,8 +360,8 @@ class Replica:
             progress.left -= got
             lane.context -= progress.length
         self.preemptions += 1
-        self.used -= progress.length
-        self.promised -= progress.length + progress.left
+        self.used -= self.limits.room(progress.length)
+        self.promised -= self.limits.room(progress.length + progress.left)
         progress.done_round = -1
         progress.to_read = progress.length
         self.waiting.appendleft(progress)

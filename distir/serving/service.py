@@ -220,7 +220,7 @@ def _run(
 def _check_sizes(requests: Sequence[TokenRequest], limits: ReplicaLimits) -> None:
     """Raises DistIRError if a single request does not fit into the cache."""
     longest = max((request.tokens for request in requests), default=0)
-    if longest > limits.cache_tokens:
+    if limits.room(longest) > limits.cache_tokens:
         raise DistIRError(
             f"a request of {longest} tokens does not fit into a cache of "
             f"{limits.cache_tokens} tokens"

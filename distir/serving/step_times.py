@@ -23,7 +23,7 @@ class StepTime(NamedTuple):
 class StepTimes(Protocol):
     """Interface for the times of a replica's steps."""
 
-    def step(self, decoding: int, context: int, new: int, pairs: int) -> StepTime:
+    def step(self, decoding: int, context: int, new: int, pairs: float) -> StepTime:
         """
         Returns the time of a step in which `decoding` sequences get one token each, and
         `new` tokens of prompts are read. `context` is the total number of tokens in the
@@ -112,7 +112,7 @@ class StepTable:
         self._rows: dict[int, tuple[PiecewiseLinear, PiecewiseLinear]] = {}
         self._read: dict[int, StepTime] = {}
 
-    def step(self, decoding: int, context: int, new: int, pairs: int) -> StepTime:
+    def step(self, decoding: int, context: int, new: int, pairs: float) -> StepTime:
         """Returns the time of a step, as defined by `StepTimes.step`."""
         latency = busy = 0.0
         if decoding:

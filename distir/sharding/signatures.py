@@ -9,16 +9,22 @@ distinguish.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
-from distir.dialects.dist_attributes import PLACE, SCOPE
+from distir.dialects.dist import layout_of, with_layout
+from distir.dialects.dist_attributes import BUCKET, PLACE, SCOPE
 from distir.sharding.rule import Rule, rule_for
 
-_LABELS = (SCOPE, PLACE)
-"""The attributes that tell where an op came from. They do not affect its rule."""
+_LABELS = (SCOPE, PLACE, BUCKET)
+"""
+The attributes that tell where an op came from, and with which others it communicates.
+They do not affect its rule.
+"""
 
 
 class Signatures:
@@ -106,3 +112,14 @@ class Signatures:
         op = value.op
         seen = op.name == "onnx.Constant" or keeps_value(op)
         return self.of(op) if seen else None
+
+
+def on_any_mesh(attribute: Attribute) -> Attribute:
+    """
+    Returns a type without the name of its mesh. What an op does is the same on all
+    meshes with equal axes.
+    """
+    layout = layout_of(attribute)
+    if layout is None or not isinstance(attribute, TensorType):
+        return attribute
+    return with_layout(attribute, replace(layout, mesh=""))

@@ -38,7 +38,7 @@ from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.rule import Rule, factor_shards, inference_of
 from distir.sharding.sends import check_send
-from distir.sharding.signatures import Signatures
+from distir.sharding.signatures import Signatures, on_any_mesh
 
 
 def _shown(type_: Attribute) -> str:
@@ -61,12 +61,13 @@ class DistributionVerifier:
         # Types that were found right, by their ids: the same few come again and again.
         self._right: dict[int, Attribute] = {}
         self._signatures = Signatures()
+        self._on_any_mesh = Signatures(on_any_mesh)
         self._communication: set[int] = set()
         """The ids of sends and collectives that passed the check."""
-        self._checked: dict[int, Operation] = {}
+        self._checked: dict[tuple[int, tuple[tuple[str, int], ...]], Operation] = {}
         """
-        The ops that passed the check, by id. Ops with the same id need no check of
-        their own.
+        The ops that passed the check, by their ids on any mesh and the axes of their
+        mesh. Ops with the same key need no check of their own.
         """
 
     def verify(self) -> None:
@@ -269,12 +270,17 @@ class DistributionVerifier:
                 )
 
     def compute(self, op: Operation) -> None:
-        signature = self._signatures.of(op)
-        if signature not in self._checked:
+        layouts = map(layout_of, (*op.operands, *op.results))
+        names = {layout.mesh for layout in layouts if layout is not None}
+        mesh = mesh_of_op(op, self.meshes)
+        if mesh is None:
+            return
+        key = self._on_any_mesh.of(op), mesh.axes
+        if len(names) > 1 or key not in self._checked:
             problem = self._problem(op)
             if problem is not None:
                 raise DistIRError(problem)
-            self._checked[signature] = op
+            self._checked[key] = op
 
     def _problem(self, op: Operation) -> str | None:
         """
@@ -286,11 +292,12 @@ class DistributionVerifier:
             return None
         if len(mesh.devices) > 1 and draws_random_numbers(op):
             return (
-                "draws random numbers, and every device would draw others; expected a "
-                "program without random ops (export the model in evaluation mode, or make a "
-                "training step of it, whose dropout is the same on all devices)"
+                "draws random numbers, and every device would draw others; draw them in the "
+                "script, and give them to the model as an input (dropout is the same on all "
+                "devices in a training step, or switched off in a model that was exported in "
+                "evaluation mode)"
             )
-        rule = self._signatures.rule(op)
+        rule = self._on_any_mesh.rule(op)
         if rule.is_made_anywhere:
             return _made_problem(op, rule, mesh)
         whole = Layout(mesh.name)

@@ -18,6 +18,7 @@ from distir.version import __version__
 _EXTRAS = {
     "torch": "import models of PyTorch, run programs, distir.parallelize",
     "jax": "distir.jax: functions of JAX",
+    "serve": "distir explore: a page in the browser",
     "viz": "distir-gui: passes step by step",
 }
 """The extras for users, and the uses that each has."""

@@ -52,17 +52,31 @@ class NumberPrinter(Printer):
 
     def print_ssa_value(self, value: SSAValue) -> str:
         """Prints the name of `value`, and returns the name."""
-        hint = value.name_hint
-        if hint and value not in self._ssa_values:
-            names, name = self.ssa_names, hint
-            number = names.get(hint, 0)
-            if number:
-                while (name := f"{hint}_{number}") in names:
-                    number += 1
-                names[name] = 1
-            names[hint] = number + 1
-            self._ssa_values[value] = name
-        return super().print_ssa_value(value)
+        name = self.name_of(value)
+        self.print_string(f"%{name}")
+        return name
+
+    def name_of(self, value: SSAValue) -> str:
+        """
+        Returns the name of `value` in the text. A value that was not printed before gets
+        a name that is not taken yet.
+        """
+        name = self._ssa_values.get(value)
+        if name is None:
+            name = self._ssa_values[value] = self._free_name(value.name_hint)
+        return name
+
+    def _free_name(self, hint: str | None) -> str:
+        if not hint:
+            return self._get_new_valid_name_id()
+        names, name = self.ssa_names, hint
+        number = names.get(hint, 0)
+        if number:
+            while (name := f"{hint}_{number}") in names:
+                number += 1
+            names[name] = 1
+        names[hint] = number + 1
+        return name
 
     def print_float(self, value: float, type: AnyFloat) -> None:
         """Prints a float without its type."""

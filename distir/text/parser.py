@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import (
@@ -17,7 +18,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
 from xdsl.parser.generic_parser import ParserState
-from xdsl.utils.exceptions import DiagnosticException, ParseError
+from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyException
 from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
@@ -28,7 +29,7 @@ from distir.program.checks import check_dist_attributes, check_dominance
 from distir.system.plugins import installed_universe
 from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
-from distir.text.number_parser import NumberParser
+from distir.text.location_parser import LocationParser
 from distir.text.old_forms import bring_up_to_date
 
 _TENSOR = r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>'
@@ -37,6 +38,19 @@ _TYPE = re.compile(rf"{_TENSOR}|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)", re.ASCI
 
 CONTROL_FLOW = ("cf", "scf")
 """The dialects whose ops get the place in the text as location, if they have none."""
+
+_FUNCTION = re.compile(
+    r"func\.func (?:private |public )?@[a-zA-Z_][a-zA-Z0-9_$.]*+(?=\()"
+)
+_ARGUMENT = re.compile(
+    r"(%(?:[0-9]++|[a-zA-Z$._-][a-zA-Z0-9$._-]*+)): "
+    rf"({_TYPE.pattern})(?: (\{{[^{{}}\n]*+\}}))?+(?:, (?=%)|(?=\)))",
+    re.ASCII,
+)
+"""
+Matches an argument of a function, up to the next one: its name, its type, and its
+attributes.
+"""
 
 _DICTIONARY = re.compile(r'\{(?!-#)[^{}"\n]*+(?:"[^"\\\n]*+"[^{}"\n]*+)*+\}')
 _PROPERTIES = re.compile(rf"<{_DICTIONARY.pattern}>")
@@ -57,7 +71,7 @@ def new_context() -> Context:
     return context
 
 
-class ProgramParser(NumberParser):
+class ProgramParser(LocationParser):
     """
     A parser of MLIR text, for programs of DistIR. Text that is not a program raises
     ParseError or VerifyException. A program that uses a value before its definition
@@ -80,10 +94,16 @@ class ProgramParser(NumberParser):
         self._known_function_types: dict[str, FunctionType] = {}
         self._known_ops: dict[str, KnownOp] = {}
         self._known_forms: dict[str, tuple[OpForm, KnownOp]] = {}
+        self._arguments_start = -1
+        """The position of the parenthesis before the arguments of the last function."""
 
     def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
         try:
             module = super().parse_module(allow_implicit_module)
+        except VerifyException as error:
+            # An op or attribute that xDSL checks as it reads it.
+            where = self._current_token.span.get_location()
+            raise VerifyException(f"{where}: {error}") from error
         except (DiagnosticException, ParseError, MemoryError):
             raise
         except RecursionError:
@@ -108,6 +128,9 @@ class ProgramParser(NumberParser):
         start = self._current_token.span.start
         text = OpText.at(self._content, start)
         if text is None:
+            function = _FUNCTION.match(self._content, start)
+            if function is not None:
+                self._arguments_start = function.end()
             op = super().parse_operation()
             if op.dialect_name() in CONTROL_FLOW and isinstance(
                 op.location, UnknownLoc
@@ -210,6 +233,54 @@ class ProgramParser(NumberParser):
             self._known_types[text] = found
         return found
 
+    def parse_comma_separated_list(
+        self,
+        delimiter: LocationParser.Delimiter,
+        parse: Callable[[], Any],
+        context_msg: str = "",
+    ) -> list[Any]:
+        """
+        Parses a list, as xDSL does. The arguments of a function, which may be
+        thousands, are read without a token for each name, colon and comma.
+        """
+        start = self.pos
+        if start == self._arguments_start:
+            found = self._arguments(start + 1)
+            if found is not None:
+                return found
+            self._resume_from(start)
+        return super().parse_comma_separated_list(delimiter, parse, context_msg)
+
+    def _arguments(
+        self, start: int
+    ) -> list[tuple[LocationParser.Argument, dict[str, Attribute]]] | None:
+        """
+        Returns the arguments of a function, with their attributes, whose text begins at
+        position `start`. Moves behind the closing parenthesis. Returns None if some of
+        the text can only be read by xDSL.
+        """
+        found: list[tuple[LocationParser.Argument, dict[str, Attribute]]] = []
+        content, end = self._content, start
+        while (match := _ARGUMENT.match(content, end)) is not None:
+            type_ = self._known_types.get(match.group(2))
+            if type_ is None:
+                self._resume_from(match.start(2))
+                type_ = self.parse_type()
+            text, attributes = match.group(3), dict[str, Attribute]()
+            if text is not None:
+                known = self._known_dictionaries.get(text) or _strings(text)
+                if known is None:
+                    self._resume_from(match.start(3))
+                    known = self.parse_optional_dictionary_attr_dict()
+                attributes = dict(known)
+            name = Span(match.start(1), match.end(1), self.lexer.input)
+            found.append((self.Argument(name, type_), attributes))
+            end = match.end()
+        if not found or content[end : end + 1] != ")":
+            return None
+        self._resume_from(end + 1)
+        return found
+
     def parse_optional_dictionary_attr_dict(self) -> dict[str, Attribute]:
         """
         Parses the attributes in braces. Returns an empty dictionary if there are no
@@ -218,11 +289,10 @@ class ProgramParser(NumberParser):
         start = self.pos
         match = _STRINGS.match(self._content, start)
         if match is not None:
-            entries = _ONE_STRING.findall(match.group())
-            found: dict[str, Attribute] = {k: StringAttr(v) for k, v in entries}
-            if len(found) == len(entries):
+            strings = _strings(match.group())
+            if strings is not None:
                 self._resume_from(match.end())
-                return found
+                return strings
         match = _DICTIONARY.match(self._content, start)
         if match is None or "dense_resource" in match.group():
             return super().parse_optional_dictionary_attr_dict()
@@ -264,3 +334,15 @@ class ProgramParser(NumberParser):
         if found is not None:
             self._known_function_types[text] = found
         return found
+
+
+def _strings(text: str) -> dict[str, Attribute] | None:
+    """
+    Returns the attributes in braces that `text` holds if all are strings without
+    escapes. Returns None for other texts, and if two attributes have one name.
+    """
+    if _STRINGS.fullmatch(text) is None:
+        return None
+    entries = _ONE_STRING.findall(text)
+    found: dict[str, Attribute] = {name: StringAttr(value) for name, value in entries}
+    return found if len(found) == len(entries) else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from io import StringIO
 from itertools import count
-from typing import TextIO
+from typing import Any, TextIO, TypeVar
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import Attribute
@@ -21,6 +21,8 @@ MIN_USES = 3
 The smallest number of uses at which a type gets a name. Other types are written in
 full.
 """
+
+_T = TypeVar("_T")
 
 _PLAIN = re.compile(r"[ !#-\[\]-~]*+")
 """Matches text that needs no escapes in a string."""
@@ -57,9 +59,10 @@ class ProgramPrinter(NumberPrinter):
         the module has one.
         """
         self.print_debuginfo = with_locations and has_locations(module)
-        objects = {id(type_): type_ for type_ in _types(module)}
+        found = _types(module)
+        objects = {id(type_): type_ for type_ in found}
         uses = Counter[Attribute]()
-        for identity, times in Counter(map(id, _types(module))).items():
+        for identity, times in Counter(map(id, found)).items():
             if isinstance(objects[identity], TensorType):
                 uses[objects[identity]] += times
         layouts = [_layout_of(type_) for type_ in uses]
@@ -90,6 +93,28 @@ class ProgramPrinter(NumberPrinter):
         else:
             self._text.write(text)
 
+    def print_list(
+        self,
+        elems: Iterable[_T],
+        print_fn: Callable[[_T], Any],
+        delimiter: str = ", ",
+    ) -> None:
+        """
+        Prints elements with delimiters between them. Calls of functions have hundreds
+        of operands, so that names of values and of types are joined and written at once.
+        """
+        elements: list[Any] = list(elems)
+        texts: list[str] = []
+        if print_fn == self.print_ssa_value:
+            texts = [f"%{self.name_of(value)}" for value in elements]
+        elif print_fn == self.print_attribute:
+            known = [self._types.get(id(element)) for element in elements]
+            texts = [type_and_text[1] for type_and_text in known if type_and_text]
+        if len(texts) == len(elements):
+            self.print_string(delimiter.join(texts))
+        else:
+            super().print_list(elements, print_fn, delimiter)
+
     def print_attribute(self, attribute: Attribute) -> None:
         """Prints an attribute. A type that has a name is printed as this name."""
         known = self._types.get(id(attribute))
@@ -101,17 +126,19 @@ class ProgramPrinter(NumberPrinter):
             super().print_attribute(attribute)
 
 
-def _types(module: ModuleOp) -> Iterator[Attribute]:
+def _types(module: ModuleOp) -> list[Attribute]:
     """
-    Yields the types of all values. A type is repeated for every place where it is
+    Returns the types of all values. A type is repeated for every place where it is
     printed.
     """
+    found: list[Attribute] = []
     for op in module.walk():
         for region in op.regions:
             for block in region.blocks:
-                yield from (arg.type for arg in block.args)
-        yield from (value.type for value in op.operands)
-        yield from (value.type for value in op.results)
+                found += [arg.type for arg in block.args]
+        found += [value.type for value in op.operands]
+        found += [value.type for value in op.results]
+    return found
 
 
 def _layout_of(type_: Attribute) -> Layout | None:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, NoReturn, Protocol, cast
 
 from distir.errors import did_you_mean
+from distir.system.garbage import rare_garbage_collection
 from distir.version import __version__
 
 GROUPS = {
@@ -41,6 +42,7 @@ GROUPS = {
         "schedule": ("schedule", "write into a program what a script asks for"),
         "show": ("show", "show how a program is split and what its devices send"),
         "simulate": ("simulate", "predict step time, memory and communication"),
+        "explore": ("explore", "choose plans on a page that simulates them at once"),
         "check": ("check", "compare two programs on the same inputs"),
     },
     "run it": {
@@ -181,6 +183,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paragraph, and the exit code is then 1.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    with rare_garbage_collection():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:  # a shell asks, as `--completion` told it to
         from argcomplete import autocomplete
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist_attributes import FEEDS, LIMIT
+from distir.dialects.dist_attributes import FEEDS, LIMIT, START
 from distir.errors import DistIRError
 from distir.frontends.serving import DECODE, PREFILL
 from distir.program import Program, entry_points
@@ -116,8 +116,10 @@ def _values(
     for kind, name in fed.items():
         if kind == "tokens" or name in given:
             continue
-        high = values[fed["tokens"]].shape[1] if kind == "padding" else _slots(module)
-        values[name] = random.integers(0, high, values[name].shape)
+        limit = _limit(module, name)
+        if kind == "padding" and _start(module) is None:
+            limit = values[fed["tokens"]].shape[1]
+        values[name] = random.integers(0, limit, values[name].shape)
     return values
 
 
@@ -147,13 +149,22 @@ def _fed(module: ModuleOp) -> dict[str, str]:
     }
 
 
-def _slots(module: ModuleOp) -> int:
+def _limit(module: ModuleOp, name: str) -> int:
     """
-    Returns the largest number of tokens of a sequence in an entry, or 1 if it has no
-    limit.
+    Returns the largest number of tokens that the input `name` of an entry counts, or 1
+    if it has no limit.
     """
-    found = [LIMIT.of(argument.attributes) for argument in Program(module).arguments]
-    return min((limit for limit in found if limit is not None), default=1)
+    own = next(a for a in Program(module).arguments if a.name == name)
+    return LIMIT.of(own.attributes) or 1
+
+
+def _start(module: ModuleOp) -> int | None:
+    """
+    Returns the token with which the decoder of an encoder-decoder begins, or None if
+    the model is a decoder alone.
+    """
+    found = [START.of(argument.attributes) for argument in Program(module).arguments]
+    return next((token for token in found if token is not None), None)
 
 
 def _decode_after_prefill(
@@ -170,34 +181,85 @@ def _decode_after_prefill(
     """
     prefill, decode = entries[PREFILL], entries[DECODE]
     values = _values(prefill, path, weights, given, seed)
-    fed, fed_decode = _fed(prefill), _fed(decode)
-    prompts = values[fed["tokens"]]
-    batch, length = prompts.shape
-    if length < 2:
-        raise DistIRError(
-            f"{path}: prefill takes prompts of one token, so that decode cannot be "
-            f"compared with it; import the model with a larger --prompt"
-        )
-    counts = np.random.default_rng(seed).integers(2, length + 1, batch)
-    before, whole = np.zeros_like(prompts), np.zeros_like(prompts)
-    for row, count in enumerate(counts):
-        own = prompts[row, :count]
-        before[row, length - count + 1 :] = own[:-1]
-        whole[row, length - count :] = own
-    last = prompts[np.arange(batch), counts - 1][:, None]
-    padding = fed["padding"]
-    expected, _ = _run(
-        prefill, values | {fed["tokens"]: whole, padding: length - counts}
-    )
-    _, caches = _run(
-        prefill, values | {fed["tokens"]: before, padding: length - counts + 1}
-    )
-    arguments = _values(decode, path, weights, given, seed) | caches
-    arguments |= {fed_decode["tokens"]: last, fed_decode["positions"]: counts - 1}
-    actual, _ = _run(decode, arguments)
+    arguments = _values(decode, path, weights, given, seed)
+    fed = _fed(prefill), _fed(decode)
+    start = _start(decode)
+    if start is None:
+        batch, length = values[fed[0]["tokens"]].shape
+        if length < 2:
+            raise DistIRError(
+                f"{path}: prefill takes prompts of one token, so that decode cannot be "
+                f"compared with it; import the model with a larger --prompt"
+            )
+        counts = np.random.default_rng(seed).integers(2, length + 1, batch)
+        expected, actual = _last_of_prompts(entries, (values, arguments), fed, counts)
+    else:
+        expected, actual = _start_of_decoder(entries, (values, arguments), fed, start)
     absolute, relative = largest_difference(expected, actual.reshape(expected.shape))
     allowed = default_tolerance(expected.dtype) if tolerance is None else tolerance
     return OutputDifference("decode after prefill", absolute, relative, allowed)
+
+
+_Fed = tuple[Mapping[str, str], Mapping[str, str]]
+"""The names of the inputs of prefill and of decode, by the kind of value."""
+
+_Logits = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+
+def _last_of_prompts(
+    entries: Mapping[str, ModuleOp],
+    values: tuple[Values, Values],
+    fed: _Fed,
+    counts: npt.NDArray[Any],
+) -> _Logits:
+    """
+    Returns the logits of the last tokens of prompts, which have `counts` tokens each:
+    those of prefill, and those of decode behind the prompts without their last tokens.
+    """
+    (own, arguments), (inputs, inputs_of_decode) = values, fed
+    prompts = own[inputs["tokens"]]
+    length = prompts.shape[1]
+    before, whole = np.zeros_like(prompts), np.zeros_like(prompts)
+    for row, count in enumerate(counts):
+        prompt = prompts[row, :count]
+        before[row, length - count + 1 :] = prompt[:-1]
+        whole[row, length - count :] = prompt
+    last = prompts[np.arange(len(prompts)), counts - 1][:, None]
+    tokens, padding = inputs["tokens"], inputs["padding"]
+    prefill, decode = entries[PREFILL], entries[DECODE]
+    expected, _ = _run(prefill, own | {tokens: whole, padding: length - counts})
+    _, caches = _run(prefill, own | {tokens: before, padding: length - counts + 1})
+    given = {
+        inputs_of_decode["tokens"]: last,
+        inputs_of_decode["positions"]: counts - 1,
+    }
+    actual, _ = _run(decode, arguments | caches | given)
+    return expected, actual
+
+
+def _start_of_decoder(
+    entries: Mapping[str, ModuleOp],
+    values: tuple[Values, Values],
+    fed: _Fed,
+    start: int,
+) -> _Logits:
+    """
+    Returns the logits of the start token of an encoder-decoder, on prompts of different
+    lengths: those of prefill, and those of decode, which reads the keys and values of
+    the prompts from the cache of prefill and writes that of its own token anew.
+    """
+    (own, arguments), (inputs, inputs_of_decode) = values, fed
+    expected, caches = _run(entries[PREFILL], own)
+    batch = len(own[inputs["tokens"]])
+    # Caches that decode replaces keep the random numbers from before.
+    program = Program(entries[DECODE])
+    written = {program.arguments[a].name for a in program.updates.values()}
+    given = {name: cache for name, cache in caches.items() if name not in written}
+    given[inputs_of_decode["tokens"]] = np.full((batch, 1), start)
+    given[inputs_of_decode["positions"]] = np.zeros(batch, np.int64)
+    given[inputs_of_decode["padding"]] = own[inputs["padding"]]
+    actual, _ = _run(entries[DECODE], arguments | given)
+    return expected, actual
 
 
 def _run(module: ModuleOp, values: Values) -> tuple[npt.NDArray[Any], Values]:

@@ -16,8 +16,11 @@ from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.dist_attributes import SCOPE, WEIGHTS
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.dist import SendOp
+from distir.dialects.dist_attributes import BUCKET, SCOPE, WEIGHTS
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.shapes import bare_type
 from distir.errors import DistIRError, did_you_mean
@@ -170,17 +173,19 @@ def verify(module: ModuleOp) -> None:
 
 class _Verifier:
     """
-    Verifies ops, but only one of several that are alike. This holds for calls,
+    Verifies ops, but only one of several that are alike. This holds for calls, sends,
     collectives, ops of training steps and ONNX ops. Their verification depends only on
     their attributes and types. For ONNX ops it depends on the types without layouts,
-    and also on constant operands.
+    and also on constant operands. Collectives of a bucket are also compared with the
+    ops before them.
     """
 
     def __init__(self) -> None:
         self._alike: set[object] = set()
-        # The numbers of types with and without layouts, by the types' ids, as hashing is
-        # slow: types and attributes live as long as their module.
+        # The numbers of types with and without layouts, and of attributes, by their ids, as
+        # hashing is slow: types and attributes live as long as their module.
         self._types: dict[int, tuple[int, int]] = {}
+        self._attributes: dict[int, int] = {}
         self._numbers: dict[Attribute, int] = {}
 
     def verify(self, op: Operation) -> None:
@@ -195,7 +200,7 @@ class _Verifier:
             what = self._content(op)
             if what is not None:
                 key = (type(op), op.next_op is None, what)
-                if key in self._alike:
+                if key in self._alike and _fits_bucket(op):
                     return
                 self._alike.add(key)
         op.verify(verify_nested_ops=False)
@@ -205,9 +210,11 @@ class _Verifier:
         Returns a key that is equal for ops that are alike. Returns None for kinds of
         ops that must each be verified.
         """
-        if not isinstance(op, OnnxOp | CallOp) and not op.name.startswith("train."):
-            # Attributes of a collective tie it to ops around it.
-            is_plain = op.attributes.keys() <= {SCOPE}
+        if not isinstance(op, OnnxOp | CallOp | SendOp) and not op.name.startswith(
+            "train."
+        ):
+            # Other attributes of a collective tie it to ops around it.
+            is_plain = op.attributes.keys() <= {SCOPE, BUCKET}
             if not (is_plain and op.name.startswith("collective.")):
                 return None
         operands, types = op.operands, self._types
@@ -230,12 +237,37 @@ class _Verifier:
             what = (callee.string_value() if is_name else callee,)
         else:
             attributes = (*properties, *op.attributes.items())
-            what = tuple([(name, id(own)) for name, own in attributes if name != SCOPE])
+            what = tuple(
+                [
+                    (name, self._attribute(own))
+                    for name, own in attributes
+                    if name not in (SCOPE, BUCKET)
+                ]
+            )
         return (what, *map(type, operands), *[types[id(type_)][0] for type_ in used])
 
-    def _number(self, type_: Attribute) -> int:
-        """Returns an id for `type_`. Equal types have the same id."""
-        return self._numbers.setdefault(type_, len(self._numbers))
+    def _attribute(self, attribute: Attribute) -> int:
+        found = self._attributes.get(id(attribute))
+        if found is None:
+            found = self._attributes[id(attribute)] = self._number(attribute)
+        return found
+
+    def _number(self, attribute: Attribute) -> int:
+        """Returns an id for `attribute`. Equal attributes have the same id."""
+        return self._numbers.setdefault(attribute, len(self._numbers))
+
+
+def _fits_bucket(op: Operation) -> bool:
+    """
+    Whether a collective can travel in one message with the previous one of its bucket.
+    Returns True for ops that are in no bucket.
+    """
+    if isinstance(op, CollectiveOp) and BUCKET in op.attributes:
+        try:
+            op.check_bucket()
+        except VerifyException:
+            return False
+    return True
 
 
 def _constant(value: SSAValue) -> object:

@@ -95,7 +95,14 @@ def planned_service(
         options.percentile,
     )
     search = ServiceSearch(
-        BuiltSteps(model.sizes), cluster, profiles, devices, work, rate, limits, options
+        BuiltSteps(model.sizes, options.expert_imbalance),
+        cluster,
+        profiles,
+        devices,
+        work,
+        rate,
+        limits,
+        options,
     )
     return PlannedService(
         name,

@@ -156,11 +156,14 @@ def tune(
     from distir.scheduling.tuning.tuner import Tuner, journal_of
     from distir.tools.auto_search import search_options
     from distir.tools.files import apply_passes
+    from distir.transforms.expert_shards import assume_imbalance
 
     cluster = load_cluster(arguments.cluster, arguments.devices)
     differentiate = differentiate_pass(arguments)
     options = search_options(arguments, chosen_profiles(arguments.profile, cluster))
     options.check()
+    for module in modules:
+        assume_imbalance(module, arguments.expert_imbalance)
     models = {batch_of(module): module for module in modules}
     if len(models) < len(modules):
         raise DistIRError("two of the programs have the same size of the batch")

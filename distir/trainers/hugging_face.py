@@ -148,7 +148,8 @@ class TrainerMixin:
         several = model.training and self.current_gradient_accumulation_steps > 1
         differ = self._predicts_next != self._loss_shifts_labels
         if num_items_in_batch is not None and (several or differ):
-            loss = loss * (self._items(inputs) / num_items_in_batch)
+            share = self._items(inputs).double() / num_items_in_batch
+            loss = loss * share.to(loss.dtype)
         return (loss, output) if return_outputs else loss
 
     def _items(self, inputs: dict[str, Any]) -> torch.Tensor:
@@ -172,11 +173,12 @@ class TrainerMixin:
 
     def _save(self, output_dir: Any = None, state_dict: Any = None) -> None:
         folder = Path(output_dir or self.args.output_dir)
-        whole = self._parallel.whole_state_dict() if state_dict is None else state_dict
+        given = {} if state_dict is None else {"state_dict": state_dict}
         if not hasattr(self._parallel.source, "save_pretrained"):
+            whole = state_dict or self._parallel.whole_state_dict()
             super()._save(output_dir, whole)  # pyright: ignore[reportAttributeAccessIssue]
             return
-        self._parallel.save_pretrained(folder, state_dict=whole)
+        self._parallel.save_pretrained(folder, **given)
         if not self.args.should_save:
             return
         processing = self.processing_class

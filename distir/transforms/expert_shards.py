@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
-from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType
+from xdsl.dialects.builtin import FloatAttr, FunctionType, ModuleOp, TensorType, f64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
@@ -28,6 +31,18 @@ from distir.program import describe, return_op
 
 _Rows = tuple[int, ...]
 """The numbers of shards, of groups and of places, which are the first sizes of rows."""
+
+
+class _Change(NamedTuple):
+    """
+    The rows of a value before and after experts are divided. `imbalance` is the assumed
+    load of the busiest device if no token is dropped, or None.
+    """
+
+    before: _Rows
+    after: _Rows
+    imbalance: float | None
+
 
 _LEAVING = (CombineOp, CombineWeightsGradOp, GroupedProductGradOp)
 """The ops that have rows of experts as operands but not as results."""
@@ -54,6 +69,26 @@ def deal_out_experts(module: ModuleOp, shards: int) -> None:
     _Dealer(module, shards).run()
 
 
+def assume_imbalance(module: ModuleOp, imbalance: float | None) -> None:
+    """
+    Records in every mixture of experts of a program, in place, that the busiest device
+    of expert parallelism has `imbalance` times the mean load. The simulator counts with
+    it; the program's results stay the same. None leaves the program as it is. Raises
+    DistIRError for a number below 1.
+    """
+    if imbalance is None:
+        return
+    if not imbalance >= 1:
+        raise DistIRError(
+            f"an expert imbalance of {imbalance:g} cannot be: the busiest device has at "
+            f"least the mean load; give a number of at least 1"
+        )
+    for op in module.walk():
+        is_counted = isinstance(op, GroupedOp) and op.imbalance is not None
+        if isinstance(op, ExpertPlacesOp) or is_counted:
+            op.properties["imbalance"] = FloatAttr(imbalance, f64)
+
+
 def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     """
     Returns the owner of the rows that `op` constrains, and the number of used rows. The
@@ -61,8 +96,7 @@ def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     rows belong. The number counts the used rows of a group over all shards. Returns
     None if no op uses the constrained rows.
     """
-    for use in op.result.uses:
-        user = use.operation
+    for user in _users(op.result):
         if isinstance(user, CombineWeightsGradOp):
             # It has no rows, but the op that dispatches or combines by its slots has.
             others = (other.operation for other in user.slots.uses)
@@ -80,6 +114,14 @@ def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     return None
 
 
+def _users(value: SSAValue) -> Iterator[Operation]:
+    """Yields the ops that use `value`, or `value` in another type."""
+    for use in value.uses:
+        yield use.operation
+        if use.operation.name == "onnx.Cast":
+            yield from _users(use.operation.results[0])
+
+
 class _Dealer:
     """Follows the rows of experts through a program and changes their shapes."""
 
@@ -95,11 +137,8 @@ class _Dealer:
         for op in module.walk():
             if isinstance(op, CallOp):
                 self.calls.setdefault(op.callee.string_value(), []).append(op)
-        self.changed: dict[SSAValue, tuple[_Rows, _Rows]] = {}
-        """
-        For each value with a new shape, its rows before and after the change. Rows are
-        given as the numbers of shards, groups and places.
-        """
+        self.changed: dict[SSAValue, _Change] = {}
+        """For each value with a new shape, how its rows have changed."""
         self.pending: list[SSAValue] = []
 
     def run(self) -> None:
@@ -109,7 +148,7 @@ class _Dealer:
         while self.pending:
             value = self.pending.pop()
             for use in list(value.uses):
-                self._follow(use.operation, use.index, *self.changed[value])
+                self._follow(use.operation, use.index, self.changed[value])
         for function in self.functions.values():
             ends = return_op(function).operands
             function.function_type = FunctionType.from_lists(
@@ -125,36 +164,38 @@ class _Dealer:
             )
         before = rows_of(op.rows)
         after = (self.shards, before[1], places_needed(op, self.shards))
-        self._change(op.rows, before, after)
+        load = op.assumed_imbalance if op.is_dropless else None
+        self._change(op.rows, _Change(before, after, load))
 
-    def _change(self, value: SSAValue, before: _Rows, after: _Rows) -> None:
-        """
-        Changes the first dimensions of `value` from `before` to `after`. These are its
-        numbers of shards, groups and places.
-        """
+    def _change(self, value: SSAValue, change: _Change) -> None:
+        """Changes the first dimensions of `value`."""
+        before, after, _ = change
         if before == after or value in self.changed:
             return
         assert isinstance(value.type, TensorType)
         type_ = TensorType(value.type.element_type, [*after, *shape_of(value)[3:]])
         new = Rewriter.replace_value_with_new_type(value, type_)
-        self.changed[new] = before, after
+        self.changed[new] = change
         self.pending.append(new)
 
-    def _follow(self, op: Operation, index: int, before: _Rows, after: _Rows) -> None:
+    def _follow(self, op: Operation, index: int, change: _Change) -> None:
         """
         Changes the shapes of the results of `op`, whose operand `index` has a new
         shape.
         """
+        before, after, load = change
+        if isinstance(op, GroupedOp) and load is not None:
+            op.properties["imbalance"] = FloatAttr(load, f64)
         if isinstance(op, CallOp):
             block = self.functions[op.callee.string_value()].body.block
-            self._change(block.args[index], before, after)
+            self._change(block.args[index], change)
             # The function has one type, so that its other calls change in the same way.
             return
         if isinstance(op, ReturnOp):
             function = op.parent_op()
             assert isinstance(function, FuncOp)
             for call in self.calls.get(function.sym_name.data, []):
-                self._change(call.results[index], before, after)
+                self._change(call.results[index], change)
             return
         if isinstance(op, _LEAVING):
             return
@@ -162,7 +203,7 @@ class _Dealer:
             self._reshape(op, before, after)
         for result in op.results:
             if shape_of(result)[:3] == before:
-                self._change(result, before, after)
+                self._change(result, change)
 
     def _reshape(self, op: Operation, before: _Rows, after: _Rows) -> None:
         """

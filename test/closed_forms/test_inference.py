@@ -10,6 +10,7 @@ What steps of generation take, by simulation, against closed forms:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ import pytest
 import torch
 import transformers
 from support.cost_programs import cluster
-from support.generation import imported, tiny_config
+from support.generation import SIZES as GENERATION
+from support.generation import imported, quantized_program, tiny_config
+from support.thoroughness import sampled
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.serving import ServingSizes
@@ -31,6 +34,7 @@ from distir.program import Program
 from distir.program.entries import one_entry
 
 LAYERS, HEADS, WIDTH, HIDDEN, FFN, VOCAB = 2, 4, 8, 32, 64, 96
+GROUP = 8
 SIZES = ServingSizes(batch=3, cache=40, prompt=10)
 
 
@@ -125,3 +129,44 @@ def test_flops_of_prefill(llama: dict[str, ModuleOp]) -> None:
     expected = batch * (LAYERS * (2 * tokens * weights + pairs) + head)
     result = simulate(llama["prefill"], cluster(1))
     assert sum(result.flops) == expected
+
+
+@pytest.mark.parametrize(
+    ("format", "bytes_of"),
+    sampled(
+        [
+            ("int4", lambda n, k: n * k // 2 + (4 + 1) * n * (k // GROUP)),
+            ("int8", lambda n, k: n * k + 4 * n),
+            ("fp8", lambda n, k: n * k + 4 * n),
+        ],
+        3,
+    ),
+)
+def test_bytes_of_quantised_weights(
+    format: str, bytes_of: Callable[[int, int], int]
+) -> None:
+    """
+    A row has a scale, a group of 4-bit weights a scale and a zero point in a byte. Memory
+    holds these bytes, and products of decode read them once, in place of 4 a weight.
+    """
+    program, _ = quantized_program(model_without_values("llama"), format, GROUP)
+    decode = one_entry(program.module, "decode")
+    groups, bandwidth = 2, 1e9
+    shapes = [(HEADS * WIDTH, HIDDEN), (HIDDEN, HEADS * WIDTH)]
+    shapes += [(groups * WIDTH, HIDDEN)] * 2 + [(FFN, HIDDEN)] * 2 + [(HIDDEN, FFN)]
+    weights = LAYERS * sum(bytes_of(n, k) for n, k in shapes)
+    others = 2 * VOCAB * HIDDEN + (2 * LAYERS + 1) * HIDDEN
+    batch = GENERATION.batch
+    moved = LAYERS * sum(4 * batch * (n + k) for n, k in shapes)
+    found = 0.0
+
+    def add(execution: Execution) -> None:
+        nonlocal found
+        if "quantized_linear" in execution.step.op.name:
+            found += np.max(execution.seconds) * bandwidth
+
+    result = simulate(decode, cluster(1, peak=1e300, bandwidth=bandwidth))
+    result.run.observe(add)
+    (group,) = MemoryReport.of(result).groups
+    assert group.by_kind[PARAMETERS] == weights + 4 * others
+    assert found == pytest.approx(weights + moved, rel=1e-12)

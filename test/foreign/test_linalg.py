@@ -257,6 +257,38 @@ OPS: dict[str, tuple[str, Callable[..., Any]]] = {
         ),
         lambda a: a.reshape(8, 6),
     ),
+    "concat": (
+        one_op(
+            "tensor<4x8xf32>, tensor<4x2xf32>",
+            "tensor.concat dim(1) %a0, %a1 : (tensor<4x8xf32>, tensor<4x2xf32>) -> tensor<4x10xf32>",
+            "tensor<4x10xf32>",
+        ),
+        lambda a, b: np.concatenate([a, b], 1),
+    ),
+    "a slice": (
+        one_op(
+            "tensor<4x8x6xf32>",
+            "tensor.extract_slice %a0[0, 1, 0] [4, 3, 6] [1, 2, 1] : tensor<4x8x6xf32> to tensor<4x3x6xf32>",
+            "tensor<4x3x6xf32>",
+        ),
+        lambda a: a[:, 1:7:2],
+    ),
+    "a slice of fewer dimensions": (
+        one_op(
+            "tensor<3x4x8xf32>",
+            "tensor.extract_slice %a0[1, 0, 0] [1, 4, 8] [1, 1, 1] : tensor<3x4x8xf32> to tensor<4x8xf32>",
+            "tensor<4x8xf32>",
+        ),
+        lambda a: a[1],
+    ),
+    "a replaced part": (
+        one_op(
+            "tensor<4x8xf32>, tensor<3x4x8xf32>",
+            "tensor.insert_slice %a0 into %a1[2, 0, 0] [1, 4, 8] [1, 1, 1] : tensor<4x8xf32> into tensor<3x4x8xf32>",
+            "tensor<3x4x8xf32>",
+        ),
+        lambda a, b: np.concatenate([b[:2], a[None]]),
+    ),
     "tensors of arith and math": (
         one_op("tensor<4x8xf32>", "math.tanh %a0 : tensor<4x8xf32>", "tensor<4x8xf32>"),
         np.tanh,

@@ -15,11 +15,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import numpy as np
 from support.jax_files import FOLDER, sample, step_arguments
-from support.jax_models import MODELS
+from support.jax_models import MODELS, dropout
 
 from distir.jax.pytrees import argument_prefixes, leaves_of
 
-NAMES = ("mlp", "gpt_scan", "vit", "resnet", "moe")
+NAMES = ("mlp", "gpt_scan", "vit", "resnet", "moe", "dropout")
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     jax.config.update("jax_include_full_tracebacks_in_locations", False)
     FOLDER.mkdir(exist_ok=True)
     for name in NAMES:
-        step = MODELS[name]()
+        step = (MODELS | {"dropout": dropout})[name]()
         lowered = jax.jit(step.function, donate_argnums=0, keep_unused=True).lower(
             *step.args
         )

@@ -95,6 +95,7 @@ def test_jax_runs_with_the_shardings(name: str, degrees: str) -> None:
     names = plan.traced.results.names
     check_close(by_name(names, wanted), by_name(names, found))
     assert "split" in str(plan) and plan.time_s > 0
+    assert max(map(len, str(plan).splitlines())) <= 80
     found = plan.collectives(compiled)
     for own, others in (
         (found.simulated, found.only_simulated),

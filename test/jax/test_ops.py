@@ -284,6 +284,27 @@ def test_loops(rng: np.random.Generator) -> None:
     same_as_jit(jax.value_and_grad(function), weights, x)
 
 
+def test_cumulative_products_and_extremes(rng: np.random.Generator) -> None:
+    x = floats(rng, 5, 7)
+    same_as_jit(lambda x: jnp.cumprod(x, 1), x)
+    same_as_jit(jax.grad(lambda x: (jnp.cumprod(x, 0) ** 2).sum()), x)
+    same_as_jit(lambda x: (lax.cummax(x, 1), lax.cummin(x, 0, reverse=True)), x)
+
+
+def test_scatters_that_combine(rng: np.random.Generator) -> None:
+    x, ids = floats(rng, 8, 3), jnp.asarray(rng.integers(0, 4, 8))
+    same_as_jit(lambda ids: jnp.bincount(ids, length=5), ids)
+    same_as_jit(lambda x, ids: jax.ops.segment_max(x, ids, 5), x, ids)
+    same_as_jit(lambda x, ids: x.at[ids].min(0.5).at[ids[:3]].mul(2.0), x, ids)
+    same_as_jit(lambda x: jnp.nonzero(x[:, 0] > 1, size=4)[0], x)
+
+
+def test_halves_are_rounded_away_from_zero() -> None:
+    x = jnp.asarray([0.5, -0.5, 1.5, 2.5, -2.5, 0.49999997, 8388609.0, -jnp.inf])
+    same_as_jit(lax.round, x)
+    same_as_jit(lambda x: jnp.floor_divide(x, 0.3), x[:6])
+
+
 def test_a_loop_of_unknown_length_is_refused_with_its_line() -> None:
     def function(x: Any) -> Any:
         return lax.while_loop(lambda v: v.sum() < 10, lambda v: v * 2, x)
@@ -295,6 +316,62 @@ def test_a_loop_of_unknown_length_is_refused_with_its_line() -> None:
 def test_an_unknown_op_is_refused_with_its_line() -> None:
     with pytest.raises(DistIRError, match=r"cholesky.*test_ops.py:\d+.*not known"):
         import_function(lambda x: lax.linalg.cholesky(x), (jnp.eye(3),))
+
+
+def complex_numbers(x: Any) -> Any:
+    return (x + 1j * x).real
+
+
+def eight_bits(x: Any) -> Any:
+    return x.astype(jnp.float8_e4m3fn).astype(jnp.float32)
+
+
+def printed(x: Any) -> Any:
+    jax.debug.print("{}", x)
+    return x
+
+
+def over_devices(x: Any) -> Any:
+    spec = jax.sharding.PartitionSpec("a")
+    mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+    run = jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=spec, out_specs=spec)
+    return run(x)
+
+
+def inside_flax(x: Any) -> Any:
+    from flax import linen as nn
+
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return jnp.fft.fft(nn.LayerNorm()(x)).real
+
+    return Layer().init_with_output(jax.random.key(0), x)[0]
+
+
+@pytest.mark.parametrize(
+    "function, advice",
+    [
+        (complex_numbers, "real and imaginary parts"),
+        (eight_bits, "f8E4M3FN"),
+        (printed, r"leave out callbacks, such as jax.debug.print"),
+        (over_devices, "without shard_map"),
+        (inside_flax, "matrix of the transform"),
+        (lambda x: jnp.linalg.svd(x)[1], "pass the result as an argument"),
+        (lambda x: jax.random.gamma(jax.random.key(0), 2.0, (3,)) + x, r"lax.scan"),
+    ],
+)
+def test_refusals_name_the_line_and_what_to_do(
+    function: Callable[..., Any], advice: str
+) -> None:
+    """Also for ops that a library makes, or a function that JAX lowers only once."""
+    with pytest.raises(DistIRError, match=rf"at [^ ]*/test_ops.py:\d+ .*{advice}"):
+        import_function(function, (jnp.ones((8, 3)),))
+
+
+def test_arguments_that_are_no_arrays_are_refused() -> None:
+    with pytest.raises(DistIRError, match=r"x\['f'\] is no array but a function"):
+        import_function(lambda x: x["a"], ({"a": jnp.ones(3), "f": floats},))
 
 
 def test_ragged_dot() -> None:

@@ -49,6 +49,7 @@ def test_mixtral_on_four_processes(tmp_path: Path, spawner: Spawner) -> None:
     ("name", "options"),
     [
         pytest.param("mixtral", {"e": 4}, marks=pytest.mark.slow),
+        pytest.param("gpt_oss", {"e": 4}, marks=pytest.mark.slow),
         ("mixtral", {"e": 2, "t": 2, "k": 2, "token_dispatch": "all-to-all"}),
         pytest.param(
             *("gpt_oss", {"d": 2, "e": 2, "zero": 3, "token_dispatch": "all-to-all"}),

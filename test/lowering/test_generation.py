@@ -29,6 +29,9 @@ PLANS: dict[str, list[dict[str, int]]] = {
     "mistral": [{"t": 2}],
     "deepseek_v3": [{"e": 2}, {"p": 2}],
     "mamba": [{"t": 2}, {"p": 2}],
+    "qwen3": [{"t": 2}, {"p": 2}],
+    "gpt2": [{"t": 2}, {"p": 2}],
+    "t5": [{"t": 2}, {"p": 2}, {"d": 2, "t": 2}],
 }
 CASES = [(kind, plan) for kind, plans in PLANS.items() for plan in plans]
 QUICK: list[tuple[str, dict[str, int]]] = [
@@ -38,6 +41,7 @@ QUICK: list[tuple[str, dict[str, int]]] = [
     ("mistral", {"t": 2}),
     ("deepseek_v3", {"p": 2}),
     ("mamba", {"t": 2}),
+    ("t5", {"p": 2}),
 ]
 NEW_TOKENS = 32 if IS_THOROUGH else 12
 """After 12, every sequence is longer than the window of `mistral`, which is 6."""

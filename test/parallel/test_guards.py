@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from support.parallel_guards import attributes_and_refusals
+import pytest
+from support.parallel_guards import attributes_and_refusals, replacements
 from support.ranks import run_ranks
+from support.thoroughness import sampled
 
 
 def test_attributes_and_refusals() -> None:
@@ -23,6 +25,29 @@ def test_attributes_and_refusals() -> None:
         assert "'transformer.wte.weight' is a whole tensor" in found["whole tensors"]
         assert found["parts"] and found["modes"] == [True, False, False, True]
         assert "has device cpu" in found["device"]
-        assert "GPT2LMHeadModel.generate has no effect" in found["generate"]
         assert 'checkpoint="full"' in found["checkpointing"]
+        assert 'checkpoint="full"' in found["checkpointing of a part"]
+        assert found["channels_last"] == "no error"  # it has no tensor of images
+        assert "this rank's part" in found["shared memory"]
         assert found["hook of the module"]
+
+
+@pytest.mark.parametrize("options", sampled([dict(t=2), dict(d=2, zero=3)], 1), ids=str)
+def test_replacements(options: dict[str, int]) -> None:
+    for found in run_ranks(2, replacements, options):
+        for name in (
+            *("assigned", "removed", "deleted", "tied", "registered", "a module"),
+            *("registered on a part", "a buffer", "appended", "taken out", "put in"),
+            *("by load_state_dict", "parametrized"),
+        ):
+            assert "cannot be added, replaced or removed" in found[name], name
+        assert "'temperature' had the value 2.0 when" in found["an attribute"]
+        assert "'p' had the value 0.0 when" in found["a rate of dropout"]
+        assert "initialise the module before parallelize" in found["apply"]
+        assert "strides like (8, 4, 2, 1)" in found["channels_last"]
+        assert found["filled"] == [[0.25] * 4] * 2
+        assert found["linear"] == ["layers.0", "layers.1"]
+        assert found["attributes"][0] == 4
+        assert found["attributes"][1].startswith("Conv2d(2, 2")
+        assert found["kinds"] == (True, 2)
+        assert found["trains"]

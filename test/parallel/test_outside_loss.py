@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from support.parallel_outside import (
     WIDTH,
     data,
     dropped,
+    given_twice,
     in_16_bits,
     interrupted,
     last_batch,
@@ -24,6 +27,7 @@ from support.ranks import run_ranks
 from support.thoroughness import chosen, sampled
 
 import distir
+from distir.parallel.training.micro_batch_losses import can_divide_first, divide_first
 
 PLANS: list[dict[str, Any]] = [
     dict(d=2),
@@ -31,6 +35,7 @@ PLANS: list[dict[str, Any]] = [
     dict(d=2, zero=3),
     dict(d=2, t=2, zero=1),
 ]
+PIPELINES: list[dict[str, Any]] = [dict(p=2, k=2), dict(p=2, d=2, k=2, zero=3)]
 
 
 def ranks_of(options: dict[str, Any]) -> int:
@@ -45,7 +50,7 @@ def assert_same(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", PLANS, ids=str)
+@pytest.mark.parametrize("options", [*PLANS, PIPELINES[0]], ids=str)
 def test_compiled_programs(options: dict[str, Any]) -> None:
     for rank in run_ranks(ranks_of(options), trained, dict(options, compiled=True)):
         assert_same(rank)
@@ -69,7 +74,7 @@ KINDS = [(dtype, has) for dtype in ("f16", "bf16") for has in (False, True)]
 @pytest.mark.parametrize(
     "options, kind",
     chosen(
-        [(plan, kind) for plan in PLANS for kind in KINDS],
+        [(plan, kind) for plan in (*PLANS, *PIPELINES) for kind in KINDS],
         [(PLANS[1], KINDS[0])],
     ),
     ids=str,
@@ -100,6 +105,7 @@ def test_calls_that_are_no_step() -> None:
         assert "a second time" in found["twice"]
         assert "'0.weight' was changed in place" in found["changed"]
         assert "create_graph=True" in found["higher"]
+        assert "create_graph=True" in found["higher inside"]
         assert "step(inputs, target=..., loss=...)" in found["loss"]
 
 
@@ -119,6 +125,11 @@ def test_a_last_batch_and_its_gradients() -> None:
             assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+def test_a_tensor_for_two_inputs() -> None:
+    for apart in run_ranks(2, given_twice, dict(d=2)):
+        assert max(apart) < 1e-12, apart
+
+
 def test_running_statistics_and_masks() -> None:
     """The forward updates statistics; the backward draws the masks of its own forward."""
     for found in run_ranks(2, statistics, dict(d=2)):
@@ -127,3 +138,38 @@ def test_running_statistics_and_masks() -> None:
         assert found["count"] == 5
     (difference,) = run_ranks(1, dropped, {})
     assert difference == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "expected"),
+    [
+        (torch.float32, 2, True),
+        (torch.float32, 3, True),
+        (torch.bfloat16, 4, True),
+        (torch.bfloat16, 3, False),  # rounded once more, and coarsely
+        (torch.float16, 2, False),  # small gradients would be lost
+        (torch.float32, 1, False),
+    ],
+)
+def test_gradients_of_outputs_are_divided(
+    kind: torch.dtype, parts: int, expected: bool
+) -> None:
+    """Small ones are, instead of the gradients of all parameters, where that is as exact."""
+
+    def is_split_with_batch(_: object) -> bool:
+        return True
+
+    program: Any = SimpleNamespace(
+        all_arguments=[SimpleNamespace(name="x")],
+        is_split_with_batch=is_split_with_batch,
+    )
+    x, parameter = torch.ones(4, 4), torch.ones(8, 8)
+    given, gradients = {"x": x}, [torch.ones(4, 4, dtype=kind), None]
+    may = can_divide_first(program, gradients, [parameter], given, parts)
+    assert may is expected
+    # Each part has its own rows of this input, whose gradient is not a mean.
+    assert not can_divide_first(program, gradients, [parameter, x], given, parts)
+    large: list[torch.Tensor | None] = [torch.ones(8, 8, dtype=kind)]
+    assert not can_divide_first(program, large, [parameter], given, parts)
+    divide_first(gradients, 4)
+    assert gradients[0] is not None and float(gradients[0].max()) == 0.25

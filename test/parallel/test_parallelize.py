@@ -144,10 +144,11 @@ _MOVES = [
     (2, dict(p=2, k=2), dict(p=2, k=2)),
     (4, dict(p=2, t=2, k=2), dict(d=4, zero=2)),
     (2, dict(p=2, k=2), dict(t=2)),
+    (2, dict(t=2), dict(p=2, k=2)),
 ]
 
 
-@pytest.mark.parametrize(("ranks", "before", "after"), sampled(_MOVES, 6), ids=str)
+@pytest.mark.parametrize(("ranks", "before", "after"), sampled(_MOVES, 7), ids=str)
 def test_checkpoints_are_read_under_other_plans(
     ranks: int, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
 ) -> None:

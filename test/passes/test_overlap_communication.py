@@ -19,6 +19,7 @@ from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.dist import SendOp
 from distir.dialects.dist_attributes import ASYNCHRONOUS
+from distir.dialects.train_ops.float8 import Float8ProductOp
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster
@@ -26,6 +27,8 @@ from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
+from distir.passes.expand_float8 import ExpandFloat8Pass
+from distir.passes.float8 import Float8Pass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.planning.annotations import read_notes
 from distir.planning.plans.programs import replace_cluster
@@ -274,6 +277,25 @@ def test_products_in_pieces(options: dict[str, int]) -> None:
     assert after.step_time_s < before.step_time_s
     assert after.exposed_communication < before.exposed_communication
     assert after.communication_bytes == before.communication_bytes
+    arguments = arguments_of(module)
+    expected, actual = (run_program(each, arguments) for each in (module, found))
+    assert_equal_results(module, expected, actual, 1e-5)
+
+
+@pytest.mark.parametrize("scaling, has_pieces", [("tensor", True), ("row", False)])
+def test_products_in_8_bits_in_pieces(scaling: str, has_pieces: bool) -> None:
+    """One scale holds for all pieces of a tensor. Scales of rows are not cut."""
+    module = build_gpt(layers=1, d_model=32, heads=4, vocab=64, batch=4, seq=8)
+    for each in (Float8Pass(scaling), DifferentiatePass(), ExpandFloat8Pass()):
+        each.apply(Context(), module)
+    on = cluster(
+        2, levels=((2, 1e9, 1e-8),), peak=1e9, bandwidth=1e11, launch=1e-8, memory=10**9
+    )
+    module = distributed(module, on, buckets=False, t=2)
+    found = overlapped(module)
+    pieces = [op for op in found.walk() if isinstance(op, Float8ProductOp)]
+    whole = [op for op in module.walk() if isinstance(op, Float8ProductOp)]
+    assert (len(pieces) > len(whole)) == has_pieces
     arguments = arguments_of(module)
     expected, actual = (run_program(each, arguments) for each in (module, found))
     assert_equal_results(module, expected, actual, 1e-5)

@@ -178,7 +178,7 @@ def test_rhinos_split_of_attention_weights() -> None:
     """
     Section 7.3 of Rhino: with a batch of 4 on 8 GPUs the weights and states of query, key and
     value are split, and 20 % less is moved than by data parallelism, an all-reduce of the
-    gradients. The sequences' length is not given there; see docs/search.md.
+    gradients. The sequences' length is not given there; see docs/internals/searched-levels.md.
     """
     meshes = (("d=8",), ("d=4", "t=2"))
     module, step, size = min(

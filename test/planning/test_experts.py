@@ -17,7 +17,7 @@ from support.expert_models import (
 from support.pipelines import assert_same, distributed
 from support.thoroughness import sampled
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.dialects.builtin import ModuleOp, bf16, f32, i64
 
 from distir.dialects.collective_ops.over_axes import (
     AllGatherOp,
@@ -27,13 +27,24 @@ from distir.dialects.collective_ops.over_axes import (
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.experts import (
+    CombineOp,
+    DispatchOp,
+    GroupedOp,
+    GroupedProductOp,
+)
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_moe
+from distir.frontends.models.llama import build_llama
+from distir.frontends.torch.importer import import_torch
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import DeviceMap
 from distir.interpreters.simulator.engine.transfers import transfers_of
+from distir.passes.convert_floats import ConvertFloatsPass
 from distir.passes.differentiate import DifferentiatePass
+from distir.passes.fold_shapes import FoldShapesPass
+from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.program import argument_names, argument_roles, entry_function
 from distir.sharding.mesh import meshes
 
@@ -152,6 +163,52 @@ def test_tokens_go_the_shorter_way() -> None:
     assert not exchanges(distributed(step, e=2))
     assert exchanges(distributed(step, e=4))
     assert not exchanges(distributed(step, e=4, token_dispatch="gather"))
+
+
+def in_16_bits(name: str) -> ModuleOp:
+    """A training step of a model in bf16."""
+    module, words = expert_model(name)
+    step = import_torch(module, (words,)).module
+    for each in (
+        FoldShapesPass(),
+        ConvertFloatsPass("bf16"),
+        OutlineRepeatsPass(),
+        DifferentiatePass(loss="cross_entropy", optimizer="sgd"),
+    ):
+        each.apply(Context(), step)
+    return step
+
+
+def test_rows_travel_in_16_bits() -> None:
+    """Also where they are combined in 32 bits: they are cast where they arrive."""
+    step = build_llama(1, 16, 4, 64, 4, 8, "bf16", experts=4)
+    DifferentiatePass(loss="cross_entropy", optimizer="sgd").apply(Context(), step)
+    program = distributed(step, e=4)
+    assert {element_type(op.result) for op in exchanges(program)} == {bf16}
+    combined = [op for op in program.walk() if isinstance(op, CombineOp)]
+    assert {element_type(op.x) for op in combined} == {bf16, f32}
+
+
+def test_biases_of_experts_are_multiplied_in_their_own_type() -> None:
+    """By ones, which are booleans that PyTorch's exporter has cast to 32 bits."""
+    products = [op for op in in_16_bits("gpt_oss").walk() if isinstance(op, GroupedOp)]
+    ones = [op for op in products if shape_of(op.operands[0])[3] == 1]
+    forward = [op for op in ones if isinstance(op, GroupedProductOp)]
+    assert forward
+    assert {element_type(op.result) for op in forward} == {bf16}
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+def test_no_empty_rows_travel(name: str) -> None:
+    """
+    Where experts have biases neither, whose gradients come before those of the products. Each
+    layer has two exchanges in its forward and two in its backward.
+    """
+    program = distributed(experts_step(name), e=4)
+    found = [op for op in program.walk() if isinstance(op, AllToAllOp)]
+    assert {element_type(op.result) for op in found} == {i64}  # the experts of rows
+    moves = [op for op in program.walk() if isinstance(op, DispatchOp | CombineOp)]
+    assert len(exchanges(program)) == len(moves) > 0
 
 
 def test_ways_that_a_program_does_not_have() -> None:

@@ -165,7 +165,7 @@ def test_the_documentation_quotes_the_packages():
     packages = [path for path in PLUGINS.glob("*/*.*") if path.suffix != ".pyc"]
     text = "".join(path.read_text() for path in packages)
     quoted = blocks_of_the_page("python", "toml")
-    assert len(quoted) == 15
+    assert len(quoted) == 17
     checks = [block for block in quoted if "check_op" in block]
     assert len(checks) == 1
     for block in quoted:

@@ -115,6 +115,46 @@ def test_every_request_ends_and_no_cache_overflows(
         assert found.preemptions > 0
 
 
+WINDOWED = replace(LIMITS, window=100, window_share=0.75)
+
+
+def test_room_and_pairs_with_windows_in_closed_form() -> None:
+    """Of 4 layers 3 keep, and attend to, at most 100 tokens."""
+    for tokens in (1, 99, 100, 101, 700):
+        kept = tokens + 3 * min(tokens, 100)
+        assert WINDOWED.room(tokens) == pytest.approx(kept / 4, rel=1e-12)
+    for start, count in ((0, 50), (0, 300), (60, 80), (100, 7), (250, 250)):
+        seen = range(start + 1, start + count + 1)
+        pairs = sum(n + 3 * min(n, 100) for n in seen) / 4
+        assert WINDOWED.pairs(start, count) == pytest.approx(pairs, rel=1e-12)
+    assert LIMITS.room(700) == 700 and LIMITS.pairs(60, 80) == 60 * 80 + 80 * 81 / 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_caches_with_windows_hold_more_and_are_empty_in_the_end(seed: int) -> None:
+    random = Random(seed)
+    requests = [
+        TokenRequest(i / 20, random.randint(1, 900), random.randint(1, 200))
+        for i in range(200)
+    ]
+    replicas = [
+        Replica(FULL, replace(limits, cache_tokens=1500, max_sequences=32))
+        for limits in (LIMITS, WINDOWED)
+    ]
+    for replica in replicas:
+        for index, request in enumerate(requests):
+            replica.push(index, request)
+        now, (lane,) = 0.0, replica.lanes
+        while (end := replica.begin(lane, now, inf)) is not None:
+            assert replica.used <= 1500 + 1e-6
+            now = end
+            replica.finish(lane, now)
+        assert not replica.outstanding
+        assert abs(replica.used) < 1e-6 and abs(replica.promised) < 1e-6
+    assert replicas[1].largest_batch > replicas[0].largest_batch
+    assert replicas[1].preemptions < replicas[0].preemptions
+
+
 def test_the_same_requests_give_the_same_service() -> None:
     requests = poisson_workload(300, 500, 60, seed=1).at_rate(8)
     pool = Pool(FULL, replace(LIMITS, cache_tokens=5000), 2)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import transformers
@@ -16,6 +17,7 @@ from distir.frontends.imported_model import ImportedModel
 from distir.frontends.serving import ServingSizes
 from distir.frontends.torch.serving.importer import import_serving
 from distir.launch.timing_rank import load_package
+from distir.transforms.precision.weight_quantization import QuantizedWeight
 from support.ranks import run_ranks
 
 PROMPTS = [[5, 17, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9], [44], [90, 80, 70, 60, 50]]
@@ -75,6 +77,23 @@ _CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "gemma3": ("Gemma3TextConfig", {**_COMMON, "head_dim": 8, "sliding_window": 6}),
     "deepseek_v3": ("DeepseekV3Config", {**_COMMON, **_LATENT}),
+    "t5": (
+        "T5Config",
+        {
+            "vocab_size": 96,
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "dropout_rate": 0.0,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 20,
+            "decoder_start_token_id": 0,
+            "eos_token_id": None,
+            "pad_token_id": 0,
+        },
+    ),
     "mamba": (
         "MambaConfig",
         {
@@ -106,7 +125,10 @@ def tiny_model(kind: str, **changes: Any) -> Any:
     """
     torch.manual_seed(0)
     config = tiny_config(kind, **changes)
-    model: Any = transformers.AutoModelForCausalLM.from_config(config)
+    maker: Any = transformers.AutoModelForCausalLM
+    if config.is_encoder_decoder:
+        maker = transformers.AutoModelForSeq2SeqLM
+    model: Any = maker.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -116,7 +138,10 @@ def tiny_model(kind: str, **changes: Any) -> Any:
 def generated_by_transformers(
     model: Any, prompts: Sequence[list[int]] = PROMPTS, new: int = NEW_TOKENS
 ) -> list[list[int]]:
-    """Returns each prompt with the new tokens that transformers generates for it."""
+    """
+    Returns each prompt with the new tokens that transformers generates for it; of an
+    encoder-decoder, the start token and the new ones.
+    """
     return [
         model.generate(
             torch.tensor([prompt]),
@@ -143,6 +168,32 @@ def imported(model: Any, sizes: ServingSizes = SIZES, **options: Any) -> Importe
             named_pass("outline-repeats"),
         )
     return joined_models(entries)
+
+
+def quantized_program(
+    model: Any, format: str, group: int
+) -> tuple[ImportedModel, dict[str, QuantizedWeight]]:
+    """
+    Returns a model's program with the entries prefill and decode and weights in `format`,
+    and how each parameter was quantised, by name.
+    """
+    from distir.frontends.imported_model import joined_models
+    from distir.passes.raise_patterns import RaisePatternsPass
+    from distir.tools.files import apply_passes, named_pass
+    from distir.transforms.precision.weight_quantization import (
+        QuantizedWeights,
+        quantize_weights,
+    )
+
+    found: dict[str, QuantizedWeight] = {}
+    entries = import_serving(model, SIZES, check=False)
+    for entry in entries.values():
+        apply_passes(entry.module, named_pass("fold-shapes"), RaisePatternsPass())
+        own = quantize_weights(entry.module, format, group)
+        entry.weights = QuantizedWeights(entry.weights, own)
+        apply_passes(entry.module, named_pass("outline-repeats"))
+        found |= own
+    return joined_models(entries), found
 
 
 def distributed(module: ModuleOp, **options: Any) -> ModuleOp:
@@ -174,12 +225,19 @@ def generated(
     processes. Fails unless all processes agree and, `in_place`, keys and values stay in
     their memory.
     """
-    arrays = {name: torch.tensor(array) for name, array in weights.items()}
+    arrays = {name: _tensor(array) for name, array in weights.items()}
     found = run_ranks(processes, _generated, str(folder), arrays, list(prompts), new)
     tokens, places = zip(*found, strict=True)
     assert all(each == tokens[0] for each in tokens)
     assert not in_place or all(before == after for before, after in places)
     return tokens[0]
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    array = np.asarray(array)
+    if array.dtype.name == "float8_e4m3fn":  # no type of NumPy's own
+        return torch.tensor(array.view(np.uint8)).view(torch.float8_e4m3fn)
+    return torch.tensor(array)
 
 
 def _generated(

@@ -28,6 +28,7 @@ def arguments(folder: Path, parts: int, **more: Any) -> Any:
         per_device_eval_batch_size=BATCH // parts,
         num_train_epochs=2,
         learning_rate=0.1,
+        weight_decay=0.3,
         optim="sgd",
         max_grad_norm=0.2,
         logging_steps=1,

@@ -82,6 +82,24 @@ def mlp() -> Step:
     return step_of(loss, p, batch, optax.sgd(0.1))
 
 
+@cache
+def dropout() -> Step:
+    """An MLP with dropout and noise, whose key is a part of the state."""
+
+    def loss(p: Any, batch: Any, key: Any) -> Any:
+        key, masks, noise = jax.random.split(key, 3)
+        x, y = batch
+        x = x + 0.01 * jax.random.normal(noise, x.shape)
+        hidden = jax.nn.relu(x @ p["w1"])
+        kept = jax.random.bernoulli(masks, 0.9, hidden.shape)
+        hidden = jnp.where(kept, hidden / 0.9, 0)
+        return jnp.mean((hidden @ p["w2"] - y) ** 2), key
+
+    p = {"w1": normal(1, 16, 64), "w2": normal(3, 64, 16)}
+    batch = normal(4, 8, 16), normal(5, 8, 16)
+    return step_of(loss, p, batch, optax.sgd(0.1), jax.random.PRNGKey(7))
+
+
 def _split(x: Any) -> Any:
     """
     Returns activations [batch, ...], split over the axis d of the mesh of

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from distir.parallel.parallelize import parallelize
-from support.parallel_scripts import Options, batch, own_part, tiny_gpt
+from support.parallel_scripts import Options, batch, own_part, tiny_gpt, whole
 from support.parallel_shapes import message_of
 
 
@@ -39,8 +40,10 @@ def attributes_and_refusals(options: Options) -> dict[str, Any]:
         "mode of a part": block.eval,
         "compile": parallel.compile,
         "whole tensors": lambda: parallel.load_state_dict(source.state_dict()),
-        "generate": lambda: parallel.generate(x),
         "checkpointing": parallel.gradient_checkpointing_enable,
+        "checkpointing of a part": parallel.transformer.gradient_checkpointing_enable,
+        "channels_last": lambda: parallel.to(memory_format=torch.channels_last),
+        "shared memory": parallel.share_memory,
     }.items():
         found[name] = message_of(call)
     found["parts"] = parallel.load_state_dict(parallel.state_dict()) is not None
@@ -56,4 +59,82 @@ def attributes_and_refusals(options: Options) -> dict[str, Any]:
     with parallel.no_sync():
         loss = parallel(*parts)
     found["hook of the module"] = seen == [loss]
+    return found
+
+
+class Tempered(nn.Module):
+    """Layers with what a script may want to replace; images pass a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.filter = nn.Conv2d(2, 2, 1)
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.drop = nn.Dropout(0.0)
+        self.temperature = 2.0
+        self.register_buffer("mask", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.filter(x)
+        for layer in self.layers:
+            x = self.drop(torch.tanh(layer(x)))
+        return x * self.get_buffer("mask") / self.temperature
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight)
+
+
+def _fill(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.constant_(module.bias, 0.25)
+
+
+def replacements(options: Options) -> dict[str, Any]:
+    """
+    The messages for tensors, modules and attributes that are replaced after `parallelize`,
+    and facts about the classes of parts.
+    """
+    x = torch.randn(4, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    parallel = parallelize(Tempered(), (x,), loss="mse", **options)
+    first, second = parallel.layers
+    new = nn.Parameter(torch.zeros(4, 4))
+    found: dict[str, Any] = {
+        name: message_of(call)
+        for name, call in {
+            "assigned": lambda: setattr(first, "weight", new),
+            "removed": lambda: setattr(first, "weight", None),
+            "deleted": lambda: delattr(first, "weight"),
+            "tied": lambda: setattr(first, "weight", second.weight),
+            "registered": lambda: parallel.register_parameter("new", new),
+            "registered on a part": lambda: first.register_parameter("new", new),
+            "a module": lambda: setattr(parallel, "new", nn.Linear(4, 4)),
+            "a buffer": lambda: setattr(parallel, "mask", torch.zeros(4)),
+            "appended": lambda: parallel.layers.append(nn.Linear(4, 4)),
+            "taken out": lambda: parallel.layers.pop(0),
+            "put in": lambda: parallel.layers.__setitem__(0, nn.Linear(4, 4)),
+            "by load_state_dict": lambda: parallel.load_state_dict(
+                parallel.state_dict(), assign=True
+            ),
+            "parametrized": lambda: nn.utils.parametrizations.weight_norm(first),
+            "an attribute": lambda: setattr(parallel, "temperature", 1.0),
+            "a rate of dropout": lambda: setattr(parallel.drop, "p", 0.5),
+            "apply": lambda: parallel.apply(_initialise),
+            "channels_last": lambda: parallel.to(memory_format=torch.channels_last),
+        }.items()
+    }
+    parallel.temperature = 2.0  # the same again
+    parallel.layers[0].a_mark = True  # which no program reads
+    parallel.to_empty(device="cpu")
+    parallel.apply(_fill)
+    found["filled"] = [whole(layer.bias).tolist() for layer in parallel.layers]
+    found["linear"] = [
+        name for name, part in parallel.named_modules() if isinstance(part, nn.Linear)
+    ]
+    found["attributes"] = parallel.layers[1].out_features, str(parallel.filter)
+    found["kinds"] = isinstance(parallel.layers, nn.ModuleList), len(parallel.layers)
+    parallel.train()
+    own = own_part(parallel, x)
+    found["trains"] = bool(parallel.step(own, own).isfinite())
     return found

@@ -125,6 +125,9 @@ def interrupted(options: Options) -> dict[str, Any]:
     found["higher"] = told(
         lambda: torch.autograd.grad(output.sum(), parameters, create_graph=True)
     )
+    inside = parallelize(layers(0, WIDTH, WIDTH), (x,), loss="mse", **options).train()
+    loss = inside(own, own)
+    found["higher inside"] = told(lambda: loss.backward(create_graph=True))
     found["loss"] = told(lambda: module.step(own))
     return found
 
@@ -172,6 +175,45 @@ def last_batch(options: Options) -> list[tuple[float, float]]:
         assert parameter.grad is not None and own_gradient is not None
         found.append(((whole(parameter.grad) - own_gradient).abs().max().item(), 0.0))
     return found
+
+
+class Pair(nn.Module):
+    """Two layers, each of an input of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = layers(0, WIDTH, 4), layers(1, WIDTH, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.first(x) * self.second(y)
+
+
+def given_twice(options: Options) -> list[float]:
+    """
+    One tensor is given for two inputs, and a layer is frozen between the forward and its
+    backward, which gives no gradients of it. Returns the differences of all gradients
+    from PyTorch's.
+    """
+    x, plain = data(0), Pair()
+    module = parallelize(copy.deepcopy(plain), (x, data(1)), **options).train()
+    found: list[dict[str, torch.Tensor]] = []
+    for each in (module, plain):
+        own = own_part(module, x) if each is module else x
+        own = own.clone().requires_grad_()
+        loss = each(own, own).square().mean()
+        each.second.requires_grad_(False)
+        loss.backward()
+        every = each.named_parameters()
+        gradients = {n: whole(p.grad) for n, p in every if p.grad is not None}
+        assert own.grad is not None
+        own = own.grad
+        if each is module:
+            own = module.whole_batch(own) / module.data_ranks
+        gradients["x"] = own
+        found.append(gradients)
+    ours, theirs = found
+    assert ours.keys() == theirs.keys() and len(ours) == 3
+    return [float((ours[n] - theirs[n]).abs().max()) for n in theirs]
 
 
 def statistics(options: Options) -> dict[str, Any]:
@@ -227,18 +269,35 @@ def trained(options: Options) -> dict[str, Any]:
     ours, theirs = sgd(module), sgd(plain)
     losses: list[tuple[float, float]] = []
     for step in range(STEPS):
-        found = F.mse_loss(module(own_part(module, x + step)), own_part(module, y))
+        ours.zero_grad()
+        theirs.zero_grad()
+        given, target = own_part(module, x + step), own_part(module, y)
+        if "p" in options:
+            found = module.step(given, target=target, loss=F.mse_loss)
+        else:
+            found = F.mse_loss(module(given), target)
+            found.backward()
+            found = module.mean_of_parts(found)
         expected = F.mse_loss(plain(x + step), y)
-        for loss, optimizer in ((found, ours), (expected, theirs)):
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        losses.append((module.mean_of_parts(found).item(), expected.item()))
+        expected.backward()
+        ours.step()
+        theirs.step()
+        losses.append((found.item(), expected.item()))
     return {"losses": losses, "apart": apart(module, plain)}
 
 
 SCALE = 2.0**22
 """A scale of losses with which gradients in float16 overflow at first."""
+
+
+def _scaled_step(module: Any, scaler: Any, x: Any, y: Any) -> torch.Tensor:
+    """A step of a pipeline; only the last stage computes the loss, and scales it."""
+    scale = scaler.scale(torch.ones(()))  # makes the scale on all ranks
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return scaler.scale(F.mse_loss(output.float(), target))
+
+    return module.step(x, target=y, loss=loss) / scale
 
 
 def in_16_bits(options: Options, dtype: str, has_autocast: bool) -> dict[str, Any]:
@@ -255,22 +314,27 @@ def in_16_bits(options: Options, dtype: str, has_autocast: bool) -> dict[str, An
     module = parallelize(copy.deepcopy(source), (x,), **given).train()
 
     def train(each: Any, batch: Any, is_wide: bool, is_ours: bool) -> list[Any]:
+        is_pipeline = is_ours and "p" in options
         optimizer = torch.optim.AdamW(each.parameters(), lr=1e-2)
         scaled = dtype == "f16" and not is_wide
         scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=scaled)
         found: list[Any] = []
         for _ in range(12):
             casts = not is_wide and (has_autocast or not is_ours)
-            with torch.autocast("cpu", kind, enabled=casts):
-                output = each(batch(x))
-            loss = F.mse_loss(output.float(), batch(y))
             optimizer.zero_grad()
-            scaler.scale(loss).backward()
+            with torch.autocast("cpu", kind, enabled=casts):
+                if is_pipeline:
+                    loss = _scaled_step(module, scaler, batch(x), batch(y))
+                else:
+                    loss = F.mse_loss(each(batch(x)).float(), batch(y))
+            if not is_pipeline:
+                scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
             scaler.step(optimizer)
             before = scaler.get_scale()
             scaler.update()
-            value = module.mean_of_parts(loss).item() if is_ours else loss.item()
+            is_part = is_ours and not is_pipeline
+            value = module.mean_of_parts(loss).item() if is_part else loss.item()
             found.append((value, scaler.get_scale() < before))
         return found
 

@@ -122,7 +122,8 @@ class Layers(nn.Module):
         return x
 
 
-def _kilobytes(name: str) -> int:
+def kilobytes(name: str) -> int:
+    """A row of the memory of this process, such as its peak (VmHWM)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
 
@@ -135,9 +136,9 @@ def _peak_of_filling() -> Generator[list[float]]:
 
     def measured(*args: Any) -> Any:
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        before = _kilobytes("VmRSS")
+        before = kilobytes("VmRSS")
         result = fill(*args)
-        found.append((_kilobytes("VmHWM") - before) / 1024)
+        found.append((kilobytes("VmHWM") - before) / 1024)
         return result
 
     parallel_module.fill = measured

@@ -113,6 +113,11 @@ from distir.dialects.train_ops.quantized_states import (
     DequantizeStateOp,
     QuantizeStateOp,
 )
+from distir.dialects.train_ops.quantized_weights import (
+    FLOAT8,
+    GroupQuantizedLinearOp,
+    QuantizedLinearOp,
+)
 from distir.dialects.train_ops.recurrent import (
     GatheredGruGradOp,
     GatheredGruOp,
@@ -569,6 +574,26 @@ for _format in FORMATS:
     case(
         *(_float8_product, coarse(6, 4).astype(_dtype8), coarse(4, 12).astype(_dtype8)),
         *(positive(6, 1), positive(1, 12)),
+    )
+
+
+def _quantized_linear(x: Any, weight: Any, *others: Any) -> Operation:
+    """Returns the product with weights of 8 or, with zero points, of 4 bits."""
+    type_ = TensorType(f32, [*shape_of(x)[:-1], shape_of(weight)[0]])
+    kind = GroupQuantizedLinearOp if len(others) > 1 else QuantizedLinearOp
+    return kind(x, weight, *others, y=type_)
+
+
+_bytes = integers(0, 256, 6, 8, dtype=np.uint8)
+for _shape in ((4, 8), (4, 2, 8)):
+    for _weight in (
+        integers(-127, 128, 6, 8, dtype=np.int8),
+        coarse(6, 8).astype(numpy_dtype(FLOAT8)),
+    ):
+        case(_quantized_linear, real(*_shape), _weight, positive(6))
+    case(
+        *(_quantized_linear, real(*_shape[:-1], 16), _bytes, positive(6, 4)),
+        integers(0, 16, 6, 4, dtype=np.uint8),
     )
 case(
     *(float8_linear, coarse(6, 2, 4), coarse(4, 6)),

@@ -68,7 +68,11 @@ def test_generated_tokens(folder: Path, spawner: Spawner) -> None:
     ("prompts", "new", "message"),
     [
         ([[1] * 11], 2, "prompt 0 has 11 tokens, but prefill takes 10 at most"),
-        ([[1] * 10], 16, "with 16 new ones they are more than the 24 of the cache"),
+        (
+            [[1] * 10],
+            16,
+            "takes 10 tokens, and with 16 new ones they are more than the 24 of the",
+        ),
         ([[1], []], 2, "prompt 1 is [], but a prompt is a list of token ids"),
         ([], 2, "prompts are a list of lists of token ids"),
         ([[1]], 0, "0 new tokens are asked for; give at least 1"),

@@ -112,6 +112,12 @@ Operators that keep zeros of any operand. A result element is zero if it comes f
 zeros of that operand only: from one zero, or from a sum of products with zeros.
 """
 
+IN_ROTARY = _named("Concat Mul Neg Split")
+"""
+Operators of rotary positions: products with cosines and sines, and the exchange of
+halves of which one is negated. A sum ends them.
+"""
+
 ARITHMETIC = _named("Add Sub Mul Div")
 """Addition, subtraction, multiplication and division."""
 
@@ -125,7 +131,7 @@ SIGNLESS = _named(
     Compress CumProd CumSum DepthToSpace Einsum GatherElements GatherND NonZero Pad
     ReverseSequence ScatterElements ScatterND Slice SpaceToDepth TensorScatter Trilu
     """
-)
+) | {"train.scatter_sum", "train.gather_grad"}
 """
 Operators that give the same bits for unsigned and for signed integers, because they
 move, add or multiply elements. For elementwise operators, the field `unsigned` of their

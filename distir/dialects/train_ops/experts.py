@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType, UnitAttr
+from xdsl.dialects.builtin import FloatAttr, TensorType, UnitAttr
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
@@ -33,6 +33,12 @@ from distir.dialects.train_ops.checks import (
     check_integers,
     check_shape,
 )
+
+EXPECTED_IMBALANCE = 1.3
+"""
+The load of the busiest device of expert parallelism, as a multiple of the mean load,
+that is assumed if a program names none.
+"""
 
 
 def rows_of(value: SSAValue) -> tuple[int, int, int]:
@@ -62,6 +68,15 @@ def _check_experts(op: TrainOp, experts: int, shards: int) -> None:
         )
 
 
+def _check_imbalance(op: TrainOp, imbalance: FloatAttr | None) -> None:
+    """Raises VerifyException if an assumed imbalance is below 1."""
+    if imbalance is not None and not imbalance.value.data >= 1:
+        raise VerifyException(
+            f"{op.name}: the busiest device has at least the mean load, so an imbalance of "
+            f"{imbalance.value.data:g} cannot be"
+        )
+
+
 @irdl_op_definition
 class ExpertPlacesOp(TrainOp):
     """
@@ -74,7 +89,10 @@ class ExpertPlacesOp(TrainOp):
     - `slots` [groups, tokens, choices]: the shard's number times the number of places,
       plus the place; -1 for a dropped choice;
     - `rows` [shards, groups, places]: the number of the row's expert within its shard;
-      -1 for an empty place.
+      -1 for an empty place;
+    - `imbalance`: the assumed load of the busiest device, as a multiple of the mean load
+      (`EXPECTED_IMBALANCE` if absent). It determines estimates of time and memory.
+      Results do not depend on it.
     """
 
     name = "train.expert_places"
@@ -83,10 +101,28 @@ class ExpertPlacesOp(TrainOp):
     ids = operand_def(TensorType)
     experts = prop_def(I64)
     capacity = prop_def(I64)
+    imbalance = opt_prop_def(FloatAttr)
     slots = result_def(TensorType)
     rows = result_def(TensorType)
 
     TYPES: ClassVar[Types] = {"slots": like("ids")}
+
+    @property
+    def is_dropless(self) -> bool:
+        """
+        Whether each expert takes all tokens of a group that choose it, so that no token
+        is dropped.
+        """
+        return self.capacity.value.data >= shape_of(self.ids)[1]
+
+    @property
+    def assumed_imbalance(self) -> float:
+        """
+        The load of the busiest device as a multiple of the mean load, for estimates.
+        """
+        if self.imbalance is None:
+            return EXPECTED_IMBALANCE
+        return self.imbalance.value.data
 
     def verify_(self) -> None:
         check_integers(self, "ids", self.ids)
@@ -95,6 +131,7 @@ class ExpertPlacesOp(TrainOp):
         check_element_type(self, "rows", self.rows, element_type(self.ids))
         shards, groups, _ = rows_of(self.rows)
         _check_experts(self, self.experts.value.data, shards)
+        _check_imbalance(self, self.imbalance)
         if groups != shape_of(self.ids)[0]:
             raise VerifyException(
                 f"{self.name}: rows are of {groups} groups, ids of {shape_of(self.ids)[0]}"
@@ -231,12 +268,16 @@ class GroupedOp(TrainOp):
     - `rows`: the number of each row's expert within its shard; -1 for empty rows;
     - `transposed`: matrices are [output, input] instead of [input, output];
     - `taken`: the number of rows of a group, over all shards, that are not empty; all
-      if absent. It determines the estimated work. Results do not depend on it.
+      if absent. It determines the estimated work. Results do not depend on it;
+    - `imbalance`: where no token is dropped, and the shards may be on different
+      devices, the assumed load of the busiest device, as of `train.expert_places`. Only
+      so many rows count in estimates of time and memory; all rows if it is absent.
     """
 
     rows = operand_def(TensorType)
     transposed = opt_prop_def(UnitAttr)
     taken = opt_prop_def(I64)
+    imbalance = opt_prop_def(FloatAttr)
 
     def taken_of(self, shards: int, places: int) -> int:
         """
@@ -254,6 +295,7 @@ class GroupedOp(TrainOp):
         the width of `x` to the width of `y`. `names` are the names of `x` and `y` in
         messages.
         """
+        _check_imbalance(self, self.imbalance)
         check_float(self, names[0], x)
         check_integers(self, "rows", self.rows)
         _check_rank(self, names[0], x, 4)

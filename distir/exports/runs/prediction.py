@@ -16,6 +16,7 @@ from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.simulation import Simulation
 from distir.passes.distribute import DistributePass
 from distir.planning.plans.programs import replace_cluster
+from distir.transforms.expert_shards import assume_imbalance
 
 _MANY = 4
 """
@@ -73,10 +74,18 @@ class Predictor:
     """
     Predicts runs of one model on one cluster. Built programs are cached for runs with
     the same batch and precision. `profiles` are the names of the devices' profiles.
+    `expert_imbalance` is the assumed load of the busiest device of expert parallelism,
+    as a multiple of the mean load, or None for the usual one.
     """
 
-    def __init__(self, cluster: ClusterOp, profiles: Sequence[str]):
+    def __init__(
+        self,
+        cluster: ClusterOp,
+        profiles: Sequence[str],
+        expert_imbalance: float | None = None,
+    ):
         self.cluster = cluster
+        self.expert_imbalance = expert_imbalance
         self.profiles = tuple(profiles)
         self._programs: dict[tuple[object, ...], ModuleOp] = {}
 
@@ -89,7 +98,9 @@ class Predictor:
         if key not in self._programs:
             if len(self._programs) > 6:  # programs are large
                 self._programs.pop(next(iter(self._programs)))
-            self._programs[key] = training_step(settings, vocab, batch)
+            module = training_step(settings, vocab, batch)
+            assume_imbalance(module, self.expert_imbalance)
+            self._programs[key] = module
         return self._programs[key]
 
     def predict(self, settings: RunSettings, vocab: int) -> Prediction:

@@ -12,6 +12,25 @@ from collections.abc import Mapping
 from typing import Any
 
 SIZES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "gpt": {
+        # GPT-2's: Table 2 of "Language Models are Unsupervised Multitask Learners", 2019,
+        # with the heads of the released models. From 1.6B on: Table 1 of DistIR's paper.
+        name: dict(layers=layers, d_model=width, heads=heads, vocab=50257)
+        for name, layers, width, heads in (
+            ("124M", 12, 768, 12),
+            ("355M", 24, 1024, 16),
+            ("774M", 36, 1280, 20),
+            ("1.6B", 24, 2048, 16),
+            ("13B", 40, 5120, 40),
+            ("175B", 96, 12288, 96),
+        )
+    },
+    "mlp": {
+        # Table 1 of DistIR's paper.
+        "1B": dict(layers=16, d_model=8192),
+        "17B": dict(layers=64, d_model=16384),
+        "103B": dict(layers=96, d_model=32768),
+    },
     "llama": {
         # LLaMA 3: Table 3 of "The Llama 3 Herd of Models", 2024.
         name: dict(

@@ -163,7 +163,7 @@ class GenerationStep:
         """
         names = _names(len(new) // 2)
         function = main.finish(ENTRY, [logits, *new], ["logits", *names])
-        mark_inputs(function, self.sizes.cache)
+        mark_inputs(function, self.sizes)
         mark_new_caches(function, names)
         return ModuleOp([function, *functions])
 

@@ -8,6 +8,7 @@ other kernels, such as rotating queries and keys by their positions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp, i64
@@ -23,6 +24,7 @@ from distir.dialects.train_ops.experts import (
 )
 from distir.errors import DistIRError
 from distir.frontends.models.function_builder import Layer, check_sizes, element_type
+from distir.frontends.models.latent_attention import LatentSizes, latent_attention
 from distir.frontends.models.module_builder import ModuleBuilder
 from distir.program import ENTRY
 
@@ -48,7 +50,11 @@ class DecoderSizes:
       one;
     - `dtype`: the element type of parameters and caches;
     - `tied`: whether the output matrix is the embedding;
-    - `positions`: the number of learned positions, or None.
+    - `positions`: the number of learned positions, or None;
+    - `latent`: the sizes of latent attention, or None; `head_width` is then the width
+      of a value;
+    - `window`, `window_layers`: the number of tokens of a window of attention, and the
+      number of layers that attend to, and cache, no more.
     """
 
     layers: int
@@ -67,6 +73,9 @@ class DecoderSizes:
     expert_ffn: int = 0
     shared_ffn: int = 0
     positions: int | None = None
+    latent: LatentSizes | None = None
+    window: int = 0
+    window_layers: int = 0
 
     @property
     def parameters(self) -> int:
@@ -80,15 +89,22 @@ class DecoderSizes:
         inside = self.experts * self.expert_ffn + self.shared_ffn
         mixtures = self.expert_layers * inside
         gates = self.expert_layers * self.experts
-        own = self.layers * attention + matrices * (dense + mixtures) + gates
+        own = matrices * (dense + mixtures) + gates
         tables = 1 if self.tied else 2
-        return self.d_model * (own + tables * self.vocab)
+        others = self.d_model * (own + tables * self.vocab)
+        if self.latent is None:
+            return self.layers * attention * self.d_model + others
+        sizes = self.d_model, self.heads, self.head_width
+        return self.layers * self.latent.parameters(*sizes) + others
 
     @property
     def cached_elements(self) -> int:
         """
-        The number of elements of keys and values that one token adds to the cache.
+        The number of elements that one token adds to the caches of all layers; those
+        with a window forget another token for it, once the window is full.
         """
+        if self.latent is not None:
+            return self.layers * self.latent.cached
         return 2 * self.layers * self.kv_heads * self.head_width
 
 
@@ -114,7 +130,8 @@ def build_serving_step(
     and with experts, by default those of `sizes`.
 
     Caches are inputs `model.layers.<i>.self_attn.key` and `.value`, [batch, kv heads,
-    cached, width of a head]. Attention reads only the caches, or without caches the
+    cached, width of a head]; of latent attention [batch, 1, cached, width], the keys
+    rotary ones and latents together, the values the latents. Attention reads only the caches, or without caches the
     keys and values of the new tokens. The keys and values of the new tokens are
     results. Raises DistIRError if a size is not valid, or if there are both a cache and
     several new tokens: no op has their attention, which would be causal among the new
@@ -130,7 +147,7 @@ def build_serving_step(
     element = element_type(sizes.dtype)
     main = ModuleBuilder(element, "")
     ids = main.argument("input_ids", (batch, new), role="input", element=i64)
-    shape = (batch, sizes.kv_heads, cached, sizes.head_width)
+    shapes = _cache_shapes(sizes, batch, cached)
     built = {
         is_mixed: _layer(sizes, is_mixed, batch, new, cached)
         for is_mixed, count in ((False, dense), (True, mixed))
@@ -142,7 +159,7 @@ def build_serving_step(
     caches = [
         [
             main.argument(f"{name}.self_attn.{side}", shape, role="input")
-            for side in sides
+            for side, shape in zip(sides, shapes, strict=bool(sides))
         ]
         for name in names
     ]
@@ -177,14 +194,50 @@ def _layer(
     cache (if there is one), and the parameters to the hidden states, new keys and new
     values.
     """
-    width = sizes.head_width
     b = ModuleBuilder(element_type(sizes.dtype), _ROOT)
     x = b.argument("hidden", (batch, new, sizes.d_model), role=None)
-    shape = (batch, sizes.kv_heads, cached, width)
+    shapes = _cache_shapes(sizes, batch, cached)
     caches = [
-        b.argument(name, shape, role=None) for name in ("keys", "values") if cached
+        b.argument(name, shape, role=None)
+        for name, shape in zip(("keys", "values"), shapes, strict=True)
+        if cached
     ]
     h = b.rms_norm("input_layernorm", x, _EPSILON)
+    if sizes.latent is None:
+        h, own = _attention(b, sizes, h, caches)
+    else:
+        h, own = latent_attention(
+            *(b, sizes.latent, sizes.heads, sizes.head_width), h, caches
+        )
+    h = b.linear("self_attn.o_proj", h, sizes.d_model, bias=False)
+    x = b.at().elementwise("Add", x, h)
+    h = b.rms_norm("post_attention_layernorm", x, _EPSILON)
+    h = _mixture(b, sizes, h) if is_mixed else _mlp(b, "mlp", h, sizes.ffn, sizes.gated)
+    out = b.at().elementwise("Add", x, h)
+    name = "expert_layer" if is_mixed else "layer"
+    return Layer(b.finish(name, [out, *own]), b.own)
+
+
+def _cache_shapes(
+    sizes: DecoderSizes, batch: int, cached: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the shapes of a layer's caches of keys and values."""
+    if sizes.latent is None:
+        shape = (batch, sizes.kv_heads, cached, sizes.head_width)
+        return shape, shape
+    widths = sizes.latent.cached, sizes.latent.rank
+    keys, values = ((batch, 1, cached, width) for width in widths)
+    return keys, values
+
+
+def _attention(
+    b: ModuleBuilder, sizes: DecoderSizes, h: SSAValue, caches: Sequence[SSAValue]
+) -> tuple[SSAValue, list[SSAValue]]:
+    """
+    Adds attention without its output projection. Returns its result [batch, new, heads
+    x width] and the new keys and values.
+    """
+    width = sizes.head_width
     q, *own = (
         b.heads(b.linear(f"self_attn.{name}_proj", h, count * width, bias=False), width)
         for name, count in (
@@ -194,14 +247,8 @@ def _layer(
         )
     )
     b.at("self_attn")
-    h = b.merge_heads(b.attention(q, *(caches or own), causal=not cached))
-    h = b.linear("self_attn.o_proj", h, sizes.d_model, bias=False)
-    x = b.at().elementwise("Add", x, h)
-    h = b.rms_norm("post_attention_layernorm", x, _EPSILON)
-    h = _mixture(b, sizes, h) if is_mixed else _mlp(b, "mlp", h, sizes.ffn, sizes.gated)
-    out = b.at().elementwise("Add", x, h)
-    name = "expert_layer" if is_mixed else "layer"
-    return Layer(b.finish(name, [out, *own]), b.own)
+    made = b.attention(q, *(caches or own), causal=not caches)
+    return b.merge_heads(made), own
 
 
 def _mlp(b: ModuleBuilder, name: str, h: SSAValue, ffn: int, gated: bool) -> SSAValue:

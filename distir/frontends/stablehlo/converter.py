@@ -17,6 +17,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from distir.dialects.dist_attributes import SCOPE
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import tensor_of
 from distir.errors import DistIRError, did_you_mean
 from distir.frontends.stablehlo import attributes
@@ -27,6 +28,7 @@ from distir.frontends.stablehlo.loops import convert_loop
 from distir.frontends.stablehlo.names import scope_of_name
 from distir.frontends.stablehlo.ops import load_all
 from distir.frontends.stablehlo.parser import name_of
+from distir.frontends.stablehlo.refusals import advice
 from distir.frontends.stablehlo.registry import (
     CONVERSIONS,
     HloCall,
@@ -71,6 +73,7 @@ class Converter:
         self.build = TensorBuilder(self.entry)
         self._depth = 0
         self._inside_function = False
+        self._elements: set[Attribute] = set()
 
     def function(self, name: str) -> FuncOp:
         """
@@ -173,6 +176,8 @@ class Converter:
             self.build.scope = scope
         self.build.location = line_location(op.location) or self.build.location
         try:
+            for result in op.results:
+                self._check_element(result.type)
             if name == "func.call":
                 results = self.inline(self.callee(op), operands)
             elif name == "stablehlo.while":
@@ -194,18 +199,30 @@ class Converter:
             if result.value is not None and result.is_whole:
                 self.held.append((HloResult(op, i), result.value))
 
+    def _check_element(self, type_: Attribute) -> None:
+        """Raises UnsupportedError if ONNX has no tensors with these elements."""
+        if isinstance(type_, TensorType) and type_.element_type not in self._elements:
+            try:
+                onnx_element_type(type_.element_type)
+            except ValueError:
+                raise UnsupportedError(
+                    f"its result has elements of type {type_.element_type}"
+                ) from None
+            self._elements.add(type_.element_type)
+
     def refusal(self, op: Operation, why: str) -> str:
         """
         Returns the error message for an op that cannot be converted, with the reason
-        `why`.
+        `why`. An op without a line of its own, in a function that JAX lowers only once,
+        is reported at the line of the call.
         """
-        line, called = line_of(op.location), name_of(op.location)
+        line, called = line_of(self.build.location), name_of(op.location)
         where = f" at {line}" if line else ""
         source = f" ({called})" if called else ""
+        target = attributes.text(attributes.attribute(op, "call_target_name"))
         return (
             f"{self.source}: {op_name(op)}{source}{where} cannot be converted: {why}; "
-            f"compute it in another way, or leave it out of the function that is "
-            f"imported"
+            f"{advice(op_name(op), target)}"
         )
 
     def callee(self, op: Operation) -> FuncOp:
@@ -249,6 +266,7 @@ class Converter:
         outer, block = self.build, Block()
         inside, self._inside_function = self._inside_function, True
         self.build = TensorBuilder(block)
+        self.build.location = outer.location
         passed = [i for i, operand in enumerate(operands) if operand.array is None]
         inner = list(operands)
         for i in passed:

@@ -13,15 +13,23 @@ kernel. A profile names the fusions of the software that it was measured with:
 - `buckets`: the gradients of many parameters are accumulated over micro-batches and
   reduced together, and the parameters are updated together;
 - `accumulation`: the product that computes a parameter's gradient adds it to the sum
-  over micro-batches;
+  over micro-batches, which its kernel reads and writes while it multiplies;
 - `scales`: scales of 8-bit floats come from the magnitudes of earlier steps (delayed
   scaling), which the kernels note that make the tensors, and which devices exchange
-  once a step.
+  once a step;
+- `casts`: the kernels of normalizations, gates and activations write 8-bit floats in
+  place of wider ones; any other tensor becomes one in both orders at once; inputs of
+  products are kept in 8 bits for the backward (Transformer Engine);
+- `gates`: an activation and the product with its gate are one kernel, forward and
+  backward;
+- `rotary`: rotary positions are one kernel, which splits, negates, joins, multiplies
+  and adds.
 """
 
 from __future__ import annotations
 
 from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.func import CallOp
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 
 from distir.dialects.dist_attributes import COMPILED
@@ -29,14 +37,24 @@ from distir.dialects.onnx_ops import traits
 from distir.dialects.onnx_ops.traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.float8 import Float8ProductOp, Float8ScaleOp
+from distir.interpreters.simulator.library_kernels import LIBRARY_KERNELS
 
-BIAS, VIEWS, ELEMENTWISE, BUCKETS, ACCUMULATION, SCALES = FUSIONS = (
+(
+    BIAS,
+    VIEWS,
+    ELEMENTWISE,
+    BUCKETS,
+    ACCUMULATION,
+    SCALES,
+    *_,
+) = FUSIONS = (
     "bias",
     "views",
     "elementwise",
     "buckets",
     "accumulation",
     "scales",
+    *LIBRARY_KERNELS,
 )
 
 _STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
@@ -183,42 +201,71 @@ def _accumulates(op: Operation) -> bool:
     return any(isinstance(operand.owner, Block) for operand in op.operands)
 
 
-def accumulated(op: Operation, fusions: frozenset[str]) -> bool:
+def sums_in_product(op: Operation, fusions: frozenset[str]) -> bool:
     """
-    Whether the product that computes a gradient also adds it to the sum over
-    micro-batches, which `op` does in the program.
+    Whether the kernel of a product reads and writes the sum over micro-batches of the
+    gradient that it computes. The program casts this gradient to the type of the sum.
     """
-    return ACCUMULATION in fusions and _accumulates(op)
+    if ACCUMULATION not in fusions or not _is_product(op):
+        return False
+    value = op.results[0]
+    while len(users := _users(value)) == 1 and _is_rearranged(users[0]):
+        value = users[0].results[0]
+    return len(users) == 1 and _is_cast_of_gradient(users[0])
 
 
 def is_free(op: Operation, fusions: frozenset[str]) -> bool:
     """
-    Whether other kernels do all of the work of `op`: it finds a scale, or casts a
-    product to the wider type of a sum to which the product's kernel adds it.
+    Whether other kernels do all of the work of `op`: it finds a scale, or it casts a
+    gradient to the wider type of the sum over micro-batches, or adds it to this sum,
+    while the kernel of the product does both.
     """
-    if is_scale(op, fusions):
+    if SCALES in fusions and is_scale(op):
         return True
-    if ACCUMULATION not in fusions or op.name != "onnx.Cast":
+    if ACCUMULATION not in fusions:
+        return False
+    return _is_cast_of_gradient(op) or _accumulates_product(op)
+
+
+def _is_product(op: Operation) -> bool:
+    return op.name in PRODUCTS or isinstance(op, Float8ProductOp)
+
+
+def _is_rearranged(op: Operation) -> bool:
+    return traits.VIEWS.of(op) or op.name in _STRIDED
+
+
+def _is_cast_of_gradient(op: Operation) -> bool:
+    """Whether an op casts a product to the type of the sum to which it is added."""
+    if op.name != "onnx.Cast":
         return False
     users = _users(op.results[0])
-    adds = all(user.name == "func.return" or _accumulates(user) for user in users)
+    if any(user.name != "func.return" and not _accumulates(user) for user in users):
+        return False
     owner = op.operands[0].owner
-    while isinstance(owner, Operation) and (
-        traits.VIEWS.of(owner) or owner.name in _STRIDED
-    ):
+    while isinstance(owner, Operation) and _is_rearranged(owner):
         owner = owner.operands[0].owner
-    if not isinstance(owner, Operation) or not adds:
-        return False
-    return owner.name in PRODUCTS or isinstance(owner, Float8ProductOp)
+    return isinstance(owner, Operation) and _is_product(owner)
 
 
-def is_scale(op: Operation, fusions: frozenset[str]) -> bool:
+def _accumulates_product(op: Operation) -> bool:
     """
-    Whether an op finds a scale of 8-bit floats, or reduces one over devices, while the
-    software takes scales from earlier steps.
+    Whether an op adds a product to the sum over micro-batches. Of the gradients that a
+    called function returns, those of matrices are products.
     """
-    if SCALES not in fusions:
+    if not _accumulates(op):
         return False
+    for value in op.operands:
+        owner = value.owner
+        if isinstance(owner, CallOp):
+            return rank_of(value.type) > 1
+        if isinstance(owner, Operation):
+            return _is_cast_of_gradient(owner)
+    return False
+
+
+def is_scale(op: Operation) -> bool:
+    """Whether an op finds a scale of 8-bit floats, or reduces one over devices."""
     owner: Operation | Block = op
     while isinstance(owner, Operation) and owner.name.startswith("collective."):
         owner = owner.operands[0].owner

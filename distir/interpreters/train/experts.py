@@ -133,8 +133,7 @@ def grouped_product_gradient(
 def grouped_cost(context: CostContext) -> Cost:
     """
     Returns the cost of a grouped product: one matrix product for each expert on the
-    device. Tokens are assumed to be divided evenly among experts. All rows, empty ones
-    included, pass through memory.
+    device. The tokens of a device are assumed to be divided evenly among its experts.
     """
     op, work = context.op, context.work
     rule = work.rule
@@ -142,10 +141,11 @@ def grouped_cost(context: CostContext) -> Cost:
         rule.operands[2] if isinstance(op, GroupedProductOp) else rule.results[0]
     )
     experts, a, b = (prod(map(work.size, dim)) for dim in of_matrices)
-    rows = ceil(work.flops / (2 * experts * a * b))
+    flops = work.flops * context.load
+    rows = ceil(flops / (2 * experts * a * b))
     assert isinstance(op, GroupedOp)
     k, n = (a, b) if op.transposed is None else (b, a)
     product = Product(experts, rows, n, k)
     if isinstance(op, GroupedProductGradOp):
         product = Product(experts, a, b, rows)
-    return context.roofline(product=product)
+    return context.roofline(flops=flops, product=product)

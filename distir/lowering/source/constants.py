@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from distir.dialects.onnx_ops.values import element_type_of_dtype, onnx_element_type
 from distir.errors import DistIRError
-from distir.lowering.emitter import literal, torch_dtype
+from distir.lowering.emitter import SIGNED, literal, torch_dtype
 from distir.lowering.source.text import Names
 
 
@@ -81,5 +81,7 @@ def _computed(array: npt.NDArray[Any], dtype: str) -> str | None:
     end = first + step * array.size
     if step and [int(v) for v in flat] == list(range(first, end, step)):
         text = f"torch.arange({first}, {end}, {step}, dtype={dtype})"
+        if dtype in SIGNED:  # PyTorch does not count in them
+            text = f"torch.arange({first}, {end}, {step}).to({dtype})"
         return text if len(shape) == 1 else f"{text}.reshape({shape!r})"
     return None

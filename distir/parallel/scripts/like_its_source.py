@@ -17,10 +17,11 @@ from distir.errors import DistIRError
 from distir.parallel.calling import Inputs
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.guards import FOREIGN, check_conversion
+from distir.parallel.scripts.sealed import Sealed, replaced
 from distir.parallel.scripts.source_class import of_class
 
 
-class LikeItsSource(nn.Module):
+class LikeItsSource(Sealed):
     """
     A module with the attributes and methods of its source module's class. It refuses
     the methods that would have no effect on its program. `_inputs` holds the source
@@ -90,8 +91,10 @@ class LikeItsSource(nn.Module):
     ) -> Any:
         """
         Loads values in parts, as `state_dict()` of this module returns them. Raises
-        DistIRError for whole tensors.
+        DistIRError for whole tensors, and for `assign`.
         """
+        if assign:
+            raise replaced("load_state_dict(assign=True)")
         own = dict(self.named_parameters(remove_duplicate=False))
         for name, value in state_dict.items():
             if isinstance(own.get(name), DTensor) and not isinstance(value, DTensor):

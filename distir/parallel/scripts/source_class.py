@@ -5,18 +5,16 @@ Attributes and methods that a parallel module takes from the class of its source
 from __future__ import annotations
 
 import inspect
-from functools import partial
+from collections.abc import Callable, Iterable
 from types import MethodType
-from typing import Any, Never
+from typing import Any, Never, cast
 
 import torch
 from torch import nn
 
 from distir.errors import DistIRError
 
-_OTHERWISE = {
-    "generate": "it would run the forward of one process for each word; save_pretrained the "
-    "model and generate with what from_pretrained loads",
+WITHOUT_EFFECT = {
     "activation_checkpointing_enable": "say so when the module is parallelized "
     '(checkpoint="full")',
     "gradient_checkpointing_enable": "say so when the module is parallelized "
@@ -38,8 +36,8 @@ def of_class(module: nn.Module, source: nn.Module, name: str) -> Any:
     """
     kind = type(source)
     found = inspect.getattr_static(kind, name, None)
-    if name in _OTHERWISE and found is not None:
-        return partial(_refuse, kind.__name__, name)
+    if name in WITHOUT_EFFECT and found is not None:
+        return refused(kind.__name__, name)
     if isinstance(found, property) and found.fget is not None:
         return found.fget(module)
     if inspect.isfunction(found):
@@ -52,21 +50,64 @@ def of_class(module: nn.Module, source: nn.Module, name: str) -> Any:
     return getattr(kind, name)
 
 
+def attributes_of(source: nn.Module) -> dict[str, Any]:
+    """
+    Returns the attributes of `source` by name, such as `config`, but for what keeps
+    tensors or modules alive: these themselves, containers of them, and bound methods.
+    """
+    empty = vars(nn.Module())
+    return {
+        name: value
+        for name, value in vars(source).items()
+        if name not in empty and not any(map(_keeps_module, _elements(value)))
+    }
+
+
 def copy_attributes(source: nn.Module, module: nn.Module) -> None:
     """
-    Copies the attributes of `source`, such as `config`, to `module`. Not copied are
-    submodules, tensors, names that start with an underscore, and attributes that
-    `module` already has.
+    Copies the attributes of `source` to `module`. Not copied are names that start with
+    an underscore, and attributes that `module` already has.
     """
-    for name, value in vars(source).items():
-        if name not in vars(module) and not hasattr(type(module), name):
-            if isinstance(value, torch.Tensor | nn.Module) or name.startswith("_"):
-                continue
+    for name, value in attributes_of(source).items():
+        known = name in vars(module) or hasattr(type(module), name)
+        if not known and not name.startswith("_"):
             setattr(module, name, value)
 
 
-def _refuse(kind: str, name: str, *args: Any, **kwargs: Any) -> Never:
-    raise DistIRError(
-        f"{kind}.{name} has no effect on a parallel module, which runs its program: "
-        f"{_OTHERWISE[name]}"
-    )
+def constants_of(source: nn.Module) -> dict[str, Any]:
+    """
+    Returns the attributes of `source` that its forward may read as constants, by name:
+    numbers, texts, flags, None and tensors.
+    """
+    kinds = bool | int | float | str | torch.Tensor | None
+    return {
+        name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+        for name, value in vars(source).items()
+        if isinstance(value, kinds)
+        and not name.startswith("_")
+        and name not in vars(nn.Module())
+    }
+
+
+def _elements(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return cast(dict[Any, Any], value).values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return cast(Iterable[Any], value)
+    return [value]
+
+
+def _keeps_module(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | nn.Module | MethodType)
+
+
+def refused(kind: str, name: str) -> Callable[..., Never]:
+    """Returns a method `name` of the class `kind` that raises DistIRError."""
+
+    def method(*args: Any, **kwargs: Any) -> Never:
+        raise DistIRError(
+            f"{kind}.{name} has no effect on a parallel module, which runs its program: "
+            f"{WITHOUT_EFFECT[name]}"
+        )
+
+    return method

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from distir.errors import DistIRError
+from distir.parallel.losses import refuse_higher_gradients
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.shapes import own_rows
 
-Finish = Callable[[list[torch.Tensor | None]], Sequence[torch.Tensor]]
+Finish = Callable[[list[torch.Tensor | None]], Sequence[torch.Tensor | None]]
 """
 A function from the gradients of a step's outputs to the gradients of its sources. An
 output without a gradient has None. The function empties the list.
@@ -166,13 +167,7 @@ class StepOutputs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[Any, ...]:
-        if torch.is_grad_enabled():
-            raise DistIRError(
-                "backward through a parallel module was asked for gradients that can be "
-                "differentiated again (create_graph=True, as for a gradient penalty), and a "
-                "program has none; compute such a term with the module on one process, or "
-                "leave it out"
-            )
+        refuse_higher_gradients()
         given = list(grad_outputs)
         del grad_outputs
         return None, None, None, *ctx.finish(given)

@@ -94,7 +94,7 @@ class SharedTensors:
                 path, _, last = each.rpartition(".")
                 part = module.get_submodule(path)
                 if isinstance(held, nn.Parameter):
-                    part.register_parameter(last, held)
+                    part._parameters[last] = held  # pyright: ignore[reportPrivateUsage]
                 elif last in part._buffers:  # pyright: ignore[reportPrivateUsage]
                     part._buffers[last] = held  # pyright: ignore[reportPrivateUsage]
 

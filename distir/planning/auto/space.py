@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -134,15 +135,16 @@ class AutoSpace:
     ) -> Iterator[GridPlan]:
         """
         Yields plans of the grid that need little memory. They recompute as much as is
-        allowed, split the optimizer states, and use micro-batches of one sample. Tensor
-        and pipeline parallelism together divide the parameters over the fewest devices
-        that suffice according to `may_fit`, or over twice as many, in all combinations.
+        allowed, split the optimizer states, and use micro-batches of one sample.
+        Tensor, pipeline and expert parallelism together divide the parameters over the
+        fewest devices that suffice according to `may_fit`, or over twice as many, in all
+        combinations.
         """
         plans = self._with_little_memory(
             batches, 1 if 1 in self.zero else self.zero[-1], may_fit
         )
-        fewest = min((plan.t * plan.p for plan in plans), default=0)
-        yield from (p for p in plans if p.t * p.p in (fewest, 2 * fewest))
+        fewest = min(map(_parts, plans), default=0)
+        yield from (p for p in plans if _parts(p) in (fewest, 2 * fewest))
 
     def surest(
         self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
@@ -151,13 +153,13 @@ class AutoSpace:
         Returns the plans of the grid that most surely fit, the surest first. As in
         `frugal`, they recompute as much as is allowed and use micro-batches of one
         sample. Parameters and gradients are divided over as many devices as possible,
-        by tensor and pipeline parallelism and by ZeRO 3. Tensor parallelism comes
-        first, as it also divides activations.
+        by tensor, pipeline and expert parallelism and by ZeRO 3. Plans with few
+        pipeline ranks come first, as other parallelism also divides activations.
         """
         plans = self._with_little_memory(batches, max(self.zero), may_fit)
-        most = max((plan.t * plan.p for plan in plans), default=0)
+        most = max(map(_parts, plans), default=0)
         return sorted(
-            (p for p in plans if p.t * p.p == most), key=lambda p: (p.batch, p.p, p)
+            (p for p in plans if _parts(p) == most), key=lambda p: (p.batch, p.p, p)
         )
 
     def _with_little_memory(
@@ -177,12 +179,12 @@ class AutoSpace:
             trains=True,
             devices=self.devices,
             degrees=self.degrees,
-            micro_batches=self.micro_batches
-            or [2**i for i in range(max(batches, default=1).bit_length())],
+            micro_batches=self.micro_batches or _halved(batches),
             zero=(zero,),
             checkpoint=self.checkpoint[-1:],
             schedules=self.schedules[:1],
             offload_states=self.offload_states,
+            e=self.e,
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
@@ -279,6 +281,8 @@ class AutoSpace:
             yield from (replace(c, offload_states=on) for on in self.offload_states)
         if not self.degrees:
             yield from self._next_contexts(c)
+            if len(self.e) > 1:
+                yield from self._next_degrees(c)
         yield from self._pipelines(c, c.batch // c.batch_parts)
         if c.devices > 1:
             for overlap in self.overlap:
@@ -296,6 +300,32 @@ class AutoSpace:
             yield replace(c, d=c.d // 2, r=2 * c.r)
         if c.r % 2 == 0 and (c.r // 2 in self.r or not self.r):
             yield replace(c, d=2 * c.d, r=c.r // 2)
+
+    def _next_degrees(self, c: GridPlan) -> Iterator[GridPlan]:
+        """
+        Yields the plans in which one degree of data, tensor, pipeline or expert
+        parallelism is half as large and another one twice as large. The size of
+        micro-batches stays the same. This is for models with experts, which have so many
+        combinations of degrees that a search may never get to all of them.
+        """
+        for less, more in permutations("dtpe", 2):
+            if getattr(c, less) % 2:
+                continue
+            sizes = {less: getattr(c, less) // 2, more: 2 * getattr(c, more)}
+            other = replace(c, **sizes)
+            k, rest = divmod(c.k * c.batch_parts, other.batch_parts)
+            if rest or other.e not in self.e or k < (2 if other.p > 1 else 1):
+                continue
+            zero = other.zero if other.d * other.e > 1 else 0
+            schedule = other.schedule or (*self.schedules, "")[0]
+            yield replace(
+                other,
+                k=k,
+                no_sync=other.no_sync and k > 1,
+                zero=zero,
+                schedule=schedule if other.p > 1 else "",
+                stages=other.stages if other.p > 1 else "",
+            )
 
     def _next_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
         """
@@ -410,6 +440,26 @@ class AutoSpace:
         if len(sizes) == 1 and self.asked_axes == frozenset(AXES[1]):
             names = AXES[1:]
         return tuple(zip(names[: len(sizes)], sizes, strict=True))
+
+
+def _parts(plan: GridPlan) -> int:
+    """
+    Returns the number of parts into which a plan divides the parameters of experts
+    without ZeRO.
+    """
+    return plan.t * plan.p * plan.e
+
+
+def _halved(batches: Sequence[int]) -> list[int]:
+    """
+    Returns numbers of micro-batches to try for `batches`: the powers of two, and the
+    sizes of the batches divided by powers of two.
+    """
+    powers = [2**i for i in range(max(batches, default=1).bit_length())]
+    parts = (
+        batch // power for batch in batches for power in powers if batch % power == 0
+    )
+    return sorted({*powers, *parts})
 
 
 def with_micro_batches(plan: Plan, k: int) -> Plan:

@@ -102,10 +102,10 @@ class SimulatedCosts(CostModel):
         transfers = transfers_of(op, self.device_map)
         if transfers is not None:
             return sum(float(np.max(t.seconds)) for t in transfers)
-        sizes = [
+        read, written = (
             tuple(self.device_map.bytes_of(v, op) for v in values)
             for values in (op.operands, op.results)
-        ]
+        )
         work = Work(rule_for(op), {})
-        contexts = (CostContext(op, kind, work, *sizes) for kind in self.kinds)
+        contexts = (CostContext(op, kind, work, read, written) for kind in self.kinds)
         return max(cost_of(context).seconds for context in contexts)

@@ -12,13 +12,15 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.dialects.dist_attributes import RAGGED, SCOPE
-from distir.dialects.tensors import rank_of, shape_of
+from distir.dialects.onnx_ops.values import bytes_per_element
+from distir.dialects.tensors import element_type, rank_of, shape_of
 from distir.dialects.train_ops.experts import (
     CombineOp,
     CombineWeightsGradOp,
     DispatchOp,
     ExpertPlacesOp,
     GroupedOp,
+    GroupedProductGradOp,
 )
 from distir.errors import DistIRError, one_of
 from distir.planning.annotations import axis_mesh
@@ -129,7 +131,7 @@ def _bring_tokens(module: ModuleOp, token_dispatch: str, mesh: Mesh, axis: str) 
             if isinstance(op, DispatchOp):
                 _constrain(op, 0, Layout(mesh.name), axis)
     elif token_dispatch == "all-to-all":
-        _exchange_rows(module, mesh, axis, all(map(_is_dropless, places)))
+        _exchange_rows(module, mesh, axis, all(op.is_dropless for op in places))
 
 
 def _shorter(places: Sequence[ExpertPlacesOp], devices: int) -> str:
@@ -145,18 +147,11 @@ def _shorter(places: Sequence[ExpertPlacesOp], devices: int) -> str:
     knows their bytes.
     """
     shapes = [shape_of(op.ids) for op in places]
-    fits = all(map(_is_dropless, places)) and all(s[0] % devices == 0 for s in shapes)
+    is_dropless = all(op.is_dropless for op in places)
+    fits = is_dropless and all(s[0] % devices == 0 for s in shapes)
     if not shapes or not fits:
         return "auto"
     return "all-to-all" if max(s[2] for s in shapes) < devices else "auto"
-
-
-def _is_dropless(op: ExpertPlacesOp) -> bool:
-    """
-    Whether each expert has places for all tokens of a group, so that no token is
-    dropped.
-    """
-    return op.capacity.value.data >= shape_of(op.ids)[1]
 
 
 def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> None:
@@ -164,7 +159,9 @@ def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> Non
     Requests that each device dispatches and combines its own tokens. With `ragged`,
     empty rows are not sent.
     """
-    groups = Layout(mesh.name).with_dim(1, (Shard(axis),), 4)
+    shards, groups = (
+        Layout(mesh.name).with_dim(dim, (Shard(axis),), 4) for dim in range(2)
+    )
     for op in list(module.walk()):
         if isinstance(op, DispatchOp):
             asked = _requested(op.result, groups, axis, op)
@@ -172,21 +169,44 @@ def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> Non
             op.result.replace_uses_with_if(
                 asked.result, lambda use, asked=asked: use.operation is not asked
             )
+            requests = [asked]
         elif isinstance(op, CombineOp | CombineWeightsGradOp):
-            asked = _constrain(op, 0, groups, axis)
+            requests = [_constrain(*_narrow(op), groups, axis)]
+        elif isinstance(op, GroupedProductGradOp):
+            # Its operands are no matrices of experts, so that nothing is requested yet.
+            of_rows = [i for i, v in enumerate(op.operands) if rank_of(v.type) == 4]
+            requests = [_constrain(op, i, shards, axis) for i in of_rows]
         elif isinstance(op, GroupedOp) and isinstance(
             op.operands[0].owner, ConstrainOp
         ):
-            asked = op.operands[0].owner
+            requests = [op.operands[0].owner]
         else:
             continue
-        # Values that the forward keeps for the backward need not be sent again in the
-        # backward.
-        asked.source.replace_uses_with_if(
-            asked.result, lambda use: isinstance(use.operation, ReturnOp)
+        for asked in requests:
+            # Values that the forward keeps for the backward need not be sent again in
+            # the backward.
+            asked.source.replace_uses_with_if(
+                asked.result, lambda use: isinstance(use.operation, ReturnOp)
+            )
+            if ragged:
+                asked.attributes[RAGGED] = UnitAttr()
+
+
+def _narrow(op: Operation) -> tuple[Operation, int]:
+    """
+    Returns the op and the index of the operand at which the rows of experts that `op`
+    combines are narrowest: before they are cast to a wider type, so that fewer bytes
+    travel.
+    """
+    cast = op.operands[0].owner
+    if isinstance(cast, Operation) and cast.name == "onnx.Cast":
+        before, after = (
+            bytes_per_element(element_type(v))
+            for v in (cast.operands[0], op.operands[0])
         )
-        if ragged:
-            asked.attributes[RAGGED] = UnitAttr()
+        if before < after and not isinstance(cast.operands[0].owner, ConstrainOp):
+            return cast, 0
+    return op, 0
 
 
 def _requested(

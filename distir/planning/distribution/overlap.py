@@ -57,7 +57,9 @@ def overlap_communication(
     before = before or simulate(module, profiles=profiles)
     apart = module.clone()
     has_buckets = _take_apart(apart)
-    limit = max(before.peak_memory_bytes)
+    peak = max(before.peak_memory_bytes)
+    # A program that does not fit is not made worse by one that does not fit either.
+    limit = peak if before.fits else None
     best, chosen, after = _rank(before, limit), None, before
     hoisted = False
 
@@ -102,7 +104,7 @@ def overlap_communication(
         [
             f"{_WHAT}: step time {after.step_time_s:.4g} s instead of "
             f"{before.step_time_s:.4g} s, peak memory "
-            f"{max(after.peak_memory_bytes)} B instead of {limit} B"
+            f"{max(after.peak_memory_bytes)} B instead of {peak} B"
         ],
     )
     return after
@@ -158,11 +160,12 @@ def _overlapped(
     return copy
 
 
-def _rank(result: Simulation, limit: int) -> tuple[bool, float, int]:
+def _rank(result: Simulation, limit: int | None) -> tuple[bool, float, int]:
     """
     Returns a sort key that puts better programs first: those that fit into memory, then
     faster ones, then those that need less memory. A program whose peak is at most
-    `limit` bytes counts as fitting.
+    `limit` bytes counts as fitting; every program does if `limit` is None.
     """
     peak = max(result.peak_memory_bytes)
-    return (not result.fits and peak > limit, result.step_time_s, peak)
+    fits = result.fits or limit is None or peak <= limit
+    return (not fits, result.step_time_s, peak)

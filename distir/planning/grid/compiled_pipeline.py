@@ -378,7 +378,7 @@ class CompiledEntry:
         }
         compiled = self._builder.finish(results, updated)
         arguments = [
-            common.compiler.allocation(type_, slot, function)
+            common.compiler.allocation_of_type(type_, slot, function)
             for slot, type_ in enumerate(self._types[: compiled.arguments])
         ]
         positions = len(common.device_map.index)

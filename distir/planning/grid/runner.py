@@ -95,11 +95,14 @@ def run(
     # Only a forked process has the modules and programs of this one at once.
     forks = "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forks else None)
-    running: dict[Connection, BaseProcess] = {}
+    if forks:
+        evaluator.prepare([plan for plan in plans if is_promising(plan)])
+    workers: dict[Connection, BaseProcess] = {}
+    idle: list[Connection] = []
     try:
         for group in groups:
-            while len(running) == jobs:
-                yield _next_results(running, evaluator, clock)
+            while not idle and len(workers) == jobs:
+                yield _next_results(workers, idle, evaluator, clock)
             group = [plan for plan in group if is_promising(plan)]
             refusals = [r for r in map(evaluator.refusal, group) if r is not None]
             if refusals:
@@ -108,51 +111,66 @@ def run(
                 group = [plan for plan in group if plan not in refused]
             if not group:
                 continue
-            evaluator.least = least()
-            if forks:
-                evaluator.prepare(group)
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_work, args=(evaluator, group, known, sender)
-            )
-            process.start()
-            sender.close()
-            running[receiver] = process
-        while running:
-            yield _next_results(running, evaluator, clock)
+            if not idle:
+                connection, other = context.Pipe()
+                process = context.Process(target=_work, args=(evaluator, known, other))
+                process.start()
+                other.close()
+                workers[connection] = process
+                idle.append(connection)
+            _assign(idle.pop(), group, least())
+        while len(idle) < len(workers):
+            yield _next_results(workers, idle, evaluator, clock)
     finally:
-        for process in running.values():
+        for process in workers.values():
             process.terminate()
             process.join()
 
 
+_DIED = (
+    "search: a process died before it was done, most likely for lack of memory; "
+    "use fewer processes (--jobs)"
+)
+
+
+def _assign(worker: Connection, group: Sequence[Plan], least: float) -> None:
+    """
+    Sends a group of plans to a worker process, with the throughput below which plans
+    are not wanted. Raises DistIRError if the process died.
+    """
+    try:
+        worker.send((group, least))
+    except BrokenPipeError as error:
+        raise DistIRError(_DIED) from error
+
+
 def _next_results(
-    running: dict[Connection, BaseProcess], evaluator: Evaluator, clock: Clock
+    workers: Mapping[Connection, BaseProcess],
+    idle: list[Connection],
+    evaluator: Evaluator,
+    clock: Clock,
 ) -> list[Result]:
     """
-    Waits for the next result of any process and returns it in a list. The evaluator
-    learns from the result. Returns an empty list if a process has finished, which is
-    then removed from `running`, or if the clock stops. Raises DistIRError if a process
+    Waits for the next result of any worker process and returns it in a list. The
+    evaluator learns from the result. Returns an empty list if a worker has finished its
+    group, and is then `idle`, or if the clock stops. Raises DistIRError if a process
     died.
     """
     left = clock.left if 0 < clock.left < inf else None
-    ready = [c for c in wait(list(running), left) if isinstance(c, Connection)]
+    ready = [c for c in wait(list(workers), left) if isinstance(c, Connection)]
     if not ready:
         return []
-    receiver = ready[0]
+    worker = ready[0]
     try:
-        found: Result | Exception | None = receiver.recv()
-    except EOFError as error:
-        raise DistIRError(
-            "search: a process died before it was done, most likely for lack of memory; "
-            "use fewer processes (--jobs)"
-        ) from error
+        found: Result | Exception | None = worker.recv()
+    except (EOFError, ConnectionResetError) as error:
+        raise DistIRError(_DIED) from error
     if isinstance(found, Result):
         evaluator.learn(found)
         return [found]
-    running.pop(receiver).join()
     if found is not None:
         raise found
+    idle.append(worker)
     return []
 
 
@@ -238,16 +256,13 @@ def _pieces(plans: Sequence[Plan], size: int) -> Iterator[list[Plan]]:
 
 
 def _work(
-    evaluator: Evaluator,
-    group: Sequence[Plan],
-    known: Mapping[Plan, Simulated],
-    sender: Connection,
+    evaluator: Evaluator, known: Mapping[Plan, Simulated], connection: Connection
 ) -> None:
     """
-    Evaluates the plans of a group in a process of its own. It sends each result through
-    `sender`, and None or the exception at the end. Garbage collection is rare: programs
-    are large structures, the process ends soon, and not freeing them saves a fifth of
-    the time.
+    Evaluates the groups of plans that come through `connection`, in a process of its
+    own. It sends back each result, None after each group, and an exception at the end.
+    Garbage collection is rare: programs are large structures, and not freeing them
+    saves a fifth of the time.
     """
     # An interrupt is for the process that started this one, which then ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -255,11 +270,14 @@ def _work(
     gc.freeze()
     gc.disable()
     try:
-        for plan in group:
-            if gc.get_count()[0] > _GARBAGE:
-                gc.collect()
-            sender.send(evaluator.evaluate(plan, known.get(plan)))
+        while True:
+            group, evaluator.least = connection.recv()
+            for plan in group:
+                if gc.get_count()[0] > _GARBAGE:
+                    gc.collect()
+                connection.send(evaluator.evaluate(plan, known.get(plan)))
+            connection.send(None)
+    except EOFError:
+        pass  # nobody waits for results any more
     except Exception as error:
-        sender.send(error)
-    else:
-        sender.send(None)
+        connection.send(error)

@@ -11,11 +11,13 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
+from distir.dialects.dist_attributes import LIMIT
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
 from distir.errors import DistIRError
+from distir.frontends.models.latent_attention import LatentSizes
 from distir.frontends.models.serving_step import DecoderSizes
-from distir.program import argument_roles, functions
+from distir.program import argument_attributes, argument_roles, functions
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -117,6 +119,13 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
         ),
         None,
     )
+    caches = [
+        shape_of(a)
+        for a, role in zip(entry.body.block.args, roles, strict=True)
+        if role == "cache" and len(shape_of(a)) == 4
+    ]
+    slots = _slots(entry) or max((shape[2] for shape in caches), default=0)
+    windowed = [shape[2] for shape in caches if shape[2] < slots]
     sizes = DecoderSizes(
         len(layers),
         d_model,
@@ -134,17 +143,54 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
         expert_ffn,
         shared,
         positions,
+        _latent(layers[0], heads, width, caches),
+        max(windowed, default=0),
+        # Layers have as many caches each.
+        len(layers) * len(windowed) // len(caches) if caches else 0,
     )
-    caches = [
-        shape_of(a)[2]
-        for a, role in zip(entry.body.block.args, roles, strict=True)
-        if role == "cache" and len(shape_of(a)) == 4
-    ]
-    limits = [(max(caches), "its cache")] if caches else []
+    limits = [(slots, "its cache")] if slots else []
     if positions is not None:
         limits.append((positions, "its table of positions"))
     most, limit = min(limits, default=(None, ""))
     return ServedModel(sizes, most, limit)
+
+
+def _slots(entry: FuncOp) -> int | None:
+    """
+    Returns the largest number of tokens of a sequence in an inference program, or None
+    for a forward pass.
+    """
+    found = [LIMIT.of(attributes) for attributes in argument_attributes(entry)]
+    return min((limit for limit in found if limit is not None), default=None)
+
+
+def _latent(
+    facts: _Facts,
+    heads: int,
+    value_width: int,
+    caches: Sequence[tuple[int, ...]],
+) -> LatentSizes | None:
+    """
+    Returns the sizes of latent attention, or None if caches have the heads of keys and
+    values. A layer caches a latent, from which a matrix makes keys and values of all
+    heads, and a rotary key.
+    """
+    widths = {shape[3] for shape in caches}
+    if not caches or heads == 1 or any(shape[1] != 1 for shape in caches):
+        return None
+    query = shape_of(facts.attention.operands[0])
+    if len(query) != 4 or shape_of(facts.attention.operands[1])[1] == 1:
+        return None  # one head of keys and values for all queries
+    before = [m for m in facts.matrices if m.at < facts.place]
+    made = [m for m in before if m.inputs in widths and m.outputs % heads == 0]
+    first = [m for m in before if m.outputs == heads * query[3]]
+    if not made or not first:
+        return None
+    rank, inner = made[-1].inputs, made[-1].outputs // heads - value_width
+    others = widths - {rank} or {rank}
+    inputs = first[-1].inputs
+    is_latent = any(m.outputs == inputs for m in before)
+    return LatentSizes(rank, max(others), inner, inputs if is_latent else 0)
 
 
 def _entry(known: Mapping[str, FuncOp], name: str) -> FuncOp:

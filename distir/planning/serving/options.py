@@ -117,6 +117,7 @@ class ServiceOptions:
         metavar="N",
         kind="non_negative_integer",
     )
+    expert_imbalance: float | None = same_option(ProfileOptions, "expert_imbalance")
     profile: tuple[str, ...] = same_option(
         ProfileOptions,
         "profile",

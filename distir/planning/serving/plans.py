@@ -112,6 +112,15 @@ class ServicePlan:
         }
 
 
+def fewest_devices(found: tuple[ServicePlan, float]) -> tuple[int, float, str]:
+    """
+    Returns a sort key for plans with the rates that they sustain. It puts the fewest
+    devices first, and of as many devices the highest rate.
+    """
+    plan, rate = found
+    return plan.devices, -rate, str(plan)
+
+
 @dataclass(frozen=True)
 class LoadPoint:
     """

@@ -20,6 +20,7 @@ from distir.planning.serving.plans import (
     ReplicaPool,
     ReplicaShape,
     ServicePlan,
+    fewest_devices,
     latency_front,
 )
 from distir.planning.serving.replicas import Highest, JudgedReplica, Refused
@@ -259,7 +260,20 @@ class ServiceSearch:
             self.refused.append(Refused(shape, " ".join(str(error).split())))
             return None
         tokens = memory.cache_tokens(self.options.memory_share)
-        if tokens < self.longest:
+        admission: Admission = (
+            "reserve" if self.options.admission == "reserve" else "preempt"
+        )
+        sizes = self.programs.sizes
+        limits = ReplicaLimits(
+            tokens,
+            self.options.max_sequences * shape.e,
+            budget * shape.e,
+            shape.p,
+            admission,
+            sizes.window,
+            sizes.window_layers / sizes.layers,
+        )
+        if tokens < limits.room(self.longest):
             self.refused.append(
                 Refused(
                     shape,
@@ -268,16 +282,6 @@ class ServiceSearch:
                 )
             )
             return None
-        admission: Admission = (
-            "reserve" if self.options.admission == "reserve" else "preempt"
-        )
-        limits = ReplicaLimits(
-            tokens,
-            self.options.max_sequences * shape.e,
-            budget * shape.e,
-            shape.p,
-            admission,
-        )
         static = memory.static_share(tokens)
         return JudgedReplica(
             shape, table, limits, static, memory.activations / memory.device
@@ -298,7 +302,8 @@ class ServiceSearch:
         more than may be in progress, so that the service reaches a steady state.
         """
         limits = pool.limits
-        most = min(limits.max_sequences, limits.cache_tokens // self.longest)
+        fitting = int(limits.cache_tokens / limits.room(self.longest))
+        most = min(limits.max_sequences, fitting)
         count = max(self.options.requests, min(4 * most, _MOST_REQUESTS)) * pool.count
         return self.work(count).at_rate(rate)
 
@@ -346,7 +351,7 @@ class ServiceSearch:
         """
         e, prompt = replica.shape.e, self.longest_prompt
         token = replica.table.step(e, e * prompt, 0, 0).latency_s
-        pairs = causal_pairs(0, prompt)
+        pairs = replica.limits.pairs(0, prompt)
         first = replica.table.step(0, 0, prompt, pairs).latency_s
         reason = ""
         if token > self.limits.tpot_s:
@@ -535,36 +540,34 @@ class ServiceSearch:
     ) -> ServicePlan | None:
         """
         Returns the plan with the fewest devices that sustains the requested rate, or
-        None. The plan may need more devices than there are.
+        None. Of plans with as many devices it is the one that sustains the highest
+        rate. The plan may need more devices than there are.
         """
         assert self.rate is not None
-        plans = [
-            ServicePlan(each.replica.pool(ceil(self.rate / each.rate)))
-            for each in found
-            if each.rate and self.options.placement != "disaggregated"
-        ]
+        # Each with an estimate of the rate that it sustains.
+        usable = found if self.options.placement != "disaggregated" else ()
+        numbers = [(each, ceil(self.rate / each.rate)) for each in usable if each.rate]
+        plans = [(ServicePlan(e.replica.pool(n)), n * e.rate) for e, n in numbers]
         if best is not None and best.plan.reading is not None:
             times = self.rate / best.rate
             reading, generating = best.plan.reading, best.plan.generating
-            plans.append(
-                ServicePlan(
-                    replace(generating, count=ceil(generating.count * times)),
-                    replace(reading, count=ceil(reading.count * times)),
-                )
-            )
-        plans.sort(key=lambda plan: (plan.devices, str(plan)))
-        needed = plans[0] if plans else None
+            sides = (generating, reading)
+            counts = [ceil(pool.count * times) for pool in sides]
+            pools = [replace(p, count=n) for p, n in zip(sides, counts, strict=True)]
+            share = min(n / p.count for p, n in zip(sides, counts, strict=True))
+            plans.append((ServicePlan(*pools), best.rate * share))
+        plans.sort(key=fewest_devices)
+        tried = plans[:1]
         # One replica's rate is a low estimate for each of several.
-        for plan in plans[:_VERIFIED]:
+        for plan, rate in plans[:_VERIFIED]:
             while plan.reading is None and plan.generating.count > 1:
                 pool = plan.generating
                 fewer = ServicePlan(replace(pool, count=pool.count - 1))
                 if not self.load(fewer, self.rate).is_within:
                     break
-                plan = fewer
-            if needed is None or plan.devices < needed.devices:
-                needed = plan
-        return needed
+                plan, rate = fewer, max(rate - rate / pool.count, self.rate)
+            tried.append((plan, rate))
+        return min(tried, key=fewest_devices)[0] if tried else None
 
     def _error(self, best: LoadPoint) -> float:
         """

@@ -27,6 +27,7 @@ from distir.planning.distribution.distribute import distribute
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.programs import replace_cluster
 from distir.serving.step_times import StepTable, StepTime
+from distir.transforms.expert_shards import assume_imbalance
 
 SHORT = 64
 """The number of tokens in each cache of the decoding steps with short contexts."""
@@ -84,14 +85,23 @@ class StepPrograms(Protocol):
 class BuiltSteps:
     """
     The step programs of a decoder with sizes `sizes`, made by `build_serving_step`.
+    `expert_imbalance` is the assumed load of the busiest device of expert parallelism,
+    as a multiple of the mean load, or None for the usual one.
     """
 
     sizes: DecoderSizes
-    caches: Sequence[str] = CACHES
+    expert_imbalance: float | None = None
+
+    @property
+    def caches(self) -> Sequence[str]:
+        """The names of the caches with heads; every device has all latents."""
+        return CACHES if self.sizes.latent is None else ()
 
     def program(self, batch: int, new: int, cached: int, layers: Layers) -> ModuleOp:
         """Returns the program of a step, as defined by `StepPrograms.program`."""
-        return build_serving_step(self.sizes, batch, new, cached, layers=layers)
+        module = build_serving_step(self.sizes, batch, new, cached, layers=layers)
+        assume_imbalance(module, self.expert_imbalance)
+        return module
 
 
 class SimulatedStep(NamedTuple):
@@ -228,7 +238,11 @@ class StepSimulator:
         batches.append(self.e * self.max_sequences)
         prompts = [n for n in PROMPTS[::every] if n < self.batched_tokens]
         prompts.append(self.batched_tokens)
-        contexts = [SHORT, max(self.longest, 2 * SHORT)]
+        longest = max(self.longest, 2 * SHORT)
+        # Attention with a window takes no longer for contexts beyond it.
+        window = self.programs.sizes.window
+        knots = [window] if SHORT < window < longest else []
+        contexts = [SHORT, *knots, longest]
         rows = list[list[StepTime]]()
         for batch in batches:
             cost = self._costs(batch, 1, SHORT)
@@ -256,12 +270,18 @@ class StepSimulator:
         Returns the additional seconds, over all layers, of contexts of `context` tokens
         compared with short ones.
         """
-        base = self._base
-        short, own = (
-            self.simulated(batch, 1, cached, base).seconds
-            for cached in (SHORT, context)
-        )
-        return (own - short) / sum(base) * self.programs.sizes.layers
+        base, sizes = self._base, self.programs.sizes
+        every = sizes.layers - sizes.window_layers
+        parts = [(context, every), (min(context, sizes.window), sizes.window_layers)]
+        found = 0.0
+        for own, layers in parts:
+            if layers and own > SHORT:
+                short, long = (
+                    self.simulated(batch, 1, cached, base).seconds
+                    for cached in (SHORT, own)
+                )
+                found += (long - short) / sum(base) * layers
+        return found
 
     def _pair_seconds(self, new: int) -> float:
         """
@@ -331,7 +351,11 @@ class StepSimulator:
             count = ceil(self._all[kind] * self._share(p))
             parameters += each * (count - base[kind])
         batch = self.e
-        held = self.simulated(batch, 1, SHORT, base).caches
+        held = float(self.simulated(batch, 1, SHORT, base).caches)
+        if sizes.latent is not None:
+            # The latents are in the keys of the step already; no axis splits them.
+            width = bytes_per_element(element_type(sizes.dtype))
+            held = sizes.latent.cached * width * SHORT * sum(base)
         token = held / (SHORT * sum(base)) * ceil(sizes.layers / p)
         # The keys and values of the prompt are results of the step, and in the cache.
         activations = first.peak - first.parameters - prompt * held / SHORT

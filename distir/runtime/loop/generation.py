@@ -27,6 +27,7 @@ def check(prompts, max_new_tokens, programs):
     """
     length = _input(programs.prefill, "tokens").shape[1]
     limit = _input(programs.decode, "positions").limit
+    start = _input(programs.decode, "tokens").start
     if max_new_tokens < 1:
         raise runtime.ProgramError(
             f"{max_new_tokens} new tokens are asked for; give at least 1"
@@ -41,17 +42,19 @@ def check(prompts, max_new_tokens, programs):
             raise runtime.ProgramError(
                 f"prompt {number} is {str(prompt)[:60]}, but a prompt is a list of token ids"
             )
+        # In an encoder-decoder the start token takes a slot, and the prompt none.
+        held = len(prompt) if start is None else 1
         if len(prompt) > length:
             raise runtime.ProgramError(
                 f"prompt {number} has {len(prompt)} tokens, but prefill takes {length} at "
                 f"most; make the program with a larger --prompt"
             )
         # The last token is returned, and never goes into the cache.
-        if len(prompt) + max_new_tokens - 1 > limit:
+        if held + max_new_tokens - 1 > limit:
             raise runtime.ProgramError(
-                f"prompt {number} has {len(prompt)} tokens, and with {max_new_tokens} new "
-                f"ones they are more than the {limit} of the cache; ask for fewer, or make "
-                f"the program with a larger --cache"
+                f"prompt {number} takes {held} tokens, and with {max_new_tokens} new ones "
+                f"they are more than the {limit} of the cache; ask for fewer, or make the "
+                f"program with a larger --cache"
             )
 
 
@@ -68,7 +71,8 @@ def generate(
 ):
     """
     Returns the prompts, each followed by up to `max_new_tokens` new tokens, on every
-    process. Each new token is the one with the largest logit. A sequence ends with the
+    process. An encoder-decoder begins with its start token instead of the prompt. Each
+    new token is the one with the largest logit. A sequence ends with the
     first token in `stop`. More prompts than the program's batch are generated batch
     after batch. `sources` are tables of parameters by name. Raises ProgramError if
     prompts do not fit or a parameter is missing.
@@ -76,26 +80,30 @@ def generate(
     check(prompts, max_new_tokens, programs)
     with runtime.processes(programs.decode, backend, timeout_s, init_method) as process:
         generator = Generator(programs, process, sources)
+        runtime.report("generating")
         return generator.generate(prompts, max_new_tokens, stop)
 
 
 class Generator:
     """
     Generates tokens on one process, with its parts of the parameters and of the cache,
-    and the programs of both entries.
+    and the programs of both entries. `process` is the rank, the device, and the rank's
+    program of decode on it. `sources` are tables of parameters by name. `held` has the
+    parts of arguments that the process has already, by name, and `prefill_body` the
+    rank's program of prefill if that was made before.
     """
 
-    def __init__(self, programs, process, sources):
+    def __init__(self, programs, process, sources, *, held=None, prefill_body=None):
         self.rank, self.device, body = process
         self.decode = _Entry(programs.decode, self.rank, body)
-        self.prefill = _Entry(
-            programs.prefill,
-            self.rank,
-            runtime.body_of(programs.prefill, self.rank, self.device),
-        )
+        if prefill_body is None:
+            prefill_body = runtime.body_of(programs.prefill, self.rank, self.device)
+        self.prefill = _Entry(programs.prefill, self.rank, prefill_body)
         self.batch, self.length = _input(programs.prefill, "tokens").shape
-        self.held = {}
-        runtime.report("loading arguments")
+        self.start = _input(programs.decode, "tokens").start
+        self.held = {} if held is None else held
+        if held is None:
+            runtime.report("loading arguments")
         for entry in (self.prefill, self.decode):
             for spec in entry.arguments:
                 if not spec.feeds and spec.name not in self.held:
@@ -116,7 +124,6 @@ class Generator:
         """
         Returns the prompts with their new tokens, as the function `generate` does.
         """
-        runtime.report("generating")
         found = []
         for start in range(0, len(prompts), self.batch):
             part = prompts[start : start + self.batch]
@@ -130,8 +137,11 @@ class Generator:
         padding = [self.length - count for count in counts]
         padded = [[0] * n + row for n, row in zip(padding, rows, strict=True)]
         new = self._run(self.prefill, tokens=padded, padding=padding)
+        if self.start is None:
+            made = [list(prompt) for prompt in prompts]
+        else:
+            made, counts = [[self.start] for _ in prompts], [1] * self.batch
         positions = torch.tensor(counts, device=self.device)
-        made = [list(prompt) for prompt in prompts]
         going = set(range(len(prompts)))
         for step in range(max_new_tokens):
             for i, token in enumerate(new.tolist()):
@@ -142,7 +152,9 @@ class Generator:
             if not going or step == max_new_tokens - 1:
                 break
             last = new.unsqueeze(1)
-            new = self._run(self.decode, tokens=last, positions=positions)
+            new = self._run(
+                self.decode, tokens=last, positions=positions, padding=padding
+            )
             positions = positions + 1
         return made
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from distir.options import DeclaredOption, options_of
 from distir.tools.arguments.types import (
+    at_least_one,
     duration,
     input_file,
     names,
@@ -23,6 +24,7 @@ from distir.tools.arguments.types import (
 )
 
 _KINDS: Mapping[str, Callable[[str], Any]] = {
+    "at_least_one": at_least_one,
     "input_file": input_file,
     "duration": duration,
     "integer": int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -115,19 +116,41 @@ def check_cluster_given(arguments: Namespace) -> None:
 
 def read_as_asked(arguments: Namespace) -> ModuleOp:
     """
-    Reads the program that was given to a command, and distributes it if a cluster was
-    given. Of a program with several entries it returns the one that `--entry` names.
+    Reads the program that was given to a command, and returns its `distributed_entry`.
     Raises ParseError, VerifyException or DistIRError.
     """
-    from distir.program.entries import chosen_entry
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
+    from distir.transforms.expert_shards import assume_imbalance
 
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
-    if arguments.cluster is not None:
-        distributed_as_asked(module, arguments)
-    return chosen_entry(module, arguments.entry)
+    assume_imbalance(module, getattr(arguments, "expert_imbalance", None))
+    return distributed_entry(
+        module,
+        arguments,
+        distributed_as_asked if arguments.cluster is not None else None,
+    )
+
+
+def distributed_entry(
+    module: ModuleOp,
+    arguments: Namespace,
+    distribute: Callable[[ModuleOp, Namespace], None] | None,
+) -> ModuleOp:
+    """
+    Returns the entry of a program that `--entry` names, distributed by `distribute` if
+    it is given. Several entries are distributed together, before one is chosen.
+    """
+    from distir.program import entry_points
+    from distir.program.entries import chosen_entry
+
+    together = bool(entry_points(module))
+    if not together:
+        module = chosen_entry(module, arguments.entry)
+    if distribute is not None:
+        distribute(module, arguments)
+    return chosen_entry(module, arguments.entry) if together else module
 
 
 def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
@@ -170,13 +193,20 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     `arguments`. Raises DistIRError for options that contradict each other or do not
     suit the program.
     """
+    from distir.tools.reports.reporting import progress
+
+    with progress("distributing"):
+        distribute_silently(module, arguments)
+
+
+def distribute_silently(module: ModuleOp, arguments: Namespace) -> None:
+    """Does what `distribute_as_asked` does, without showing progress."""
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
     from distir.interpreters.simulator.profiles.files import ProfileChoice
     from distir.passes.distribute import DistributePass
     from distir.planning.plans.programs import replace_cluster
     from distir.tools.files import apply_passes
-    from distir.tools.reports.reporting import progress
 
     cluster = load_cluster(arguments.cluster, arguments.devices)
     if module.body.block.first_op is None:
@@ -188,8 +218,7 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     if named is not None or arguments.overlap:
         profiles = ProfileChoice.of(named or (), cluster).names
     options = distribution_options(arguments, profiles)
-    with progress("distributing"):
-        apply_passes(
-            module,
-            DistributePass.of(replace(options, cluster=cluster.sym_name.data)),
-        )
+    apply_passes(
+        module,
+        DistributePass.of(replace(options, cluster=cluster.sym_name.data)),
+    )

@@ -20,14 +20,14 @@ def _degrees(text: str) -> tuple[int, int, int]:
     return found[0], found[1], found[2]
 
 
-_NOT_OF_THE_GRID = ("profile", "jobs")
+_NOT_OF_THE_GRID = ("profile", "expert_imbalance", "jobs")
 
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     """
     Adds the options that select a part of the grid of plans to `parser`. These are the
-    options of `SearchOptions` and `--degrees`. The options `profile` and `jobs` are
-    left out.
+    options of `SearchOptions` and `--degrees`, without the assumptions of the
+    simulation and `jobs`.
     """
     grid = parser.add_argument_group("the grid")
     for option in options_of(SearchOptions):

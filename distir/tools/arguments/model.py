@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import torch
 
     from distir.frontends.imported_model import ImportedModel
+    from distir.frontends.serving import ServingSizes
+
+_SERVED = ("causal-lm", "seq2seq-lm")
+"""The tasks whose models generate tokens; the prompts of the second go to an encoder."""
 
 
 def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
@@ -251,19 +255,20 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 def _check_serving(arguments: argparse.Namespace) -> None:
     """Raises DistIRError for options that do not go with `--serve`, or need it."""
     from distir.errors import DistIRError
-    from distir.frontends.serving import serving_sizes
 
     if not arguments.serve:
-        for option in ("cache", "prompt"):
+        for option in ("cache", "prompt", "weights_dtype"):
             if getattr(arguments, option):
-                raise DistIRError(f"--{option} is of use with --serve only; add it")
+                raise DistIRError(
+                    f"--{option.replace('_', '-')} is of use with --serve only; add it"
+                )
         return
-    if arguments.task != "causal-lm":
+    if arguments.task not in _SERVED:
         raise DistIRError(
-            f"--serve is for decoders, --task causal-lm; there are no steps of generation "
-            f"for {arguments.task}"
+            f"--serve is for models that generate tokens, --task {' and '.join(_SERVED)}; "
+            f"there are no steps of generation for {arguments.task}"
         )
-    serving_sizes(arguments.batch, arguments.cache, arguments.prompt)
+    _sizes(arguments)
     others = ("seq", "target_seq", "training", "training_mode", "capacity_factor")
     for option in others:
         if getattr(arguments, option):
@@ -281,7 +286,6 @@ def imported_entries(arguments: argparse.Namespace) -> dict[str, ImportedModel]:
 
     _check(arguments, is_module=True)
     _check_torch()
-    from distir.frontends.serving import serving_sizes
     from distir.frontends.torch.serving.importer import import_serving
     from distir.frontends.torch.sources import from_config
 
@@ -294,10 +298,22 @@ def imported_entries(arguments: argparse.Namespace) -> dict[str, ImportedModel]:
             meta=arguments.meta,
             length_option="--cache",
         )
-        sizes = serving_sizes(arguments.batch, arguments.cache, arguments.prompt)
         return import_serving(
-            source.module, sizes, check=not arguments.no_check, allow=arguments.allow
+            source.module,
+            _sizes(arguments),
+            check=not arguments.no_check,
+            allow=arguments.allow,
         )
+
+
+def _sizes(arguments: argparse.Namespace) -> ServingSizes:
+    """Returns the sizes of the steps of generation. Raises DistIRError."""
+    from distir.frontends.serving import serving_sizes
+
+    has_encoder = arguments.task == _SERVED[1]
+    return serving_sizes(
+        *(arguments.batch, arguments.cache, arguments.prompt), has_encoder=has_encoder
+    )
 
 
 def _check_torch() -> None:

@@ -39,6 +39,7 @@ class ParallelizeOptions(TypedDict, total=False):
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
+    entry: str
 
 
 class DistributeOptions(ParallelizeOptions, total=False):
@@ -69,6 +70,8 @@ class ImportOptions(TypedDict, total=False):
     serve: bool
     cache: int
     prompt: int
+    weights_dtype: Literal["int8", "fp8", "int4"]
+    weights_group: int
     meta: bool
     dim: Mapping[str, int] | str | Sequence[str]
     value: Mapping[str, float] | str | Sequence[str]
@@ -127,6 +130,17 @@ class ImportOptions(TypedDict, total=False):
 class BuildOptions(TypedDict, total=False):
     """The options of `distir build`."""
 
+    size: (
+        Literal["124M", "355M", "774M", "1.6B", "13B", "175B"]
+        | Literal["1B", "17B", "103B"]
+        | Literal["8B", "70B", "405B"]
+        | Literal["base", "large", "DNABERT"]
+        | Literal["small", "base", "large"]
+        | Literal["base", "large", "huge"]
+        | Literal["50", "101", "1.3B", "2.6B", "6B", "12B"]
+        | Literal["19", "19-million"]
+        | Literal["ddpm-cifar10"]
+    )
     layers: int
     d_model: int
     heads: int
@@ -141,6 +155,8 @@ class BuildOptions(TypedDict, total=False):
     serve: bool
     cache: bool | int | int
     prompt: int
+    weights_dtype: Literal["int8", "fp8", "int4"]
+    weights_group: int
     dtype: Literal["f32", "f16", "bf16"]
     float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]
@@ -174,15 +190,6 @@ class BuildOptions(TypedDict, total=False):
     experts: int
     ffn: int
     capacity_factor: float
-    size: (
-        Literal["8B", "70B", "405B"]
-        | Literal["base", "large", "DNABERT"]
-        | Literal["small", "base", "large"]
-        | Literal["base", "large", "huge"]
-        | Literal["50", "101", "1.3B", "2.6B", "6B", "12B"]
-        | Literal["19", "19-million"]
-        | Literal["ddpm-cifar10"]
-    )
     kv_heads: int
     theta: float
     tied: bool
@@ -214,6 +221,7 @@ class SchedulingOptions(TypedDict, total=False):
     cluster: str | Path
     devices: int
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     world_size: int
     degrees: Sequence[tuple[int, int, int]]
     micro_batches: int | Sequence[int]
@@ -264,6 +272,7 @@ class SearchingOptions(TypedDict, total=False):
     cluster: Required[str | Path]
     devices: int
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     world_size: int
     degrees: Sequence[tuple[int, int, int]]
     micro_batches: int | Sequence[int]
@@ -308,6 +317,7 @@ class ServePlanOptions(TypedDict, total=False):
     admission: Literal["preempt", "reserve"]
     requests: int
     seed: int
+    expert_imbalance: float
     profile: str | Path | Sequence[str | Path]
 
 
@@ -317,6 +327,7 @@ class ShowOptions(DistributeOptions, total=False):
     scope: str
     entry: str
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     r: int
     d: int
     e: int
@@ -350,6 +361,7 @@ class SimulateOptions(DistributeOptions, total=False):
     flat: bool
     entry: str
     profile: str | Path | Sequence[str | Path]
+    expert_imbalance: float
     r: int
     d: int
     e: int

@@ -107,6 +107,20 @@ def non_negative_number(text: str) -> float:
     return number
 
 
+def at_least_one(text: str) -> float:
+    """
+    Returns a number of at least 1, which may be infinite. Raises ArgumentTypeError for
+    other text.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not number >= 1:
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return number
+
+
 def positive_number(text: str) -> float:
     """Parses a positive number."""
     number = _positive(text)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Option:
+class BuildOption:
     """An option of a model that the user may leave out."""
 
     help: str
@@ -38,7 +38,7 @@ class _Option:
 
 
 @dataclass(frozen=True)
-class _Model:
+class BuildableModel:
     """
     A model that `distir build` can make. `builder` is the module and the name of its
     builder function. `needed` has the options that are required unless a named size
@@ -48,7 +48,7 @@ class _Model:
     help: str
     builder: str
     needed: tuple[str, ...]
-    options: Mapping[str, _Option] = field(default_factory=dict[str, _Option])
+    options: Mapping[str, BuildOption] = field(default_factory=dict[str, BuildOption])
     loss: str = "cross_entropy"
     norms: bool = False
     """
@@ -59,28 +59,28 @@ class _Model:
 
 
 _TRANSFORMER = ("layers", "d_model", "heads", "vocab", "batch", "seq")
-_WRITTEN_OUT = _Option(
+_WRITTEN_OUT = BuildOption(
     "write attention out in products and a softmax, instead of as one op", None
 )
-_FFN = _Option("width inside an MLP (default 4 times --d-model)")
-_IMAGE = _Option("height and width of a picture in pixels (default 224)")
-_CLASSES = _Option("classes (default 1000)")
+_FFN = BuildOption("width inside an MLP (default 4 times --d-model)")
+_IMAGE = BuildOption("height and width of a picture in pixels (default 224)")
+_CLASSES = BuildOption("classes (default 1000)")
 
-_MODELS = {
-    "gpt": _Model(
+MODELS = {
+    "gpt": BuildableModel(
         "a GPT-2 style decoder",
         "basic:build_gpt",
         _TRANSFORMER,
         {
-            "dropout": _Option(
+            "dropout": BuildOption(
                 "ratio of embeddings, attention probabilities and residual branches that "
                 "a training step sets to zero (default 0); attention is written out then",
                 non_negative_number,
             ),
-            "dropout_seed": _Option(
+            "dropout_seed": BuildOption(
                 "seed of dropout's random numbers (default 0)", non_negative_integer
             ),
-            "decode": _Option(
+            "decode": BuildOption(
                 "the step that generates the next token from a cache of the keys and "
                 "values of N tokens; with --seq 1"
             ),
@@ -88,13 +88,15 @@ _MODELS = {
         },
         serves=True,
     ),
-    "moe": _Model(
+    "moe": BuildableModel(
         "a decoder with GShard's mixtures of experts in every other layer",
         "basic:build_moe",
         (*_TRANSFORMER, "experts"),
         {
-            "ffn": _Option("width inside an MLP or expert (default 4 times --d-model)"),
-            "capacity_factor": _Option(
+            "ffn": BuildOption(
+                "width inside an MLP or expert (default 4 times --d-model)"
+            ),
+            "capacity_factor": BuildOption(
                 "places of an expert, in those that evenly dealt tokens need (default 1)",
                 non_negative_number,
             ),
@@ -102,58 +104,61 @@ _MODELS = {
         },
         serves=True,
     ),
-    "mlp": _Model(
+    "mlp": BuildableModel(
         "dense layers of one width",
         "basic:build_mlp",
         ("layers", "d_model", "batch"),
         loss="mse",
     ),
-    "llama": _Model(
+    "llama": BuildableModel(
         "a LLaMA: grouped queries, rotary positions, RMS norm, SwiGLU",
         "llama:build_llama",
         _TRANSFORMER,
         {
-            "kv_heads": _Option("heads of keys and values (default --heads)"),
-            "ffn": _Option(
+            "kv_heads": BuildOption("heads of keys and values (default --heads)"),
+            "ffn": BuildOption(
                 "width inside an MLP (default 8/3 of --d-model, up to a multiple of 256)"
             ),
-            "theta": _Option(
+            "theta": BuildOption(
                 "base of the rotary positions' wave lengths (default 10000)",
                 non_negative_number,
             ),
-            "tied": _Option("the embedding is the output matrix too", None),
-            "head_dim": _Option("width of a head (default --d-model / --heads)"),
-            "experts": _Option("experts in place of each MLP, as in Mixtral"),
-            "top_k": _Option("experts that each token goes to (default 2)"),
+            "tied": BuildOption("the embedding is the output matrix too", None),
+            "head_dim": BuildOption("width of a head (default --d-model / --heads)"),
+            "experts": BuildOption("experts in place of each MLP, as in Mixtral"),
+            "top_k": BuildOption("experts that each token goes to (default 2)"),
         },
         serves=True,
     ),
-    "bert": _Model(
+    "bert": BuildableModel(
         "a BERT that fills in left out tokens",
         "bert:build_bert",
         _TRANSFORMER,
     ),
-    "t5": _Model(
+    "t5": BuildableModel(
         "a T5: an encoder and a decoder with relative positions",
         "t5:build_t5",
         _TRANSFORMER,
-        {"target_seq": _Option("tokens of the target (default --seq)"), "ffn": _FFN},
+        {
+            "target_seq": BuildOption("tokens of the target (default --seq)"),
+            "ffn": _FFN,
+        },
     ),
-    "vit": _Model(
+    "vit": BuildableModel(
         "a vision transformer that classifies pictures",
         "vit:build_vit",
         ("layers", "d_model", "heads", "classes", "batch"),
         {
             "image": _IMAGE,
-            "patch": _Option("height and width of a patch in pixels (default 16)"),
+            "patch": BuildOption("height and width of a patch in pixels (default 16)"),
         },
     ),
-    "wide-resnet": _Model(
+    "wide-resnet": BuildableModel(
         "a ResNet of bottleneck blocks of any width",
         "resnet:build_wide_resnet",
         ("layers", "channels", "batch"),
         {
-            "width_factor": _Option(
+            "width_factor": BuildOption(
                 "channels of a 3 x 3 convolution, in those of a block (default 1)"
             ),
             "image": _IMAGE,
@@ -161,32 +166,35 @@ _MODELS = {
         },
         norms=True,
     ),
-    "vgg": _Model(
+    "vgg": BuildableModel(
         "VGG19 without dropout",
         "vgg:build_vgg",
         ("batch",),
         {
             "image": _IMAGE,
             "classes": _CLASSES,
-            "width": _Option("width of the hidden layers behind (default 4096)"),
+            "width": BuildOption("width of the hidden layers behind (default 4096)"),
         },
     ),
-    "unet": _Model(
+    "unet": BuildableModel(
         "a U-Net that predicts the noise in a picture",
         "unet:build_unet",
         ("batch",),
         {
-            "image": _Option("height and width of a picture in pixels (default 32)"),
-            "channels": _Option("channels of the first level (default 128)"),
-            "blocks": _Option("residual blocks of a level (default 2)"),
-            "attention_at": _Option(
+            "image": BuildOption(
+                "height and width of a picture in pixels (default 32)"
+            ),
+            "channels": BuildOption("channels of the first level (default 128)"),
+            "blocks": BuildOption("residual blocks of a level (default 2)"),
+            "attention_at": BuildOption(
                 "pixels a side where there is attention (default 16)"
             ),
-            "groups": _Option("groups of a norm (default 32)"),
+            "groups": BuildOption("groups of a norm (default 32)"),
         },
         loss="mse",
     ),
 }
+"""The models that `distir build` can make, by name."""
 
 
 _RESULTS_OR_CACHE = (
@@ -219,7 +227,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from distir.frontends.models import SIZES
 
     models: Any = parser.add_subparsers(dest="model", required=True, metavar="MODEL")
-    for name, model in _MODELS.items():
+    for name, model in MODELS.items():
         own = models.add_parser(name, help=model.help)
         sizes = SIZES.get(name, {})
         if sizes:
@@ -254,7 +262,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 both = {"nargs": "?", "const": True, "help": _RESULTS_OR_CACHE}
             add_options(own, ServingOptions, ("serve",))
             add_options(own, ServingOptions, ("cache",), **both)
-            add_options(own, ServingOptions, ("prompt",))
+            add_options(
+                own, ServingOptions, ("prompt", "weights_dtype", "weights_group")
+            )
         _add_common(own)
 
 
@@ -278,7 +288,7 @@ def built(arguments: argparse.Namespace) -> ModuleOp:
     """Returns the program that the arguments ask for. Raises DistIRError."""
     from distir.tools.files import apply_passes, named_pass
 
-    model = _MODELS[arguments.model]
+    model = MODELS[arguments.model]
     if model.serves:
         _check_serving(arguments)
     differentiate = differentiate_pass(arguments, model.loss)
@@ -312,11 +322,13 @@ def _check_serving(arguments: argparse.Namespace) -> None:
 
     if not arguments.serve:
         sized = arguments.cache is not None and arguments.cache is not True
-        for option, is_given in (("cache", sized), ("prompt", arguments.prompt)):
+        given = {"cache": sized, "prompt": arguments.prompt}
+        given["weights_dtype"] = arguments.weights_dtype
+        for option, is_given in given.items():
             if is_given:
                 number = " with a number" if option == "cache" else ""
                 raise DistIRError(
-                    f"--{option}{number} is of use with --serve only; add it"
+                    f"{_flag(option)}{number} is of use with --serve only; add it"
                 )
         return
     others = {"seq", "training", "decode", "dropout", "dropout_seed", "float8"}
@@ -327,7 +339,7 @@ def _check_serving(arguments: argparse.Namespace) -> None:
 
 
 def _serving(
-    model: _Model, sizes: dict[str, Any], arguments: argparse.Namespace
+    model: BuildableModel, sizes: dict[str, Any], arguments: argparse.Namespace
 ) -> ModuleOp:
     """Returns the program with the entries prefill and decode. Raises DistIRError."""
     from distir.frontends.models.generation import build_serving
@@ -335,7 +347,28 @@ def _serving(
 
     cache = None if arguments.cache is True else arguments.cache
     served = serving_sizes(sizes.pop("batch"), cache, arguments.prompt)
-    return build_serving(_builder(model.builder), served, **sizes)
+    module = build_serving(_builder(model.builder), served, **sizes)
+    if arguments.weights_dtype is None:
+        return module
+    return _quantized(module, arguments.weights_dtype, arguments.weights_group)
+
+
+def _quantized(module: ModuleOp, kind: str, group: int) -> ModuleOp:
+    """Returns an inference program with quantised weights. Raises DistIRError."""
+    from distir.passes.quantize_weights import QuantizeWeightsPass
+    from distir.program import entry_points
+    from distir.program.entries import joined, one_entry
+    from distir.tools.files import apply_passes, named_pass
+
+    entries = {name: one_entry(module, name) for name in entry_points(module)}
+    for entry in entries.values():
+        apply_passes(
+            entry,
+            named_pass("inline-calls"),
+            QuantizeWeightsPass(kind, group),
+            named_pass("outline-repeats"),
+        )
+    return joined(entries)
 
 
 def _builder(place: str) -> Callable[..., ModuleOp]:
@@ -343,7 +376,7 @@ def _builder(place: str) -> Callable[..., ModuleOp]:
     return getattr(import_module(f"distir.frontends.models.{module}"), name)
 
 
-def _sizes(model: _Model, arguments: argparse.Namespace) -> dict[str, Any]:
+def _sizes(model: BuildableModel, arguments: argparse.Namespace) -> dict[str, Any]:
     """
     Returns the arguments of the model's builder. Options that the user gave take
     precedence over the options of the named size. Raises DistIRError if a required

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from distir.program.options import EntryOptions
 from distir.tools.arguments.cluster import add_cluster_arguments
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.distribution import add_distribution_arguments
 from distir.tools.arguments.types import output_program
 
@@ -14,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", type=Path, metavar="model.mlir")
     add_cluster_arguments(parser, required=False)
     add_distribution_arguments(parser)
+    add_options(parser, EntryOptions)
     parser.add_argument(
         "--plan",
         type=Path,
@@ -29,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
     from distir.planning.plans.saved_plan import SavedPlan
+    from distir.program.entries import chosen_entry
     from distir.tools.arguments.distribution import distributed_as_asked, given_options
     from distir.tools.files import read_program, write_program
     from distir.tools.reports.reporting import note, progress
@@ -47,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     plan = None if arguments.plan is None else SavedPlan.load(arguments.plan)
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
+    if arguments.entry is not None:
+        module = chosen_entry(module, arguments.entry)
     if plan is None:
         distributed_as_asked(module, arguments)
     else:

@@ -172,6 +172,10 @@ def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
     from distir.passes.raise_patterns import RaisePatternsPass
     from distir.tools.files import apply_passes, named_pass
     from distir.tools.reports.reporting import progress
+    from distir.transforms.precision.weight_quantization import (
+        QuantizedWeights,
+        quantize_weights,
+    )
 
     module = imported.module
     differentiate = differentiate_pass(arguments)
@@ -181,10 +185,16 @@ def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
         *precision_passes(arguments.dtype, arguments.autocast),
         *float8_passes(arguments),
     ]
-    if not arguments.no_outline:
-        passes.append(named_pass("outline-repeats"))
+    outline = [] if arguments.no_outline else [named_pass("outline-repeats")]
     with progress("folding shapes, outlining repeated layers"):
         apply_passes(module, *passes)
+        imported.weights = in_types_of(module, imported.weights)
+        if arguments.weights_dtype is not None:
+            quantized = quantize_weights(
+                module, arguments.weights_dtype, arguments.weights_group
+            )
+            imported.weights = QuantizedWeights(imported.weights, quantized)
+        apply_passes(module, *outline)
     imported.weights = in_types_of(module, imported.weights)
     expand = [] if arguments.float8 is None else [named_pass("expand-float8")]
     if differentiate is None:

@@ -117,13 +117,19 @@ def lowered(
 def peak_memory(module: ModuleOp, package: Path) -> list[PeakMemory]:
     """
     Returns the simulated and the counted peak memory of each kind of process of a
-    package. `module` is the program of the package. Raises DistIRError.
+    package. `module` is the program of the package. Packages allocate the rows of
+    experts for the worst case, and so it is counted. Raises DistIRError.
     """
+    from math import inf
+
     from distir.interpreters.simulator import simulate
     from distir.launch.memory import count_memory
+    from distir.transforms.expert_shards import assume_imbalance
     from distir.transforms.projection import devices_of
 
-    simulation = simulate(module)
+    worst = module.clone()
+    assume_imbalance(worst, inf)
+    simulation = simulate(worst)
     peaks = dict(zip(simulation.devices, simulation.peak_memory_bytes, strict=True))
     devices = devices_of(module)
     return [

@@ -116,7 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
     cluster = load_cluster(
         arguments.cluster, _grown(arguments.cluster, settings.devices)
     )
-    predictor = Predictor(cluster, chosen_profiles(arguments.profile, cluster))
+    profiles = chosen_profiles(arguments.profile, cluster)
+    predictor = Predictor(cluster, profiles, arguments.expert_imbalance)
     _say_read(read, system, approximations(settings))
     with progress("simulating"):
         prediction = predictor.predict(settings, system.vocabulary(settings))

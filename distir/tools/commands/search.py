@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.tools.files import read_program
     from distir.tools.reports.pareto_plot import write_pareto_plot
     from distir.tools.reports.reporting import INTERRUPTED, note, progress, progress_bar
+    from distir.transforms.expert_shards import assume_imbalance
 
     clock = Clock(arguments.time_limit)
     check_auto_arguments(arguments)
@@ -105,6 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     options.check()
     with progress("reading the programs"):
         whole = [read_program(path) for path in arguments.programs]
+        for module in whole:
+            assume_imbalance(module, arguments.expert_imbalance)
         modules = [chosen_entry(module, arguments.entry) for module in whole]
     if arguments.auto:
         return _run_auto(arguments, options, modules, clock)

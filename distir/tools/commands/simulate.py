@@ -116,6 +116,7 @@ def _difference(arguments: argparse.Namespace) -> int:
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
     from distir.tools.reports.simulation_tables import print_difference
+    from distir.transforms.expert_shards import assume_imbalance
 
     if arguments.trace is not None or arguments.html is not None or arguments.memory:
         raise DistIRError(
@@ -126,6 +127,7 @@ def _difference(arguments: argparse.Namespace) -> int:
     def simulated(path: Path) -> Simulation:
         with progress(f"reading {path}"):
             module = chosen_entry(read_program(path), arguments.entry)
+        assume_imbalance(module, arguments.expert_imbalance)
         profiles = chosen_profiles(arguments.profile, cluster_of(module))
         with progress("simulating"):
             return simulate(module, flat=arguments.flat, profiles=profiles)

@@ -77,14 +77,19 @@ class LayoutTables:
             content["communication"] = [e.to_json() for e in self.communication]
         return content
 
-    def print(self, file: IO[str] | None = None) -> None:
-        """Prints the tables to `file`, or to stdout if it is None."""
-        _print_arguments(self.arguments, file)
+    def print(self, file: IO[str] | None = None, width: int | None = None) -> None:
+        """
+        Prints the tables to `file`, or to stdout if it is None, with at most `width`
+        columns, by default those of the terminal.
+        """
+        _print_arguments(self.arguments, file, width)
         if self.communication is not None:
-            _print_communication(self.communication, file)
+            _print_communication(self.communication, file, width)
 
 
-def _print_arguments(arguments: Sequence[ArgumentLayout], file: IO[str] | None) -> None:
+def _print_arguments(
+    arguments: Sequence[ArgumentLayout], file: IO[str] | None, width: int | None
+) -> None:
     """
     Prints a line for each argument; arguments that are alike in all layers share a
     line. The last column is the size on one device of one such argument.
@@ -106,6 +111,7 @@ def _print_arguments(arguments: Sequence[ArgumentLayout], file: IO[str] | None) 
             for entry in arguments
         ],
         file,
+        width,
     )
     by_role: dict[str, int] = {}
     for entry in arguments:
@@ -120,7 +126,9 @@ def _print_arguments(arguments: Sequence[ArgumentLayout], file: IO[str] | None) 
     print(f"{where}: {totals}", file=file)
 
 
-def _print_communication(sent: Sequence[Sent], file: IO[str] | None) -> None:
+def _print_communication(
+    sent: Sequence[Sent], file: IO[str] | None, width: int | None
+) -> None:
     """
     Prints the messages of a device in a step, a line for each module and kind of
     message.
@@ -142,6 +150,7 @@ def _print_communication(sent: Sequence[Sent], file: IO[str] | None) -> None:
             for entry in sent
         ],
         file,
+        width,
     )
 
 

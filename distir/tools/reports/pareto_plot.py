@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from distir.errors import DistIRError
@@ -11,7 +13,10 @@ from distir.planning.plans.result import simulated
 from distir.system.output_files import write_text
 from distir.tools.reports.svg import Chart, document, line
 
-_WIDTH, _HEIGHT = 800, 520
+_SIZE = 800, 520
+_SMALL = 560, 400
+"""The width and the height of plots, as files and in a column of a page."""
+
 _STYLE = (
     ".limit { stroke: #b00; stroke-dasharray: 5 4 } .large { fill: #ccc } "
     ".fits { fill: #4878a8 } .front { fill: #d65f00 } "
@@ -32,47 +37,114 @@ def write_pareto_plot(path: Path, results: Sequence[Result]) -> None:
         raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 
 
+@dataclass(frozen=True, eq=False)
+class Mark:
+    """
+    A dot of a plot.
+
+    - `result`: what it shows; `title`: its tooltip;
+    - `link`: the address that it leads to, or "";
+    - `looks`: further classes of its element in a style sheet.
+    """
+
+    result: Simulated
+    title: str
+    link: str = ""
+    looks: str = ""
+
+
 def pareto_plot(results: Sequence[Result]) -> str:
     """Returns the plot of throughput over peak memory as SVG text."""
-    drawn = [
-        o
+    heading = (
+        f"{len(results)} configurations, {sum(o.fits for o in results)} fit into memory"
+    )
+    marks = [
+        Mark(
+            o,
+            f"{o.plan}: {o.throughput_samples_per_s:.4g} samples/s, "
+            f"{o.peak_memory_bytes / 1e9:.4g} GB",
+        )
         for o in simulated(results)
-        if o.throughput_samples_per_s > 0 and o.peak_memory_bytes
     ]
-    parts = [
-        f'<text x="{Chart.LEFT}" y="24" style="font-weight: bold">{len(results)} '
-        f"configurations, {sum(o.fits for o in results)} fit into memory</text>",
-        f'<text x="{Chart.LEFT}" y="44">orange: Pareto front; grey: does not fit</text>',
-    ]
+    return _plot(
+        marks,
+        heading,
+        "throughput [samples/s]",
+        lambda o: o.throughput_samples_per_s,
+        pareto_front(results),
+    )
+
+
+def time_plot(marks: Sequence[Mark], front: Sequence[Simulated]) -> str:
+    """
+    Returns the plot of step time over peak memory as SVG text, without style rules.
+    `front` are the results that a line joins.
+    """
+    height = "step time [s]"
+    return _plot(marks, "", height, lambda o: o.step_time_s, front, _SMALL, None)
+
+
+def _plot(
+    marks: Sequence[Mark],
+    heading: str,
+    y_title: str,
+    value: Callable[[Simulated], float],
+    front: Sequence[Simulated],
+    size: tuple[int, int] = _SIZE,
+    style: str | None = _STYLE,
+) -> str:
+    """
+    Returns a plot over peak memory as SVG text. `value` is the height of a result's
+    dot; without a `heading` there is no text above the plot.
+    """
+    drawn = [m for m in marks if value(m.result) > 0 and m.result.peak_memory_bytes]
+    parts: list[str] = []
+    if heading:
+        parts = [
+            f'<text x="{Chart.LEFT}" y="24" style="font-weight: bold">{heading}</text>',
+            f'<text x="{Chart.LEFT}" y="44">orange: Pareto front; grey: does not fit</text>',
+        ]
     if drawn:
-        limits = sorted({o.memory_bytes / 1e9 for o in drawn})
-        memory = [*(o.peak_memory_bytes / 1e9 for o in drawn), *limits]
-        speeds = [o.throughput_samples_per_s for o in drawn]
-        chart = Chart(_WIDTH, _HEIGHT, 30, 60, memory, speeds)
-        parts += chart.grid("peak memory [GB]", "throughput [samples/s]")
+        limits = sorted({m.result.memory_bytes / 1e9 for m in drawn})
+        memory = [*(m.result.peak_memory_bytes / 1e9 for m in drawn), *limits]
+        values = [value(m.result) for m in drawn]
+        top = 60 if heading else 20
+        chart = Chart(*size, 30, top, memory, values)
+        parts += chart.grid("peak memory [GB]", y_title)
         for at in map(chart.x, limits):
             parts.append(line(at, chart.y.start, at, chart.y.end, "limit"))
-        parts += _dots(drawn, chart)
-    return document(_WIDTH, _HEIGHT, _STYLE, parts)
+        parts += _dots(drawn, chart, value, front)
+    return document(*size, style, parts)
 
 
-def _dots(drawn: Sequence[Simulated], chart: Chart) -> list[str]:
-    front = pareto_front(drawn)
+def _dots(
+    drawn: Sequence[Mark],
+    chart: Chart,
+    value: Callable[[Simulated], float],
+    front: Sequence[Simulated],
+) -> list[str]:
     # The most important dots are drawn last, above the rest.
     order = {"large": 0, "fits": 1, "front": 2}
+    best = {id(o) for o in front}
     kinds = [
-        ("front" if o in front else "fits" if o.fits else "large", o) for o in drawn
+        (
+            "front" if id(m.result) in best else "fits" if m.result.fits else "large",
+            m,
+        )
+        for m in drawn
     ]
-    points = [
-        (chart.x(o.peak_memory_bytes / 1e9), chart.y(o.throughput_samples_per_s))
-        for o in front
-    ]
+    points = [(chart.x(o.peak_memory_bytes / 1e9), chart.y(value(o))) for o in front]
     parts: list[str] = []
     if len(points) > 1:
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
         parts.append(f'<polyline class="line" points="{path}"/>')
-    for kind, o in sorted(kinds, key=lambda pair: order[pair[0]]):
-        memory, speed = o.peak_memory_bytes / 1e9, o.throughput_samples_per_s
-        title = f"{o.plan}: {speed:.4g} samples/s, {memory:.4g} GB"
-        parts.append(chart.dot(memory, speed, f'class="{kind}"', title))
+    for kind, m in sorted(
+        kinds, key=lambda pair: (bool(pair[1].looks), order[pair[0]])
+    ):
+        look = f'class="{kind}{f" {m.looks}" if m.looks else ""}"'
+        memory = m.result.peak_memory_bytes / 1e9
+        dot = chart.dot(memory, value(m.result), look, m.title)
+        if m.link:
+            dot = f'<a href="{escape(m.link)}">{dot}</a>'
+        parts.append(dot)
     return parts

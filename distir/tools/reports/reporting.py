@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -16,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
 
-from distir.system.garbage import leave_objects_at_exit
+from distir.system.garbage import leave_objects_at_exit, rare_garbage_collection
 from distir.system.standard_output import lasting_output
 
 if TYPE_CHECKING:
@@ -36,9 +35,6 @@ less.
 
 _NARROWEST = 16
 """The smallest width of the first column of a table, in characters."""
-
-GARBAGE = 5_000_000
-"""The number of new objects after which a command collects garbage."""
 
 
 def explain(error: BaseException) -> str | None:
@@ -62,6 +58,21 @@ def explain(error: BaseException) -> str | None:
     return " ".join(text.split())
 
 
+def error_message(error: BaseException) -> str:
+    """
+    Returns one paragraph about an error: its explanation, or for a bug of the program a
+    request to report it.
+    """
+    message = explain(error)
+    if message is None:
+        what = shorten(f"{type(error).__name__}: {error}", 300)
+        message = (
+            f"internal error ({what}); please report it together with the command "
+            f"and its input (DISTIR_DEBUG=1 shows where it happened)"
+        )
+    return message
+
+
 def _offending_op(error: BaseException) -> str:
     """
     Returns the line of the op that caused a verifier's error. xDSL attaches the module
@@ -82,13 +93,9 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
     paragraph. With `DISTIR_DEBUG=1` the traceback is printed too. A command whose stdout
     nobody reads any longer, as in `distir search ... | head -3`, goes on to its end.
     """
-    # A program is many objects that live to the end: to search them all for garbage again
-    # and again would take a third of the time.
     leave_objects_at_exit()
-    thresholds = gc.get_threshold()
-    gc.set_threshold(GARBAGE, 20, 50)
     try:
-        with lasting_output():
+        with rare_garbage_collection(), lasting_output():
             return command()
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
@@ -96,17 +103,8 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
     except (Exception, ArgSpecParseError) as error:
         if os.environ.get("DISTIR_DEBUG") == "1":
             traceback.print_exc()
-        message = explain(error)
-        if message is None:
-            what = shorten(f"{type(error).__name__}: {error}", 300)
-            message = (
-                f"internal error ({what}); please report it together with the command "
-                f"and its input (DISTIR_DEBUG=1 shows where it happened)"
-            )
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {error_message(error)}", file=sys.stderr)
         return 1
-    finally:
-        gc.set_threshold(*thresholds)
 
 
 def note(message: str) -> None:
@@ -192,6 +190,7 @@ def table(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
     file: IO[str] | None = None,
+    width: int | None = None,
 ) -> None:
     """
     Prints a table to `file`, or to stdout if it is None. All columns except the first
@@ -199,13 +198,13 @@ def table(
     first column are broken after dots and similar marks, and headings between words. If
     that is not enough, the last columns are printed as a second table below. Output
     that does not go to a terminal has 200 columns, or the number in the environment
-    variable COLUMNS.
+    variable COLUMNS; with `width`, the table has at most that many, wherever it goes.
     """
     from rich.cells import cell_len
     from rich.console import Console
 
-    console = Console(file=file)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    console = Console(width=width, file=file)
+    if width is None and not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=_PIPED, file=file)
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(cell_len, column)) for column in columns]

@@ -82,12 +82,15 @@ class Chart:
         )
 
 
-def document(width: int, height: int, style: str, parts: Sequence[str]) -> str:
-    """Returns a complete drawing on a white background, as SVG text."""
+def document(width: int, height: int, style: str | None, parts: Sequence[str]) -> str:
+    """
+    Returns a complete drawing on a white background, as SVG text. `style` has further
+    CSS rules. If it is None, there are no rules at all: a page has them.
+    """
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">',
-            f"<style>{STYLE}{style}</style>",
+            *([] if style is None else [f"<style>{STYLE}{style}</style>"]),
             f'<rect width="{width}" height="{height}" fill="white"/>',
             *parts,
             "</svg>",

@@ -25,6 +25,7 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import PRODUCTS, VIEWS
 from distir.dialects.tensors import rank_of, shape_of
+from distir.dialects.train_ops.float8 import Float8ProductOp, ToFloat8Op
 from distir.program import made_with
 from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.overlap.kinds import REDUCTIONS, kind_of
@@ -102,7 +103,16 @@ class _RowPieces:
         return with_layout(plain, layout)
 
     def pieces_of(self, build: PlacedOps, value: SSAValue) -> Sequence[SSAValue]:
-        """Builds the ops that divide the tensor `value`, and returns the pieces."""
+        """
+        Builds the ops that divide the tensor `value`, and returns the pieces. A tensor
+        of 8-bit floats is divided before it is cast, as ONNX divides no such tensors.
+        """
+        cast = value.owner
+        if isinstance(cast, ToFloat8Op):
+            return [
+                build.like(cast, [piece, cast.scale], shape_of(piece.type))
+                for piece in self.pieces_of(build, cast.x)
+            ]
         type_ = self.piece_type(value)
         if self.parts > 1:
             shape = self.together(shape_of(value.type), self.pieces)
@@ -141,11 +151,10 @@ def _reduce_in_pieces(op: CollectiveOp, pieces: int, mesh: Mesh) -> bool:
     cut = _row_pieces([product], op.source, op.result, pieces, mesh)
     if cut is None:
         return False
-    rows, matrix = product.operands
     build = PlacedOps(mesh, _labels(product))
     reduced: list[SSAValue] = []
-    for piece in cut.pieces_of(build, rows):
-        own = _product(build, product, piece, matrix)
+    for piece in cut.pieces_of(build, product.operands[0]):
+        own = _product(build, product, piece)
         end = made_with(op, [own], [cut.piece_type(op.result)])
         reduced += build.put(end)
     whole = cut.joined(build, reduced, op.result)
@@ -189,7 +198,7 @@ def _gather_in_pieces(op: AllGatherOp, pieces: int, mesh: Mesh) -> bool:
         for following in gathers[i + 1 : i + 2]:
             build.put(following)
         for product, own in parts.items():
-            own.append(_product(build, product, piece, product.operands[1]))
+            own.append(_product(build, product, piece))
     for product, own in parts.items():
         whole = cut.joined(build, own, product.results[0])
         product.results[0].replace_all_uses_with(whole)
@@ -202,29 +211,40 @@ def _gather_in_pieces(op: AllGatherOp, pieces: int, mesh: Mesh) -> bool:
     return True
 
 
-def _product(
-    build: PlacedOps, product: Operation, rows: SSAValue, matrix: SSAValue
-) -> SSAValue:
+def _product(build: PlacedOps, product: Operation, rows: SSAValue) -> SSAValue:
     """
-    Builds a product like `product` of the rows `rows` and `matrix`, and returns its
+    Builds a product like `product` of other rows, its first operand, and returns its
     result.
     """
     columns = shape_of(product.results[0].type)[-1]
-    return build.like(product, [rows, matrix], [*shape_of(rows.type)[:-1], columns])
+    operands = [rows, *product.operands[1:]]
+    return build.like(product, operands, [*shape_of(rows.type)[:-1], columns])
 
 
 def _labels(op: Operation) -> dict[str, Attribute]:
     return {name: a for name, a in op.attributes.items() if name == SCOPE}
 
 
-def _is_product(op: object) -> TypeGuard[OnnxOp]:
-    """Whether `op` multiplies rows, its first operand, by a matrix."""
+def _is_product(op: object) -> TypeGuard[OnnxOp | Float8ProductOp]:
+    """
+    Whether `op` multiplies rows, its first operand, by a matrix. Of products in 8 bits
+    those count whose rows are cast with one scale.
+    """
+    if isinstance(op, Float8ProductOp):
+        is_cast = isinstance(_before_gather(op.a).owner, ToFloat8Op)
+        return is_cast and rank_of(op.scale_a.type) == 0
     if not isinstance(op, OnnxOp) or len(op.operands) != 2:
         return False
     if op.name == "onnx.Gemm" and op.attribute("transA"):
         return False
     is_product = op.name in PRODUCTS
     return is_product and rank_of(op.operands[1].type) == 2
+
+
+def _before_gather(value: SSAValue) -> SSAValue:
+    """Returns the value whose parts are gathered to `value`, or `value` itself."""
+    owner = value.owner
+    return owner.source if isinstance(owner, AllGatherOp) else value
 
 
 def _row_pieces(

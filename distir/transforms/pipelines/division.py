@@ -31,6 +31,7 @@ from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import StageOps, needed_inside
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
+from distir.transforms.pipelines.outputs import bring_outputs
 from distir.transforms.pipelines.over_time import Axes, FoldedTypes, over_time
 from distir.transforms.pipelines.stages import StagePlacer, forward_stages
 from distir.transforms.pipelines.structure import Structure
@@ -198,6 +199,7 @@ class DividedProgram:
         }
         meshes = stage_meshes(structure, schedule, shapes)
         forward = forward_stages(structure, meshes, request)
+        bring_outputs(structure, forward)
         placer = StagePlacer(structure, forward)
         _postpone(structure, placer)
         return DividedProgram(

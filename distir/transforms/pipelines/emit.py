@@ -9,7 +9,7 @@ from typing import Generic
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.pipelining import Action, Phase
-from distir.program import linked_arguments, return_op
+from distir.program import gradients_of_results, linked_arguments, return_op
 from distir.sharding.mesh import Mesh
 from distir.transforms.pipelines.entry import Entry, V
 from distir.transforms.pipelines.fold import Fold
@@ -111,11 +111,15 @@ class Emitter(Generic[V]):
                 self.values.compute_whole(op, self._mesh(self.homes.after[op]))
         function = self.structure.function
         linked, arguments = linked_arguments(function), function.body.block.args
+        # The caller computes the loss from all outputs: they are on the last stage.
+        is_awaited = bool(gradients_of_results(function))
         found: list[V] = []
         for index, value in enumerate(return_op(function).operands):
             mesh = self.values.home(value) or self._mesh(0)
             if index in linked:  # an update or a gradient is sent to its argument
                 mesh = self._mesh(self.homes.arguments[arguments[linked[index]]])
+            elif is_awaited:
+                mesh = self.meshes[-1].name
             found.append(self.values.find(value, None, mesh))
         return found
 

@@ -13,6 +13,7 @@ from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import (
     argument_attributes,
+    gradients_of_results,
     parameters_of_states,
     return_op,
     set_argument_attributes,
@@ -96,7 +97,7 @@ class Homes:
 
     - `arguments`: the stage of each argument. It is the first stage that needs the
       argument in its forward, or else in its backward. That of a state is the stage of
-      its parameter. If only ops after the micro-batches need an argument, it is the
+      its parameter. Gradients of results are on the last stage, as the results are. If only ops after the micro-batches need an argument, it is the
       stage of the first of them. If no op needs it, it is the stage that computes its
       update.
     - `after`: the stage of each op of kind `AFTER`. An update runs on the stage of its
@@ -111,6 +112,8 @@ class Homes:
         self.after: dict[Operation, int] = {}
         self._stages = stages
         block = structure.function.body.block
+        for index in gradients_of_results(structure.function).values():
+            self.arguments[block.args[index]] = max(stages.values())
         for ops in (structure.forward, structure.backward):
             reached = stages_reached(structure, ops, stages)
             for arg in block.args:

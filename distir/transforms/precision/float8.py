@@ -37,7 +37,7 @@ from distir.program import (
     scope_of,
 )
 
-_SAME = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
+PARAMETER_VIEWS = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
 """The names of ops that may be between a parameter and the product that uses it."""
 
 
@@ -60,9 +60,9 @@ def use_float8(
         found += [
             op
             for op in function.body.block.ops
-            if isinstance(op, OnnxOp) and _is_linear(op, roles)
+            if isinstance(op, OnnxOp) and is_linear(op, roles)
         ]
-    kept = _heads(module) if keep is None else set[Operation]()
+    kept = heads(module) if keep is None else set[Operation]()
     for pattern in keep or ():
         own = {op for op in found if fnmatchcase(scope_of(op), pattern)}
         if not own:
@@ -84,7 +84,7 @@ def use_float8(
     return len(chosen)
 
 
-def _is_linear(op: OnnxOp, roles: Sequence[str | None]) -> bool:
+def is_linear(op: OnnxOp, roles: Sequence[str | None]) -> bool:
     """Whether `op` multiplies activations by a matrix that is a parameter."""
     if op.name not in PRODUCTS or any(known_shape(v) is None for v in op.operands):
         return False
@@ -105,19 +105,23 @@ def _is_linear(op: OnnxOp, roles: Sequence[str | None]) -> bool:
 def _is_parameter(value: SSAValue, roles: Sequence[str | None]) -> bool:
     while not isinstance(value, BlockArgument):
         op = value.owner
-        if not isinstance(op, Operation) or op.name not in _SAME:
+        if not isinstance(op, Operation) or op.name not in PARAMETER_VIEWS:
             return False
         value = op.operands[0]
     return roles[value.index] == "parameter"
 
 
-def _heads(module: ModuleOp) -> set[Operation]:
+def heads(
+    module: ModuleOp, results: Sequence[SSAValue] | None = None
+) -> set[Operation]:
     """
-    Returns the products whose results reach the program's results without another
-    product.
+    Returns the products whose results reach `results`, by default the program's, without
+    another product.
     """
     found: set[Operation] = set()
     pending = list(return_op(entry_function(module)).operands)
+    if results is not None:
+        pending = list(results)
     seen = set(pending)
     while pending:
         op = pending.pop().owner
@@ -133,7 +137,7 @@ def _heads(module: ModuleOp) -> set[Operation]:
 
 
 def _replace(op: OnnxOp, scaling: str) -> None:
-    build = _builder(op)
+    build = builder_before(op)
     a, b = op.operands[:2]
     bias = op.input(2) if op.name == "onnx.Gemm" else None
     if op.name == "onnx.Gemm" and op.attribute("transB"):
@@ -163,7 +167,7 @@ def _expand(
     op: Float8LinearOp,
     rounded: dict[tuple[SSAValue, str, int | None], tuple[SSAValue, SSAValue]],
 ) -> None:
-    build = _builder(op)
+    build = builder_before(op)
     factors: list[SSAValue] = []
     scales: list[SSAValue] = []
     inner = (len(shape_of(op.a)) - 1, 0)
@@ -187,7 +191,7 @@ def _expand(
     Rewriter.erase_op(op)
 
 
-def _builder(before: Operation) -> GradientBuilder:
+def builder_before(before: Operation) -> GradientBuilder:
     """Returns a builder that inserts ops before the op `before`."""
     block = before.parent_block()
     assert block is not None

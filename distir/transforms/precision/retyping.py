@@ -20,6 +20,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     f32,
     f64,
+    i1,
     i64,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -31,6 +32,7 @@ from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_ops.traits import FULL_PRECISION, LOW_PRECISION
 from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type, tensor_type
+from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.checks import FLOATS
 from distir.dialects.train_ops.experts import CombineOp, DispatchOp, GroupedProductOp
 from distir.dialects.train_ops.selective_scan import SelectiveScanOp
@@ -68,11 +70,24 @@ computes in the type of its operands.
 _TOGETHER = frozenset(("onnx.Attention", "onnx.Pow"))
 """The operators whose operands may differ in type in ONNX but not in PyTorch."""
 
+_SHAPES = ("onnx.Reshape", "onnx.Unsqueeze")
+"""The operators that are looked through to find where a value comes from."""
+
 _RMS_NORM = "onnx.RMSNormalization"
 """
 The operator whose operand x is cast to the type of its scale. In ONNX's standard its
 result has the type of the scale, but ONNX's inference gives it the type of x.
 """
+
+
+def _is_of_boolean(value: SSAValue) -> bool:
+    """Whether `value` is a boolean that was cast to numbers, maybe in another shape."""
+    owner = value.owner
+    while isinstance(owner, OnnxOp) and owner.name in _SHAPES:
+        owner = owner.operands[0].owner
+    if not isinstance(owner, OnnxOp) or owner.name != "onnx.Cast":
+        return False
+    return element_type(owner.operands[0]) == i1
 
 
 def float_of(value: SSAValue) -> Float | None:
@@ -254,10 +269,11 @@ class Retyping:
     def _retype_alike(self, op: Operation, alike: Sequence[SSAValue | None]) -> None:
         """
         Casts the operands `alike` to their widest type, which the results of `op` get
-        too.
+        too. Zeros and ones of booleans are exact in all types, and make none wider.
         """
         floats = [i for i, v in enumerate(op.operands) if v in alike]
-        target = self._common(op, floats)
+        counted = [i for i in floats if not _is_of_boolean(op.operands[i])]
+        target = self._common(op, counted or floats)
         if target is None:
             return
         for index in floats:

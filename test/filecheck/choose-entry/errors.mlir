@@ -4,7 +4,7 @@
 
 // UNKNOWN: error: the program has no entry 'train'; it has prefill and decode
 // SEVERAL: error: the program has the entries prefill and decode; choose one, with --entry decode or the pass choose-entry{entry=decode}
-// ONE: error: the program has one entry, @main; the entry 'decode' is for programs with several, such as those of --serve, and no public function of the module has that name
+// ONE: error: the module has no public function 'decode'; it has main
 
 func.func @prefill(%x: tensor<2x3x4xf32> {dist.role = "input", dist.name = "x", dist.feeds = "tokens"}, %w: tensor<4x8xf32> {dist.role = "parameter", dist.name = "w"}, %c: tensor<2x6x8xf32> {dist.role = "cache", dist.name = "c"}, %at: tensor<2xi64> {dist.role = "input", dist.name = "padding", dist.feeds = "padding"}) -> (tensor<2x3x8xf32> {dist.name = "y"}, tensor<2x6x8xf32> {dist.name = "c", dist.updates = "c"}) attributes {dist.entry = "prefill"} {
   %h = onnx.MatMul(%x, %w) : (tensor<2x3x4xf32>, tensor<4x8xf32>) -> tensor<2x3x8xf32>

@@ -12,7 +12,7 @@
 
 // MAIN:       func.func @step(
 // MAIN:       func.func @main(
-// PRIVATE:    error: the program has one entry, @main; the entry 'layer' is for programs with several, such as those of --serve, and no public function of the module has that name
+// PRIVATE:    error: the module has no public function 'layer'; it has step, main
 // NONE:       error: the module has 3 functions and none is called @main; name the program's entry function @main, or choose it with --entry NAME or the pass choose-entry{entry=NAME}
 func.func @step(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
   %h = func.call @layer(%x) : (tensor<8x16xf32>) -> tensor<8x16xf32>

@@ -12,7 +12,7 @@ device.mesh @mesh on @box <e = 4> [0 to 4]
 // CHECK:      %[[X:.*]] = train.dispatch %x, {{.*}} -> tensor<4x8x1x6xf32>
 // CHECK-NEXT: %[[OWN:.*]] = dist.constrain %[[X]] to <@mesh, [{}, {e}, {}, {}]> over [e] {dist.ragged}
 // CHECK-NEXT: %[[THERE:.*]] = dist.constrain %[[OWN]] to <@mesh, [{e}, {}, {}, {}]> over [e] {dist.ragged}
-// CHECK:      %[[Y:.*]] = train.grouped_product %[[THERE]], {{.*}} -> tensor<4x8x1x6xf32>
+// CHECK:      %[[Y:.*]] = train.grouped_product %[[THERE]], {{.*}} {taken = 1 : i64, imbalance = 1.3{{.*}} : f64} {{.*}} -> tensor<4x8x1x6xf32>
 // CHECK-NEXT: %[[BACK:.*]] = dist.constrain %[[Y]] to <@mesh, [{}, {e}, {}, {}]> over [e] {dist.ragged}
 // CHECK-NEXT: train.combine %[[BACK]], %slots, %rows :
 

@@ -8,10 +8,12 @@ from itertools import pairwise
 from math import inf
 
 import pytest
+from support.generation import imported, tiny_model
 from support.thoroughness import sampled
 
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt, build_moe
+from distir.frontends.models.latent_attention import LatentSizes
 from distir.frontends.models.llama import build_llama
 from distir.frontends.models.serving_step import DecoderSizes, build_serving_step
 from distir.hardware import load_cluster
@@ -19,11 +21,23 @@ from distir.interpreters.simulator import simulate
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.serving.model_sizes import served_model
 from distir.planning.serving.options import ServiceOptions
-from distir.planning.serving.plans import LatencyLimits, latency_front
+from distir.planning.serving.plans import (
+    LatencyLimits,
+    ReplicaPool,
+    ReplicaShape,
+    ServicePlan,
+    fewest_devices,
+    latency_front,
+)
 from distir.planning.serving.search import ServiceResult, ServiceSearch
 from distir.planning.serving.step_simulator import BuiltSteps, Layers, StepSimulator
+from distir.program import Program
+from distir.program.entries import one_entry
+from distir.serving.replica import ReplicaLimits
 from distir.serving.requests import poisson_workload
+from distir.serving.step_times import StepTable
 
+LIMITS = ReplicaLimits(100_000, 64, 512)
 SMALL = DecoderSizes(6, 1024, 8, 4, 128, 2816, 32000, "bf16")
 MIXED = replace(
     SMALL, expert_layers=4, experts=8, choices=2, expert_ffn=512, shared_ffn=256
@@ -108,6 +122,65 @@ def test_memory_counts_parameters_and_caches() -> None:
     assert memory.cache_tokens(0.5) == int(0.5 * free / memory.token)
 
 
+DEEPSEEK = DecoderSizes(
+    *(61, 7168, 128, 128, 128, 18432, 129_280, "bf16", True, False),
+    *(58, 256, 8, 2048, 2048),
+    latent=LatentSizes(rank=512, rotary=64, inner=128, query_rank=1536),
+)
+
+
+def test_the_parameters_and_latents_of_deepseek_are_counted() -> None:
+    """DeepSeek-V3 has 671 billion parameters, and 576 numbers a token and layer."""
+    assert DEEPSEEK.parameters / 1e9 == pytest.approx(671.03, abs=0.01)
+    assert DEEPSEEK.cached_elements == 61 * (512 + 64)
+
+
+@pytest.mark.parametrize("t", [1, 2])
+def test_every_device_has_all_latents(t: int) -> None:
+    small = replace(
+        SMALL, kv_heads=8, head_width=64, latent=LatentSizes(128, 32, 64, 256)
+    )
+    assert steps(small, t).memory(1).token == 2 * 6 * (128 + 32)
+    # All heads read the same latents: a longer context costs a few times its bytes.
+    own = steps(small, t).table(1)
+    short, long = (own.step(64, 64 * n, 0, 0).latency_s for n in (64, 2048))
+    read = 64 * (2048 - 64) * 2 * 6 * (128 + 32) / 3.35e12
+    assert read < long - short < 4 * read
+
+
+def test_attention_with_a_window_takes_no_longer_beyond_it() -> None:
+    windowed = replace(SMALL, window=512, window_layers=4)
+    plain, own = (steps(sizes).table(1) for sizes in (SMALL, windowed))
+
+    def more(table: StepTable, first: int, second: int) -> float:
+        latencies = [table.step(64, 64 * n, 0, 0).latency_s for n in (first, second)]
+        return latencies[1] - latencies[0]
+
+    assert more(own, 64, 512) == pytest.approx(more(plain, 64, 512), rel=0.05)
+    found, every = more(own, 512, 2048), more(plain, 512, 2048)
+    assert found == pytest.approx(every * 2 / 6, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mistral", "deepseek_v3", "gemma3"])
+def test_latents_and_windows_are_read_from_inference_programs(kind: str) -> None:
+    model = tiny_model(kind)
+    module = imported(model, check=False).module
+    sizes = served_model(module, kind).sizes
+    matrices = [p.numel() for p in model.parameters() if p.ndim > 1]
+    assert sizes.parameters == sum(matrices)
+    caches = [
+        a.type.get_shape()  # type: ignore[attr-defined]
+        for a in Program(one_entry(module, "decode")).arguments
+        if a.role == "cache"
+    ]
+    assert sizes.cached_elements == sum(shape[1] * shape[3] for shape in caches)
+    latent = LatentSizes(rank=8, rotary=4, inner=8, query_rank=16)
+    assert sizes.latent == (latent if kind == "deepseek_v3" else None)
+    windows = (0, 0) if kind == "deepseek_v3" else (6, 2)
+    assert (sizes.window, sizes.window_layers) == windows
+
+
 @cache
 def found(placement: str = "both") -> ServiceResult:
     options = ServiceOptions(
@@ -136,6 +209,17 @@ def test_fewer_devices_are_needed_for_a_lower_rate() -> None:
     assert result.best is not None and result.needed is not None
     sustained = result.best.rate / result.best.plan.devices
     assert result.needed.devices >= 100 / (1.6 * sustained)
+
+
+def test_of_as_many_devices_those_that_sustain_more_are_needed() -> None:
+    pools = [
+        ServicePlan(ReplicaPool(ReplicaShape(t, p, 1), n, LIMITS, 0.5, 0.1))
+        for t, p, n in ((1, 2, 1), (1, 1, 2), (1, 1, 3))
+    ]
+    ordered = sorted(zip(pools, (13.0, 19.0, 30.0), strict=True), key=fewest_devices)
+    assert [str(plan) for plan, _ in ordered] == [
+        *("t=1 d=2, aggregated", "p=2 d=1, aggregated", "t=1 d=3, aggregated")
+    ]
 
 
 def test_the_front_is_not_dominated() -> None:

@@ -14,7 +14,7 @@ from distir.dialects.train_ops.convolution import MaxPoolGradOp
 from distir.frontends.stablehlo import attributes
 from distir.frontends.stablehlo.builder import TensorBuilder
 from distir.frontends.stablehlo.ops.contraction import operand_of
-from distir.frontends.stablehlo.ops.reduction import is_neutral
+from distir.frontends.stablehlo.ops.reduction import REDUCTIONS, is_neutral
 from distir.frontends.stablehlo.ops.shape import padded, reversed_along, spread
 from distir.frontends.stablehlo.registry import HloCall, UnsupportedError, converts
 from distir.frontends.stablehlo.tensors import LazyTensor, Shape
@@ -178,18 +178,21 @@ def _window_attributes(call: HloCall) -> tuple[list[int], list[int], list[int]]:
 @converts("stablehlo.reduce_window")
 def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
     """
-    Converts cumulative sums, and pooling. Raises UnsupportedError for several tensors,
-    and for reductions other than sum and maximum.
+    Converts cumulative sums, products, minima and maxima, and pooling. Raises
+    UnsupportedError for several tensors, and for other reductions.
     """
     body = [call.converter.name_of(op) for op in call.body()]
-    if len(call.operands) != 2 or len(body) != 1 or body[0] not in _POOLING:
+    if len(call.operands) != 2 or len(body) != 1 or body[0] not in REDUCTIONS:
         raise UnsupportedError(f"it reduces windows with {', '.join(body)}")
-    if not is_neutral(_POOLING[body[0]], call.operands[1]):
+    operator, combine = REDUCTIONS[body[0]]
+    if not is_neutral(operator, call.operands[1]):
         raise UnsupportedError(
             "its windows start from another number than the neutral one"
         )
-    if body[0] == "stablehlo.add" and (sums := _cumulative_sum(call)) is not None:
-        return [sums]
+    if (found := _cumulative(call, combine)) is not None:
+        return [found]
+    if operator not in ("ReduceSum", "ReduceMax"):
+        raise UnsupportedError(f"it reduces windows with {body[0]}")
     windows, build, element = PoolingWindows.of(call), call.build, call.element()
     value = windows.inside(build, build.whole(call.operands[0]))
     shape = windows.merged(call.shape())
@@ -240,10 +243,11 @@ def _select_and_scatter(call: HloCall) -> LazyTensor:
     return windows.outside(build, build.add(op).results[0], call.shape())
 
 
-def _cumulative_sum(call: HloCall) -> LazyTensor | None:
+def _cumulative(call: HloCall, operator: str) -> LazyTensor | None:
     """
-    Converts a sum over windows that is a cumulative sum along one dimension, from the
-    first element or, in reverse, from the last. Returns None for any other windows.
+    Converts a reduction over windows that is cumulative along one dimension, from the
+    first element or, in reverse, from the last. `operator` is the ONNX operator that
+    combines two elements. Returns None for any other windows.
     """
     window, strides, pads = _window_attributes(call)
     moved = [dim for dim, size in enumerate(window) if size > 1]
@@ -256,12 +260,38 @@ def _cumulative_sum(call: HloCall) -> LazyTensor | None:
         return None
     if (low, high) not in ((window[dim] - 1, 0), (0, window[dim] - 1)):
         return None
-    build = call.build
-    inputs = [build.whole(call.operands[0]), build.integer(dim)]
-    sums = build.op(
-        "CumSum", inputs, call.shape(), call.element(), reverse=int(not low)
-    )
-    return LazyTensor.of(sums)
+    build, value = call.build, call.build.whole(call.operands[0])
+    if operator == "Add":
+        inputs = [value, build.integer(dim)]
+        value = build.op(
+            "CumSum", inputs, call.shape(), call.element(), reverse=int(not low)
+        )
+    else:
+        value = _doubled(call, value, operator, dim, is_reverse=not low)
+    return LazyTensor.of(value)
 
 
-_POOLING = {"stablehlo.add": "ReduceSum", "stablehlo.maximum": "ReduceMax"}
+def _doubled(
+    call: HloCall, value: SSAValue, operator: str, dim: int, *, is_reverse: bool
+) -> SSAValue:
+    """
+    Returns the cumulative reduction of `value` along `dim`. Each round combines every
+    element with the one that is twice as far away as in the round before.
+    """
+    build, shape, element = call.build, call.shape(), call.element()
+    size, step = shape[dim], 1
+
+    def part(start: int, end: int) -> SSAValue:
+        starts, limits = [0] * len(shape), list(shape)
+        starts[dim], limits[dim] = start, end
+        return build.slice(value, starts, limits)
+
+    while step < size:
+        first, last = part(0, size - step), part(step, size)
+        smaller = [*shape[:dim], size - step, *shape[dim + 1 :]]
+        both = build.op(operator, [first, last], smaller, element)
+        pieces = (
+            [both, part(size - step, size)] if is_reverse else [part(0, step), both]
+        )
+        value, step = build.concatenated(pieces, dim), 2 * step
+    return value

@@ -383,6 +383,25 @@ def _remainder(call: HloCall) -> LazyTensor:
     return combined(call, "Mod", call.operands, call.element(), fmod=1)
 
 
+@converts("stablehlo.round_nearest_afz")
+def _round_half_away(call: HloCall) -> LazyTensor:
+    """
+    Converts the rounding that takes halves away from zero. The fraction is compared with
+    a half: a sum with a half would be rounded itself.
+    """
+    [x], element = call.operands, call.element()
+    half = LazyTensor.known(np.array(0.5), (), element)
+    size = combined(call, "Abs", [x], element)
+    low = combined(call, "Floor", [size], element)
+    rest = combined(call, "Sub", [size, low], element)
+    is_more = combined(call, "GreaterOrEqual", [rest, half], i1)
+    high = combined(call, "Add", [low, one_of(call)], element)
+    rounded = combined(call, "Where", [is_more, high, low], element)
+    return combined(
+        call, "Mul", [combined(call, "Sign", [x], element), rounded], element
+    )
+
+
 @converts("stablehlo.clamp")
 def _clamp(call: HloCall) -> LazyTensor:
     low, operand, high = call.operands

@@ -311,6 +311,16 @@ def _gather_tuples(call: HloCall, found: LookUp, table: SSAValue) -> SSAValue:
     return build.reshape(value, found.rows)
 
 
+SCATTER_REDUCTIONS = {
+    "": "none",
+    "stablehlo.add": "add",
+    "stablehlo.multiply": "mul",
+    "stablehlo.maximum": "max",
+    "stablehlo.minimum": "min",
+}
+"""The attribute `reduction` of ScatterND, by the op that combines two elements."""
+
+
 @converts("stablehlo.scatter")
 def _scatter(call: HloCall) -> Sequence[LazyTensor]:
     if len(call.operands) != 3:
@@ -319,12 +329,13 @@ def _scatter(call: HloCall) -> Sequence[LazyTensor]:
     found = _scatter_look_up(call)
     if body == ["stablehlo.add"] and isinstance(call.element(), AnyFloat):
         return [_scatter_sum(call, found)]
-    if not body:
-        return [_scatter_set(call, found)]
-    names = ", ".join(body)
-    raise UnsupportedError(
-        f"it combines elements by {names}; sums of floats, and replacing, are known"
-    )
+    reduction = SCATTER_REDUCTIONS.get(" ".join(body))
+    if reduction is None:
+        raise UnsupportedError(
+            f"it combines elements by {', '.join(body)}; sums, products, minima, maxima "
+            f"and replacing are known"
+        )
+    return [_scatter_into(call, found, reduction)]
 
 
 def _scatter_sum(call: HloCall, found: LookUp) -> LazyTensor:
@@ -418,10 +429,11 @@ def _rows_inside(
     return build.op("Where", inputs, own.shape, own.element)
 
 
-def _scatter_set(call: HloCall, found: LookUp) -> LazyTensor:
+def _scatter_into(call: HloCall, found: LookUp, reduction: str) -> LazyTensor:
     """
-    Converts a scatter that replaces rows, such as `x.at[i].set(y)`. Rows whose index is
-    out of range are left out. Raises UnsupportedError for batch dimensions.
+    Converts a scatter that replaces rows, such as `x.at[i].set(y)`, or combines them
+    with the rows of the table by `reduction`, an attribute of ScatterND. Rows whose
+    index is out of range are left out. Raises UnsupportedError for batch dimensions.
     """
     build, element = call.build, call.element()
     indices = _indices(call, found, True)
@@ -429,7 +441,9 @@ def _scatter_set(call: HloCall, found: LookUp) -> LazyTensor:
     table = build.transpose(build.whole(call.operands[0]), table_order)
     rows = _rows_in_tuple_order(call, found, build.whole(call.operands[2]), order)
     if found.table_batch:
-        raise UnsupportedError("it replaces elements in several tables")
+        raise UnsupportedError(
+            "it replaces or combines elements in several tables, as jax.vmap makes them"
+        )
     # Rows out of range are those of one more index, which is then cut off.
     shape = list(LazyTensor.of(table).shape)
     pads = [0] * 2 * len(shape)
@@ -444,7 +458,11 @@ def _scatter_set(call: HloCall, found: LookUp) -> LazyTensor:
     place = build.op("Where", [indices.inside, place, last], sizes, i64)
     tuples = _tuples(call, found, Indices([place, *indices.values[1:]], None))
     value = build.op(
-        "ScatterND", [table, tuples, rows], LazyTensor.of(table).shape, element
+        "ScatterND",
+        [table, tuples, rows],
+        LazyTensor.of(table).shape,
+        element,
+        reduction=reduction,
     )
     value = build.slice(value, [0] * len(shape), shape)
     return LazyTensor.of(

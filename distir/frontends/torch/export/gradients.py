@@ -9,6 +9,7 @@ Both write the forward of a `torch.autograd.Function` and drop its backward.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.overrides import TorchFunctionMode
+
+from distir.errors import DistIRError
 
 if TYPE_CHECKING:
     import torch
@@ -157,6 +160,40 @@ def own_backwards(*, keep: bool = False) -> Generator[dict[type, OwnBackward]]:
         yield found
     finally:
         function.apply = original
+
+
+@contextlib.contextmanager
+def no_gradients_inside(kind: str) -> Generator[None]:
+    """
+    A context manager in which a model of class `kind` is exported: a gradient that its
+    forward asks for, as for a penalty, raises DistIRError, because exporters cannot
+    write it.
+    """
+    import torch
+
+    from distir.frontends.torch.modules.python import calling_line
+
+    engine: Any = torch.autograd
+    originals = engine.grad, engine.backward
+
+    def refused(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            line = calling_line()
+            raise DistIRError(
+                f"{kind} asks for gradients in its forward (torch.autograd.grad or backward)"
+                f"{f' at {line}' if line else ''}, which programs do not have. Move that into "
+                f"a submodule that distir.opaque marks, which runs as it is, with all other "
+                f"uses of its parameters"
+            )
+
+        return call
+
+    engine.grad, engine.backward = map(refused, originals)
+    try:
+        yield
+    finally:
+        engine.grad, engine.backward = originals
 
 
 def _copied(value: Any) -> Any:

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from distir.errors import DistIRError, listed
 from distir.frontends.torch.export.failures import tell_of_backwards
-from distir.frontends.torch.export.gradients import OwnBackward, own_backwards
+from distir.frontends.torch.export.gradients import (
+    OwnBackward,
+    no_gradients_inside,
+    own_backwards,
+)
 from distir.frontends.torch.modules.meta import has_no_value, lacks_values
 from distir.frontends.torch.modules.python import line_that_draws
 from distir.frontends.torch.modules.runs import ModuleCall, comparable
@@ -52,7 +56,10 @@ class LostPython:
     def recorded(self) -> Generator[None]:
         """A context manager inside which the module is exported."""
         before = python_random_state()
-        with own_backwards() as self._backwards:
+        with (
+            own_backwards() as self._backwards,
+            no_gradients_inside(type(self._module).__name__),
+        ):
             yield
         self._draws = python_random_state() != before
 

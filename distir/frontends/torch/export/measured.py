@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -52,6 +53,15 @@ class _Memory(TorchDispatchMode):
         weakref.finalize(storage, free)
 
 
+class _NoModules(contextlib.nullcontext[None]):
+    """
+    The place of PyTorch's tracker of modules in a counter of operations. The tracker's
+    hooks do not go with `torch.autograd.grad` inside of the call.
+    """
+
+    parents = frozenset({"Global"})
+
+
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
@@ -65,6 +75,7 @@ def measured(
     those that PyTorch counts: matrix products and convolutions.
     """
     memory, flops = _Memory(known), FlopCounterMode(display=False)
+    flops.mod_tracker = _NoModules()  # pyright: ignore[reportAttributeAccessIssue]
     with flops, memory:
         found = run()
     leaves = [x for x in _pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]

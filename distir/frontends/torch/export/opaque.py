@@ -115,7 +115,23 @@ def parts_of(module: torch.nn.Module) -> list[OpaquePart]:
         declared = declared_of(part)
         assert declared is not None
         found.append(OpaquePart(name, key, part, declared))
+        _check_own(module, found[-1])
     return found
+
+
+def _check_own(module: torch.nn.Module, part: OpaquePart) -> None:
+    """Raises DistIRError if another part of the model uses parameters of an opaque one."""
+    own = {id(parameter) for parameter in part.module.parameters()}
+    parts = list(module.named_modules(remove_duplicate=False)) if own else []
+    places = tuple(f"{name}." for name, each in parts if each is part.module)
+    for name, other in parts:
+        for each, parameter in other.named_parameters(recurse=False):
+            if id(parameter) in own and not f"{name}.".startswith(places):
+                raise DistIRError(
+                    f"{part.what} shares the parameter {f'{name}.{each}'.strip('.')!r} with "
+                    f"other parts of the model, which a program would hold apart; make a "
+                    f"module opaque that computes both uses, and returns all results"
+                )
 
 
 def _content(part: torch.nn.Module) -> bytes | None:

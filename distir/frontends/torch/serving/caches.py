@@ -20,6 +20,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionLaye
 from distir.errors import DistIRError
 from distir.frontends.torch.export.functions import train_node
 
+Content = Mapping[str, Mapping[str, Tensor]]
+"""The tensors of a cache, by layer and name."""
+
 
 def written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
     """

@@ -1,4 +1,4 @@
-"""Imports a Hugging Face decoder as a program with the entries prefill and decode."""
+"""Imports a Hugging Face decoder or encoder-decoder as a program with the entries prefill and decode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree
+from xdsl.dialects.func import FuncOp
 
 from distir.dialects.dist_attributes import NAME, ROLE
 from distir.errors import DistIRError
@@ -23,6 +23,13 @@ from distir.frontends.serving import (
 from distir.frontends.torch.export.experts import experts_as_ops
 from distir.frontends.torch.importer import import_torch
 from distir.frontends.torch.modules.meta import lacks_values, without_values
+from distir.frontends.torch.serving.encoder_decoder import (
+    CROSS,
+    SELF,
+    DecodeBehindPrompts,
+    EncodePrompts,
+    start_token,
+)
 from distir.frontends.torch.serving.modules import Decode, Prefill
 from distir.program import (
     CACHE,
@@ -35,15 +42,15 @@ from distir.program import (
 
 
 def import_serving(
-    model: torch.nn.Module,
+    model: Any,
     sizes: ServingSizes,
     *,
     check: bool = True,
     allow: Sequence[str] = (),
 ) -> dict[str, ImportedModel]:
     """
-    Imports `prefill` and `decode`, the generation steps of a causal language model, and
-    returns them by name. Both take the cache as arguments with the role `cache`, and
+    Imports `prefill` and `decode`, the generation steps of a causal language model or of
+    an encoder-decoder, and returns them by name. Both take the cache as arguments with the role `cache`, and
     return the new cache as results that replace these arguments. `check` and `allow`
     are options of `import_torch`. Raises DistIRError if a layer has no static cache, or
     if the model cannot be imported.
@@ -51,16 +58,23 @@ def import_serving(
     batch = sizes.batch
     prompts = torch.zeros(batch, sizes.prompt, dtype=torch.int64)
     padding = torch.zeros(batch, dtype=torch.int64)
-    prefill = Prefill(model, sizes.cache)
+    is_encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
+    start = start_token(model.config) if is_encoder_decoder else None
+    makers = (
+        (EncodePrompts, DecodeBehindPrompts)
+        if is_encoder_decoder
+        else (Prefill, Decode)
+    )
+    prefill, decode = (maker(model, sizes.cache) for maker in makers)
     content = empty_cache(prefill, prompts, padding)
     tokens = torch.zeros(batch, 1, dtype=torch.int64)
     positions = torch.full((batch,), sizes.cache - 1, dtype=torch.int64)
-    steps: dict[str, tuple[torch.nn.Module, dict[str, Any]]] = {
+    decoded = {"input_ids": tokens, "positions": positions}
+    if is_encoder_decoder:
+        decoded["padding"] = padding
+    steps: dict[str, tuple[torch.nn.Module, dict[str, torch.Tensor]]] = {
         PREFILL: (prefill, {"input_ids": prompts, "padding": padding}),
-        DECODE: (
-            Decode(model, sizes.cache),
-            {"input_ids": tokens, "positions": positions},
-        ),
+        DECODE: (decode, decoded),
     }
     found: dict[str, ImportedModel] = {}
     for name, (module, inputs) in steps.items():
@@ -73,13 +87,17 @@ def import_serving(
             allow=allow,
             exporter="dynamo",
         )
-        _mark_cache(imported, content)
-        mark_inputs(entry_function(imported.module), sizes.cache)
+        function = entry_function(imported.module)
+        _mark_cache(function, len(inputs), cache_names(content))
+        # Decode only reads the keys and values of prompts.
+        kept = {k: v for k, v in content.items() if not k.startswith(CROSS)}
+        mark_new_caches(function, cache_names(content if name == PREFILL else kept))
+        mark_inputs(function, sizes, start)
     return found
 
 
 def empty_cache(
-    prefill: Prefill, prompts: torch.Tensor, padding: torch.Tensor
+    prefill: torch.nn.Module, prompts: torch.Tensor, padding: torch.Tensor
 ) -> dict[str, dict[str, torch.Tensor]]:
     """
     Returns a cache of zeros with the shapes that the model needs. The shapes are found
@@ -106,30 +124,26 @@ def empty_cache(
 
 def cache_names(content: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """
-    Returns the names of the tensors of a cache, such as `cache.0.key`, in the order of
-    its leaves.
+    Returns the names of the tensors of a cache, such as `cache.0.key` and, of attention
+    to the prompts of an encoder-decoder, `cache.cross0.key`, in the order of its leaves.
     """
     return [
-        f"cache.{layer.removeprefix('layer')}.{name}"
+        f"cache.{layer.removeprefix(SELF)}.{name}"
         for layer, own in content.items()
         for name in own
     ]
 
 
-def _mark_cache(
-    imported: ImportedModel, content: Mapping[str, Mapping[str, Any]]
-) -> None:
+def _mark_cache(function: FuncOp, others: int, names: Sequence[str]) -> None:
     """
-    Sets names and the role `cache` on the arguments and results that hold the cache.
-    The exporter keeps the order of leaves, and the cache comes last. Raises DistIRError
-    if the model has other inputs than expected.
+    Sets `names` and the role `cache` on the arguments that hold the cache. The exporter
+    keeps the order of leaves, and the cache comes last, behind `others` inputs. Raises
+    DistIRError if the model has other inputs than expected.
     """
-    function = entry_function(imported.module)
-    names = cache_names(content)
     attributes = argument_attributes(function)
     inputs = [i for i, role in enumerate(argument_roles(function)) if role == "input"]
     own = inputs[-len(names) :] if names else []
-    if len(inputs) != len(names) + 2:
+    if len(inputs) != len(names) + others:
         raise DistIRError(
             f"the model takes {argument_names(function)[: len(inputs)]}, which are not "
             f"its tokens, their places and a cache of {len(names)} tensors"
@@ -138,6 +152,3 @@ def _mark_cache(
         attributes[index][ROLE] = ROLE.attr(CACHE)
         attributes[index][NAME] = NAME.attr(name)
     set_argument_attributes(function, attributes)
-    mark_new_caches(function, names)
-    leaves = _pytree.tree_leaves(content)
-    assert len(leaves) == len(names)

@@ -21,14 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from distir.frontends.torch.serving.caches import StepCache, layer_windows
+from distir.frontends.torch.serving.caches import Content, StepCache, layer_windows
 
 _MODELS = "transformers.models."
 
-Content = Mapping[str, Mapping[str, Tensor]]
 
-
-class _StepModule(nn.Module):
+class StepModule(nn.Module):
     """
     A step of generation that has the parameters of `model` under their own names.
     `slots` is the number of tokens in the cache of a layer without a window.
@@ -39,14 +37,23 @@ class _StepModule(nn.Module):
         for name, child in model.named_children():
             self.add_module(name, child)
         # Not a child: its own children are registered here, under the names of the model.
-        self.__dict__["source"] = model
+        self.__dict__["_source"] = model
         self.slots = slots
         self.eval()
 
     @property
+    def source_model(self) -> Any:
+        """The model itself."""
+        return self.__dict__["_source"]
+
+    @property
     def config(self) -> Any:
         """The configuration of the model."""
-        return self.__dict__["source"].config
+        return self.source_model.config
+
+    def dtype(self) -> torch.dtype:
+        """Returns the type of the first parameter that is of a floating-point type."""
+        return next(p.dtype for p in self.parameters() if p.is_floating_point())
 
     def run(
         self,
@@ -61,11 +68,11 @@ class _StepModule(nn.Module):
         [batch, tokens] are those of `tokens`. `masks` has the attention mask of each
         kind of layer. `seen` [batch, tokens] is 1 for tokens and 0 for padding.
         """
-        model = self.__dict__["source"]
+        model = self.source_model
         given: dict[str, Any] = {"input_ids": tokens, "attention_mask": seen}
         if "position_ids" in signature(model.forward).parameters:
             given["position_ids"] = positions
-        with _masks_given(masks):
+        with masks_given(masks):
             output = model.forward(
                 **given, cache=cache, use_cache=True, return_dict=True, logits_to_keep=1
             )
@@ -79,7 +86,7 @@ class _StepModule(nn.Module):
         the positions of the keys [batch, keys]. Padding tokens have negative positions
         and attend only to themselves.
         """
-        dtype = next(p.dtype for p in self.parameters() if p.is_floating_point())
+        dtype = self.dtype()
         found: dict[str, Tensor] = {}
         for window, of_keys in keys.items():
             back = positions[:, :, None] - of_keys[:, None, :]
@@ -100,22 +107,27 @@ class _StepModule(nn.Module):
         return sorted({w for w in layer_windows(self.config) if w is not None})
 
 
+BIDIRECTIONAL = "bidirectional"
+"""The kind of layer that attends to all tokens of a prompt, but for its padding."""
+
 _MASKS = {
     "create_causal_mask": "full_attention",
     "create_sliding_window_causal_mask": "sliding_attention",
+    "create_bidirectional_mask": BIDIRECTIONAL,
 }
 """The functions of transformers that make masks, each with its kind of layer."""
 
 
 @contextlib.contextmanager
-def _masks_given(masks: Mapping[str, Tensor]) -> Generator[None]:
+def masks_given(masks: Mapping[str, Tensor]) -> Generator[None]:
     """
     A context manager that gives models of transformers the masks `masks`, wherever they
     would compute one from the state of their cache.
     """
+    known = {f: k for f, k in _MASKS.items() if k in masks or k != BIDIRECTIONAL}
     changed: list[tuple[Any, str, Any]] = []
     for name, module in list(sys.modules.items()):
-        for function, kind in _MASKS.items() if name.startswith(_MODELS) else ():
+        for function, kind in known.items() if name.startswith(_MODELS) else ():
             original = vars(module).get(function)
             if original is not None:
                 changed.append((module, function, original))
@@ -131,7 +143,7 @@ def _mask(masks: Mapping[str, Tensor], kind: str, **_: Any) -> Tensor | None:
     return masks.get(kind)
 
 
-class Prefill(_StepModule):
+class Prefill(StepModule):
     """
     Fills the cache with prompts. `input_ids` is [batch, tokens], padded on the left;
     `padding` [batch] is the number of padding tokens of each prompt.
@@ -158,7 +170,7 @@ class Prefill(_StepModule):
         return {"logits": logits, "cache": step.new()}
 
 
-class Decode(_StepModule):
+class Decode(StepModule):
     """
     Generates one token of each sequence. `input_ids` is [batch, 1]; `positions` [batch]
     is the number of tokens of each sequence in the cache.

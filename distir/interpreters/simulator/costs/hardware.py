@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import FloatAttr, IntegerAttr
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp, RouteOp
 from distir.errors import DistIRError
+from distir.interpreters.simulator.fusion import SCALES
 from distir.interpreters.simulator.profiles.profile import (
     LinkFigures,
     MemoryFigures,
@@ -238,6 +239,15 @@ class Hardware:
     def has_profiles(self) -> bool:
         """Whether the kinds of devices have profiles."""
         return self.kinds[0].profile is not None
+
+    @cached_property
+    def delays_scales(self) -> bool:
+        """
+        Whether the software takes scales of 8-bit floats from earlier steps, so that no
+        message carries them alone.
+        """
+        first = self.kinds[0].profile
+        return first is not None and SCALES in first.fusion
 
     @cached_property
     def has_measured_ops(self) -> bool:

@@ -26,7 +26,7 @@ from distir.dialects.onnx_ops.traits import VIEWS
 from distir.dialects.onnx_ops.values import ElementType, bytes_per_element
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
-from distir.dialects.tensors import shape_of
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.losses import (
     LOGITS_AT_ONCE,
     CrossEntropyGradOp,
@@ -37,14 +37,15 @@ from distir.dialects.train_ops.losses import (
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
 from distir.interpreters.simulator.fusion import (
-    accumulated,
     fusions_around,
     is_bucketed,
     is_free,
     is_view,
     joins,
     stays,
+    sums_in_product,
 )
+from distir.interpreters.simulator.library_kernels import moved_by
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
 from distir.interpreters.simulator.work import Product, Work
@@ -65,6 +66,9 @@ class Cost:
 
 
 FREE = Cost(0.0)
+
+SUM_BYTES = 4
+"""The bytes of an element of a sum of gradients over micro-batches."""
 
 NARROW = ("f16", "bf16")
 """The element types whose losses are computed in 32 bits."""
@@ -109,7 +113,9 @@ class CostContext:
     - `op`: the op, with global shapes in its types;
     - `device`: the kind of device that runs it;
     - `work`: the op's work on this device, derived from its sharding rule;
-    - `operand_bytes`, `result_bytes`: the bytes of this device's parts.
+    - `operand_bytes`, `result_bytes`: the bytes of this device's parts;
+    - `load`: the rows of experts of this device as a multiple of those that `work` is
+      for.
     """
 
     op: Operation
@@ -117,6 +123,7 @@ class CostContext:
     work: Work
     operand_bytes: tuple[int, ...]
     result_bytes: tuple[int, ...]
+    load: float = 1.0
 
     @property
     def flops(self) -> float:
@@ -229,9 +236,18 @@ class CostContext:
             return FREE  # numbers are the host's business
         if is_free(self.op, profile.fusion):
             return FREE
-        if accumulated(self.op, profile.fusion):
-            moved = 2 * sum(self.result_bytes)  # the sum; the gradient stays
-        moved, goes_on = self._moved(moved, profile.fusion)
+        fused = moved_by(self.op, profile.fusion, self.operand_bytes, self.result_bytes)
+        if fused == 0:
+            return FREE
+        if fused is not None:
+            moved, goes_on = fused, False
+        else:
+            moved, goes_on = self._moved(moved, profile.fusion)
+        if sums_in_product(self.op, profile.fusion):
+            elements = self.result_bytes[0] / bytes_per_element(
+                element_type(self.op.results[0])
+            )
+            moved += 2 * SUM_BYTES * elements - self.result_bytes[0]
         op_class = class_of(self.op) or ("contraction" if flops else "elementwise")
         curve = profile.curve(self.element_type, op_class)
         bandwidth = self.device.memory_bandwidth
@@ -260,10 +276,12 @@ def computing_type(op: Operation, rule: Rule) -> str:
     their scales. Of them floats count before integers, such as positions or labels, and
     of several types the narrowest: libraries multiply in the type of the factors, and
     keep sums, statistics and masks in wider ones. Results decide only if no operand is
-    a tensor.
+    a tensor. The class of an op may name the operand (`COMPUTES_IN`).
     """
     operands: Sequence[SSAValue] = op.operands
-    if rule.flops:
+    if isinstance(op, OpFacts) and op.COMPUTES_IN:
+        operands = [getattr(op, op.COMPUTES_IN)]
+    elif rule.flops:
         summed = set(range(len(rule.factors))) - rule.result_factors
         operands = [
             value

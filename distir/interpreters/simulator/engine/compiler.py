@@ -42,6 +42,7 @@ from distir.interpreters.simulator.engine.device_map import (
     Positions,
     UniformDeviceMap,
 )
+from distir.interpreters.simulator.engine.expert_rows import expert_rows
 from distir.interpreters.simulator.engine.strides import share_memory
 from distir.interpreters.simulator.engine.transfers import (
     MessageBuffers,
@@ -274,6 +275,7 @@ class Compiler:
 
     def _compile(self, function: FuncOp) -> CompiledFunction:
         block = _body(function)
+        self.device_map.expert_rows.update(expert_rows(function))
         build = CompiledFunctionBuilder(function.sym_name.data, len(block.args))
         build.bind(block.args, 0)
         end = return_op(function)
@@ -323,10 +325,25 @@ class Compiler:
             return None
         return self.device_map.index[names[0]]
 
-    def allocation(self, type_: Attribute, slot: int, op: Operation) -> Allocation:
+    def allocation(self, value: SSAValue, slot: int, op: Operation) -> Allocation:
         """
-        Returns the memory of a value of type `type_` in slot `slot`: its devices, and
-        its bytes on each. Raises DistIRError, naming `op`, if its shape is unknown.
+        Returns the memory of `value` in slot `slot`: its devices, and its bytes on
+        each. Raises DistIRError, naming `op`, if its shape is unknown.
+        """
+        found = self.allocation_of_type(value.type, slot, op)
+        if value not in self.device_map.expert_rows:
+            return found
+        layout = layout_of(value)
+        size = self.device_map.bytes_of(value, op)
+        mesh = layout.mesh if layout else None
+        return found._replace(size=self.device_map.allocated(size, mesh))
+
+    def allocation_of_type(
+        self, type_: Attribute, slot: int, op: Operation
+    ) -> Allocation:
+        """
+        Returns the memory of a value of type `type_`, as `allocation` does. All its
+        rows count if it holds rows of experts.
         """
         known = self._places.get(id(type_))
         if known is None:
@@ -361,7 +378,7 @@ class Compiler:
             )
         results = tuple(
             [
-                self.allocation(r.type, slot, op)
+                self.allocation(r, slot, op)
                 for r, slot in zip(op.results, defined, strict=True)
             ]
         )
@@ -439,6 +456,7 @@ class Compiler:
         if isinstance(op, CollectiveOp):
             axes, share, is_joined = op.axis_names, op.share, op.is_joined
             alone = self.device_map.hardware.has_profiles or _begins_bucket(op)
+            alone = alone or op.source in self.device_map.expert_rows
             if not axes or (alone and not is_joined):
                 return transfers_of(op, self.device_map)
         elif not isinstance(op, SendOp):

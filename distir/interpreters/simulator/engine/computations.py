@@ -5,14 +5,12 @@ a mesh.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Operation
 
-from distir.dialects.dist import layout_of, with_layout
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.op_costs import (
     VIEWS,
@@ -21,10 +19,11 @@ from distir.interpreters.simulator.costs.op_costs import (
     cost_of,
 )
 from distir.interpreters.simulator.engine.device_map import Bytes, DeviceMap
+from distir.interpreters.simulator.engine.expert_rows import ExpertRows
 from distir.interpreters.simulator.fusion import is_compiled, shares_no_kernel
 from distir.interpreters.simulator.work import Work
 from distir.program import describe
-from distir.sharding.signatures import Signatures
+from distir.sharding.signatures import Signatures, on_any_mesh
 
 Seconds = float | npt.NDArray[np.float64]
 
@@ -63,9 +62,9 @@ class Computations:
 
     def __init__(self, device_map: DeviceMap):
         self.device_map = device_map
-        self._signatures = Signatures(_on_any_mesh)
+        self._signatures = Signatures(on_any_mesh)
         self._works: dict[tuple[int, object], Work] = {}
-        self._known: dict[tuple[int, object], Computation] = {}
+        self._known: dict[tuple[int, object, object], Computation] = {}
 
     def of(self, op: Operation, name: str | None) -> Computation:
         """
@@ -85,10 +84,20 @@ class Computations:
         if is_compiled(op) or (hardware.has_profiles and not is_alone):
             return self._computation(op, name, work)
         # All meshes with the same axes are alike if their devices are.
-        key = signature, axes if hardware.is_uniform else name
+        key = signature, axes if hardware.is_uniform else name, self._rows(op)
         if key not in self._known:
             self._known[key] = self._computation(op, name, work)
         return self._known[key]
+
+    def _rows(self, op: Operation) -> tuple[ExpertRows | None, ...]:
+        """
+        Returns the rows of experts that each operand and result of `op` holds, or an
+        empty tuple in a program in which all rows are taken.
+        """
+        known = self.device_map.expert_rows
+        return tuple(
+            [known.get(v) for v in (*op.operands, *op.results)] if known else ()
+        )
 
     def mesh_name(self, op: Operation) -> str | None:
         """
@@ -108,11 +117,12 @@ class Computations:
         device_map = self.device_map
         operand_bytes = tuple(device_map.bytes_of(v, op) for v in op.operands)
         result_bytes = tuple(device_map.bytes_of(v, op) for v in op.results)
+        load = max((device_map.load_of(v) for v in op.operands), default=1.0)
         by_kind: dict[int, Cost] = {}
         at_peak: dict[int, float] = {}
         ids = device_map.device_ids(name)
         for kind in device_map.hardware.distinct_kinds(ids):
-            context = CostContext(op, kind, work, operand_bytes, result_bytes)
+            context = CostContext(op, kind, work, operand_bytes, result_bytes, load)
             by_kind[id(kind)] = cost_of(context)
             at_peak[id(kind)] = context.seconds_at_peak
         kinds = device_map.hardware.kinds
@@ -136,14 +146,3 @@ class Computations:
             ),
             operand_bytes,
         )
-
-
-def _on_any_mesh(attribute: Attribute) -> Attribute:
-    """
-    Returns a type without the name of its mesh. The work of an op is the same on all
-    meshes with equal axes.
-    """
-    layout = layout_of(attribute)
-    if layout is None or not isinstance(attribute, TensorType):
-        return attribute
-    return with_layout(attribute, replace(layout, mesh=""))

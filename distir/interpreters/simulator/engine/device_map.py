@@ -21,6 +21,7 @@ from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.communication import Topology, shared, topology
 from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.expert_rows import ExpertRows
 from distir.program import describe
 from distir.program.unknown_sizes import origin_of_unknown
 from distir.sharding.layout import check_layout, local_shape
@@ -42,6 +43,9 @@ class DeviceMap:
     In a sequential program, values have no layout and live on the first device. In a
     distributed program, a value without a layout is a sequence of tensors, and lives on
     no device.
+
+    `expert_rows` has the values that are expected to hold fewer rows of experts than
+    their types have places for.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class DeviceMap:
         self.meshes = meshes
         self.hardware = hardware
         self.used = tuple(used)
+        self.expert_rows: dict[SSAValue, ExpertRows] = {}
         self.devices: tuple[int, ...] = tuple(
             sorted({d for name in used for d in meshes[name].devices}) or (0,)
         )
@@ -101,7 +106,17 @@ class DeviceMap:
         is not a tensor. Raises DistIRError, naming `op`, for a dynamic dimension or an
         impossible layout.
         """
-        return self.bytes_of_type(value.type, op)
+        size = self.bytes_of_type(value.type, op)
+        rows = self.expert_rows.get(value)
+        return size if rows is None else ceil(size * rows.share(value, self.meshes))
+
+    def load_of(self, value: SSAValue) -> float:
+        """
+        Returns the load of the busiest device that holds `value`, as a multiple of the
+        mean load; 1 unless the value holds rows of experts.
+        """
+        rows = self.expert_rows.get(value)
+        return 1.0 if rows is None else rows.share(value, self.meshes) / rows.taken
 
     def bytes_of_type(self, type_: Attribute, op: Operation) -> int:
         """

@@ -117,7 +117,7 @@ class Run:
         compiler = Compiler(functions(module), device_map)
         compiled = compiler.compile(entry)
         arguments = [
-            compiler.allocation(arg.type, i, entry)
+            compiler.allocation(arg, i, entry)
             for i, arg in enumerate(entry.body.block.args)
         ]
         return Run(module, entry, device_map, compiler, compiled, arguments)

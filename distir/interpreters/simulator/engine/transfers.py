@@ -68,7 +68,8 @@ class Transfer:
 def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] | None:
     """
     Returns the transfers of an op, which run one after the other. There are none for a
-    send whose source and target devices are the same. Returns None for ops that do not
+    send whose source and target devices are the same, and for a scale of 8-bit floats
+    that devices exchange with those of a whole step. Returns None for ops that do not
     communicate. Raises DistIRError for values without a layout, and for meshes that do
     not fit each other.
     """
@@ -76,6 +77,8 @@ def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] |
         return _send(op, device_map)
     if not isinstance(op, CollectiveOp) or op.TRAFFIC is None:
         return None
+    if device_map.hardware.delays_scales and is_scale(op):
+        return ()
     transfer = _PATTERNS[op.TRAFFIC.pattern](op, device_map)
     if op.is_joined:
         # The first one of the bucket takes the time of all.
@@ -154,9 +157,7 @@ def _transfer(
     profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
     issue = 0.0
     if profile is not None:
-        if is_scale(op, profile.fusion):
-            seconds = _at_once
-        elif is_bucketed(op, profile.fusion):
+        if is_bucketed(op, profile.fusion):
             seconds = _in_bucket(seconds) if size < BUCKET else seconds
         elif profile.dispatch.ahead:
             issue = profile.dispatch.collective
@@ -174,11 +175,6 @@ def _transfer(
         return Transfer(groups.positions, only, per_device, issue)
     each = np.array([by_topology[stages] for stages in groups.topologies])
     return Transfer(groups.positions, each, per_device, issue)
-
-
-def _at_once(size: float, stages: Topology) -> float:
-    """Returns no time: the values travel with another message."""
-    return 0.0
 
 
 def _later(seconds: Seconds, by: float) -> Seconds:
@@ -203,9 +199,14 @@ def _exchange(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     assert traffic is not None
     side = int(traffic.of_result)
     groups = _groups(op, device_map)
-    size = op.share * _local_bytes(op, device_map)[side]
+    if op.source in device_map.expert_rows:
+        # These bytes are of the rows that travel, and all wait for the busiest device.
+        sizes = _local_bytes(op, device_map)
+        size, whole = sizes[side], max(sizes)
+    else:
+        size = op.share * _local_bytes(op, device_map)[side]
+        whole = op.share * _message_bytes(op, device_map, side)
     sent = traffic.rounds * (groups.size - 1) / groups.size * size
-    whole = op.share * _message_bytes(op, device_map, side)
     return _transfer(op, groups, _SECONDS[traffic.kind], whole, sent, traffic.kind)
 
 
@@ -427,7 +428,8 @@ class MessageBuffers:
                 size += self._made(bucket[1:])
             case "none":
                 pass
-        return ceil(op.share * size)
+        is_counted = op.source in self._device_map.expert_rows
+        return size if is_counted else ceil(op.share * size)
 
     def _given(self, ops: Sequence[CollectiveOp]) -> int:
         return sum(self._device_map.bytes_of(op.source, op) for op in ops)

@@ -52,8 +52,11 @@ SHOWN_CAUSES = 300
 The most causes of time that are listed for each group. One more row sums up the rest.
 """
 
-_TEMPLATE = Path(__file__).parent / "templates" / "report.html"
-_DATA = "/*DATA*/"
+TEMPLATES = Path(__file__).parent / "templates"
+"""
+The folder with the page of the report, its script, and the drawings and their styles,
+which other pages share (`drawings.js`, `drawings.css`).
+"""
 
 
 def write_html(simulation: Simulation, path: str | Path, title: str) -> None:
@@ -77,15 +80,27 @@ def html_report(simulation: Simulation, title: str) -> str:
     # Escaped, so that no string can end the element that holds the data.
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return _TEMPLATE.read_text("utf-8").replace(_DATA, text)
+    script = _template("drawings.js") + _template("report.js")
+    page = _template("report.html").replace("/*STYLE*/\n", _template("drawings.css"))
+    return page.replace("/*SCRIPT*/\n", script).replace("/*DATA*/", text)
 
 
-def report_data(simulation: Simulation, title: str) -> dict[str, Any]:
-    """Returns the data of the report as values that JSON can represent."""
+def _template(name: str) -> str:
+    return (TEMPLATES / name).read_text("utf-8")
+
+
+def report_data(
+    simulation: Simulation, title: str, blocks: int | None = None
+) -> dict[str, Any]:
+    """
+    Returns the data of the report as values that JSON can represent. The timelines have
+    about `blocks` blocks, or `SHOWN_BLOCKS` if it is None.
+    """
+    most = SHOWN_BLOCKS if blocks is None else blocks
     groups = simulation.groups
     shown = groups[:SHOWN_GROUPS]
-    is_short = simulation.ops * len(shown) <= SHOWN_BLOCKS
-    resolution = 2 * simulation.step_time_s * len(shown) / SHOWN_BLOCKS
+    is_short = simulation.ops * len(shown) <= most
+    resolution = 2 * simulation.step_time_s * len(shown) / most
     time = TimeRecorder(shown, 0.0 if is_short else resolution)
     memory = MemoryRecorder(simulation, shown)
     sent = CommunicationRecorder(shown)

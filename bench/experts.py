@@ -1,0 +1,145 @@
+"""
+Published steps of mixtures of experts and of Llama 3 405B, beside what is predicted:
+
+    python bench/experts.py [TEXT]
+
+predicts the rows with TEXT in their name, all by default, and prints the section. The published figures are in
+`bench/data/experts.json`, with their sources and with the rows that are left out.
+
+Nothing is fitted to these runs. The models are built as Mixtrals of their sizes: without the sinks and the sliding windows of gpt-oss,
+without biases, and without the norms of queries and keys of Qwen3. No token is dropped, and
+the load of experts is even, as the runs forced it. MFU counts the operations of the whole attention.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from report import cpu_seconds, table
+
+from distir.exports.runs.prediction import Prediction, Predictor
+from distir.exports.systems.settings import RunSettings
+from distir.hardware import load_cluster
+
+DATA = json.loads((Path(__file__).parent / "data" / "experts.json").read_text("utf-8"))
+_PROFILES = {"dgx-h100": "H100-megatron", "gb200-nvl72": "GB200"}
+_EVEN = 1.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published step: its seconds, and how it is predicted."""
+
+    name: str
+    cluster: str
+    settings: RunSettings
+    seconds: float
+
+    def predict(self) -> Prediction:
+        """Returns the prediction of the step."""
+        s = self.settings
+        size = load_cluster(self.cluster, None).size
+        cluster = load_cluster(self.cluster, -(-s.devices // size) * size)
+        predictor = Predictor(cluster, [_PROFILES[self.cluster]], _EVEN)
+        return predictor.predict(s, s.vocab)
+
+
+def _settings(model: str, **plan: Any) -> RunSettings:
+    """Returns the settings of a run in bf16 with optimizer states in 32 bits."""
+    size = {"expert_ffn": 0, **DATA["models"][model]}
+    if size.get("experts"):
+        size["expert_ffn"] = size["ffn"]
+    own = RunSettings(
+        **size, mlp="swiglu", norm="rms", position="rotary", tied=False, bias=False,
+        dtype="bf16", gradients_f32=True, zero=1, **plan,
+    )  # fmt: skip
+    return own.completed()
+
+
+def experts() -> Iterator[Run]:
+    """Megatron Bridge, in bf16"""
+    for row in DATA["megatron_bridge"]["rows"]:
+        chunks = row.get("chunks", 0)
+        settings = _settings(
+            row["model"],
+            **{n: row[n] for n in ("devices", "batch", "micro_batch", "seq", "p", "e")},
+            chunks=chunks,
+            schedule="interleaved-1f1b" if chunks else "",
+            checkpoint=row.get("checkpoint", "none"),
+        )
+        rate = row["tokens_per_s"] * row["devices"]
+        seconds = row["batch"] * row["seq"] / rate
+        yield Run(row["name"], row["cluster"], settings, seconds)
+
+
+def llama3() -> Iterator[Run]:
+    """Llama 3 405B, in bf16"""
+    for row in DATA["llama3"]["rows"]:
+        settings = _settings(
+            "llama-3-405b",
+            **{n: row[n] for n in ("devices", "batch", "seq", "t", "p")},
+            sequence_parallel=True,
+            overlap="dp,params",
+            chunks=4,
+            schedule="interleaved-1f1b",
+        )
+        tokens, s = row["batch"] * row["seq"], settings
+        kv = s.d_model * s.kv_heads // s.heads
+        layer = 2 * s.d_model * (s.d_model + kv) + 3 * s.d_model * s.ffn
+        numbers = s.layers * layer + s.vocab * s.d_model
+        flops = tokens * (6 * numbers + 6 * s.layers * s.d_model * s.seq)
+        yield Run(
+            "Llama 3 405B", "dgx-h100", replace(settings),
+            flops / (row["tflops"] * 1e12 * row["devices"]),
+        )  # fmt: skip
+
+
+GROUPS = (experts, llama3)
+
+
+def section(text: str = "") -> str:
+    """Returns the section of `docs/benchmarks.md`, of the runs with `text` in their names."""
+    doc = (__doc__ or "").split("\n\n")[-1].strip()
+    parts = ["### Mixtures of experts, and 16,384 devices", doc]
+    for group in GROUPS:
+        rows: list[list[str]] = []
+        for run in group():
+            if text not in f"{run.name} {run.settings.devices} {run.cluster}":
+                continue
+            start, s = cpu_seconds(), run.settings
+            found = run.predict()
+            rows.append(
+                [
+                    run.name,
+                    f"{s.devices} {_PROFILES[run.cluster].split('-')[0]}",
+                    f"{s.d}/{s.t}/{s.p}/{s.e}/{s.k}",
+                    f"{run.seconds:.3g} s",
+                    f"{found.seconds:.3g} s",
+                    f"{found.seconds / run.seconds - 1:+.1%}".replace("%", " %"),
+                    f"{100 * found.mfu:.3g} %",
+                    f"{found.peak / 1e9:.3g} of {found.memory / 1e9:.3g} GB",
+                ]
+            )
+            print(rows[-1], f"{cpu_seconds() - start:.0f} CPU s", flush=True)
+        head = [
+            "run",
+            "devices",
+            "D/T/P/E/K",
+            "published",
+            "predicted",
+            "error",
+            "MFU",
+            "memory",
+        ]
+        if rows:
+            parts += [f"**{group.__doc__}**", table(head, rows)]
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(section(*sys.argv[1:]))

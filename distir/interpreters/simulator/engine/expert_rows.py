@@ -1,0 +1,122 @@
+"""
+The rows of experts that a device is expected to hold, compute with and send.
+
+The types of a program have places for the worst case, in which all tokens choose the
+experts of one device. If no token is dropped, the simulator counts instead the rows of
+the busiest device at the imbalance that grouped products assume, as for software whose
+buffers are as long as the tokens that arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import layout_of
+from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.experts import (
+    CombineWeightsGradOp,
+    GroupedOp,
+    RoutedRowsOp,
+    rows_of,
+)
+from distir.sharding.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class ExpertRows:
+    """
+    The rows of a mixture of experts that drops no token. `taken` is the mean fraction
+    of the rows that are not empty, and `imbalance` the load of the busiest device as a
+    multiple of the mean load.
+    """
+
+    taken: float
+    imbalance: float
+
+    def share(self, value: SSAValue, meshes: Mapping[str, Mesh]) -> float:
+        """
+        Returns the fraction of the rows of `value` that the busiest device has. A
+        device that holds the rows of all shards has exactly the mean.
+        """
+        layout = layout_of(value)
+        shards = layout.dim(0) if layout is not None else ()
+        parts = prod(meshes[layout.mesh].size(s.axis) for s in shards) if layout else 1
+        return min(1.0, self.taken * self.imbalance) if parts > 1 else self.taken
+
+
+def expert_rows(function: FuncOp) -> dict[SSAValue, ExpertRows]:
+    """
+    Returns the values of a function that hold rows of experts of which some are empty
+    in any case. They are operands and results of grouped products, and values that are
+    computed row by row from or into these.
+    """
+    following = _Following()
+    weights: list[CombineWeightsGradOp] = []
+    for block in function.body.blocks:
+        for op in block.ops:
+            if isinstance(op, GroupedOp):
+                following.begin(op)
+            elif isinstance(op, CombineWeightsGradOp):
+                weights.append(op)
+    if following.rows:
+        following.run()
+        for op in weights:
+            if op.slots in following.slots:
+                following.add(op.x, following.slots[op.slots])
+        following.run()
+    return following.rows
+
+
+class _Following:
+    """
+    Follows rows of experts through a function. `slots` has the rows for the slots of
+    choices that ops refer to.
+    """
+
+    def __init__(self):
+        self.rows: dict[SSAValue, ExpertRows] = {}
+        self.slots: dict[SSAValue, ExpertRows] = {}
+        self._pending: list[SSAValue] = []
+
+    def begin(self, op: GroupedOp) -> None:
+        """Adds the rows of a product, unless all of them count."""
+        shards, _, places = rows_of(op.rows)
+        taken = op.taken_of(shards, places) / (shards * places)
+        if op.imbalance is not None and taken < 1:
+            self.add(op.rows, ExpertRows(taken, op.imbalance.value.data))
+
+    def add(self, value: SSAValue, rows: ExpertRows) -> None:
+        """Adds a value and, in the next run, what is computed with it row by row."""
+        if value not in self.rows:
+            self.rows[value] = rows
+            self._pending.append(value)
+
+    def run(self) -> None:
+        """Adds all values that are computed from or into known rows, row by row."""
+        while self._pending:
+            value = self._pending.pop()
+            around = [use.operation for use in value.uses]
+            if isinstance(value.owner, Operation):
+                around.append(value.owner)
+            for op in around:
+                if isinstance(op, RoutedRowsOp):
+                    self.slots[op.slots] = self.rows[value]
+                for other in _with_rows(op, rows_of(value)):
+                    self.add(other, self.rows[value])
+
+
+def _with_rows(op: Operation, rows: tuple[int, int, int]) -> Iterator[SSAValue]:
+    """
+    Yields the operands and results of `op` that have `rows` as their first dimensions.
+    """
+    if isinstance(op, CallOp):
+        return  # the called function is looked at by itself
+    for value in (*op.operands, *op.results):
+        if isinstance(value.type, TensorType) and shape_of(value)[:3] == rows:
+            yield value

@@ -1,0 +1,189 @@
+"""
+Runs one piece of work after another in the main thread, and gives up work that nobody
+waits for any more.
+
+Work is given up as Ctrl-C gives up a command: an exception is raised where it is. Only
+the main thread can be reached in this way, so that the requests are answered in another
+thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+Message = dict[str, Any]
+"""A part of an answer, as data for JSON."""
+
+Steps = Generator[Message, None, None]
+"""Work that yields the parts of an answer."""
+
+_SIGNAL = signal.SIGUSR1
+
+
+_UNBROKEN = ("<frozen importlib", weakref.__file__, "<frozen _weakrefset")
+"""The beginnings of the names of files whose functions must not be interrupted."""
+
+
+class GivenUp(BaseException):
+    """Raised in work that nobody waits for, or that others must not wait for."""
+
+
+@dataclass(eq=False)
+class Job:
+    """
+    A piece of work.
+
+    - `client`: who asked for it; a client waits for one job of each urgency at a time;
+    - `steps`: does the work and yields the parts of the answer;
+    - `put`: takes each part, and None at the end; called in the main thread;
+    - `is_urgent`: whether the job goes before those that are not, which stop between
+      two parts meanwhile.
+    """
+
+    client: str
+    steps: Steps
+    put: Callable[[Message | None], object]
+    is_urgent: bool = True
+    is_cancelled: bool = field(default=False, init=False)
+    is_in_the_way: bool = field(default=False, init=False)
+
+
+class Jobs:
+    """
+    The jobs that wait, and the one that runs. `run` belongs to the main thread; the
+    other methods may be called in any thread.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[Job] = []
+        self._running: Job | None = None
+        """The job that the signal may stop; None while the queue itself is at work."""
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def submit(self, job: Job) -> None:
+        """Adds a job. It takes the place of the job of the same client and urgency."""
+        with self._changed:
+            for other in [*self._waiting, self._running]:
+                if (
+                    other is not None
+                    and other.client == job.client
+                    and other.is_urgent == job.is_urgent
+                ):
+                    other.is_cancelled = True
+            self._waiting.append(job)
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Gives a job up, if it has not ended."""
+        job.is_cancelled = True
+        with self._changed:
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Ends `run`, after the part of the job that it is at."""
+        self._stopped = True
+        with self._changed:
+            self._changed.notify()
+
+    def press(self, waiting: Job) -> None:
+        """
+        Sees to it that a job begins: what runs is stopped if it was cancelled, or if it
+        is less urgent. Has to be called again while the job waits, as work cannot be
+        stopped everywhere.
+        """
+        running = self._running
+        if running is None or running is waiting:
+            return
+        running.is_in_the_way = waiting.is_urgent and not running.is_urgent
+        if running.is_cancelled or running.is_in_the_way:
+            signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+
+    def run(self) -> None:
+        """
+        Runs jobs until `stop` is called. Only for the main thread. Ctrl-C ends it, with
+        KeyboardInterrupt if that can be raised.
+        """
+        before = signal.signal(_SIGNAL, self._on_signal)
+        interrupts = signal.signal(signal.SIGINT, self._on_interrupt)
+        try:
+            while not self._stopped:
+                job = self._next()
+                if job is not None and self._advance(job) and not self._waiting:
+                    # Programs are cycles of objects, which only a collection frees.
+                    gc.collect()
+        finally:
+            signal.signal(signal.SIGINT, interrupts)
+            signal.signal(_SIGNAL, before)
+
+    def _next(self) -> Job | None:
+        """Takes the next job out of the queue. Waits for one if there is none."""
+        with self._changed:
+            if not self._waiting and not self._stopped:
+                self._changed.wait()
+            if not self._waiting:
+                return None
+            job = next((j for j in self._waiting if j.is_urgent), self._waiting[0])
+            self._waiting.remove(job)
+            return job
+
+    def _advance(self, job: Job) -> bool:
+        """
+        Does the next step of a job, and puts the job back if it goes on. Returns
+        whether it has ended.
+        """
+        message: Message | None = None
+        if not job.is_cancelled:
+            job.is_in_the_way = False
+            try:
+                self._running = job
+                message = next(job.steps, None)
+                self._running = None
+            except GivenUp:
+                # An urgent job ends here. Others catch this, and are at their next part.
+                message = {} if not job.is_urgent else None
+        self._running = None
+        if message is None or job.is_cancelled:
+            job.steps.close()
+            job.put(None)
+            return True
+        job.put(message)
+        with self._changed:
+            if job.is_urgent:
+                self._waiting.insert(0, job)
+            else:
+                self._waiting.append(job)
+        return False
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        job = self._running
+        if job is None or not (job.is_cancelled or job.is_in_the_way):
+            return
+        if not _must_end(frame):
+            self._running = None
+            raise GivenUp
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._stopped = True
+        if not _must_end(frame):
+            raise KeyboardInterrupt
+
+
+def _must_end(frame: FrameType | None) -> bool:
+    """
+    Whether an exception must not be raised here: a module that is imported would stay
+    half made, and Python drops what is raised while it frees an object.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__del__" or code.co_filename.startswith(_UNBROKEN):
+            return True
+        frame = frame.f_back
+    return False

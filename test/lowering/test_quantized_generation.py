@@ -1,0 +1,86 @@
+"""
+Packages with weights of 8 and 4 bits on gloo processes: greedy tokens equal those of
+transformers with the dequantised weights.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.generation import (
+    distributed,
+    generated,
+    generated_by_transformers,
+    quantized_program,
+    tiny_model,
+)
+from support.thoroughness import IS_THOROUGH
+
+from distir.dialects.train_ops.quantized_weights import WEIGHT_FORMATS
+from distir.lowering.torch_package import write_package
+from distir.tools.entry_checks import compared
+from distir.transforms.precision.weight_quantization import (
+    QuantizedWeight,
+    quantized,
+)
+
+GROUP = 8
+NEW_TOKENS = 32 if IS_THOROUGH else 6
+
+CASES: list[tuple[str, str, dict[str, int]]] = [
+    *[("llama", kind, {"t": 2}) for kind in WEIGHT_FORMATS],
+    ("llama", "int4", {"d": 2, "t": 2}),
+    ("llama", "fp8", {"p": 2}),
+    ("gpt2", "int8", {"t": 2}),
+    ("gpt2", "int4", {"p": 2}),
+    ("t5", "int4", {"t": 2}),
+    ("deepseek_v3", "int8", {"p": 2}),
+    ("mamba", "int8", {"t": 2}),
+]
+
+
+def dequantized(matrix: Any, weight: QuantizedWeight) -> Any:
+    """The matrix that the quantised form of a matrix stands for, in f32."""
+    parts = quantized(matrix, weight)
+    scale = parts["scale"].astype(np.float32)
+    if weight.format == "int4":
+        packed = parts["quantized"]
+        levels = np.stack((packed % 16, packed // 16), -1).reshape(*scale.shape, -1)
+        moved = levels.astype(np.float32) - parts["zero"][..., None]
+        rows = (moved * scale[..., None]).reshape(len(scale), -1)
+    else:
+        rows = parts["quantized"].astype(np.float32) * scale[:, None]
+    return rows.T if weight.is_turned else rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "format", "plan"), CASES, ids=str)
+def test_tokens_equal_those_of_dequantised_weights(
+    kind: str, format: str, plan: dict[str, int], tmp_path: Path
+) -> None:
+    model = tiny_model(kind)
+    program, weights = quantized_program(model, format, GROUP)
+    state = model.state_dict()
+    for name, weight in weights.items():
+        values = dequantized(state[name].numpy(), weight)
+        assert not np.array_equal(values, state[name].numpy())
+        state[name] = torch.tensor(np.ascontiguousarray(values))
+    model.load_state_dict(state)
+    wanted = generated_by_transformers(model, new=NEW_TOKENS)
+    module = distributed(program.module, **plan)
+    modules, names = (program.module, module), ("model", "distributed")
+    found = compared(modules, names, program.weights, {}, 0, None)
+    assert [each.name for each in found][-1] == "decode after prefill"
+    assert all(each.within for each in found)
+    folder = write_package(module, tmp_path)
+    processes = prod(plan.values())
+    in_place = kind != "mamba"
+    made = generated(
+        folder, program.weights, processes, new=NEW_TOKENS, in_place=in_place
+    )
+    assert made == wanted
