@@ -435,8 +435,8 @@ class _Storage:
         """
         Requests that a gradient from which an optimizer that is written out computes
         several states, as Adam does, is scattered once for all of them. In stage 3,
-        where the memory counts, it may be scattered where its terms are computed; the
-        price is that devices may compute parts of it for that.
+        rows that a loop stacks may be scattered in the loop's function, so that no
+        device keeps whole rows until the end; a device may compute parts of them.
         """
         returned = return_op(self.function).operands
         results = {
@@ -449,7 +449,7 @@ class _Storage:
             if layout and not set(self.axes).isdisjoint(layout.split_axes):
                 rows = [] if layout.dim(0) else _stacked_rows(gradient)
                 for value in rows or [gradient]:
-                    late = self.stage < 3
+                    late = self.stage < 3 or not rows
                     self._scatter(value, layout, self.scatters_early, late)
 
     def _scatter(
