@@ -6,6 +6,11 @@ How long `distir.jax.search` takes for train steps of LLaMA 3, from their shapes
 A run is a whole process, with JAX's own time, as a user starts it: the parameters come from
 `jax.eval_shape`, the search has its defaults. Prints the plan, the CPU seconds and the
 memory. Without arguments all four are run, one process each.
+
+    .venv-jax/bin/python bench/jax_llama.py --layers 2 4 8 16
+
+shows how the time grows with the length of a program: 8B with so many unrolled layers is
+imported, and distributed without functions for its layers.
 """
 
 from __future__ import annotations
@@ -14,15 +19,20 @@ import argparse
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+import distir
 import distir.jax
+from distir.passes.outline_repeats import OutlineRepeatsPass
+from distir.tools.files import apply_passes
 
 
 class Sizes(NamedTuple):
@@ -38,8 +48,7 @@ class Sizes(NamedTuple):
 
 
 MODELS = {"8B": Sizes(32, 4096, 14336, 32), "70B": Sizes(80, 8192, 28672, 64)}
-CLUSTERS = {"8B": "dgx-h100", "70B": "dgx-h200"}
-"""The devices of each model: 70B with parameters in 32 bits needs more than 80 GB."""
+CLUSTER = "dgx-h100"
 
 SEQUENCES, TOKENS, DEVICES = 64, 4096, 64
 
@@ -142,22 +151,23 @@ def train_step_of(sizes: Sizes) -> tuple[Callable[..., Any], Any]:
     return train_step, optimizer
 
 
-def run(model: str, is_scan: bool) -> None:
-    """Searches for a plan, and prints it with the CPU seconds and the memory."""
-    sizes = MODELS[model]
+def traced_args(sizes: Sizes, is_scan: bool) -> tuple[Callable[..., Any], Any]:
+    """Returns the train step and its arguments, which have no values."""
     train_step, optimizer = train_step_of(sizes)
 
     def start() -> Any:
         parameters = parameters_of(sizes, is_scan)
         return parameters, optimizer.init(parameters)
 
-    state = jax.eval_shape(start)
     tokens = jax.ShapeDtypeStruct((SEQUENCES, TOKENS), jnp.int32)
-    batch = {"tokens": tokens, "labels": tokens}
+    return train_step, (jax.eval_shape(start), {"tokens": tokens, "labels": tokens})
+
+
+def run(model: str, is_scan: bool) -> None:
+    """Searches for a plan, and prints it with the CPU seconds and the memory."""
+    train_step, args = traced_args(MODELS[model], is_scan)
     try:
-        plan = distir.jax.search(
-            train_step, (state, batch), cluster=CLUSTERS[model], devices=DEVICES
-        )
+        plan = distir.jax.search(train_step, args, cluster=CLUSTER, devices=DEVICES)
         print(plan)
     finally:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -166,11 +176,42 @@ def run(model: str, is_scan: bool) -> None:
         print(f"{model} {layers}: {seconds:.0f} CPU s, {size:.2f} GB")
 
 
+WAYS: list[dict[str, int]] = [{"d": 8, "t": 8, "zero": 1}, {"d": 64, "zero": 3}]
+
+
+def grow(counts: list[int]) -> None:
+    """
+    Prints the CPU seconds of the steps of 8B with these numbers of layers: the import
+    of the unrolled program (JAX's part included), the search for its layers, and its
+    distribution by each of `WAYS` while it has no functions for them.
+    """
+    ways = ["".join(f"{k}{n}" for k, n in way.items()) for way in WAYS]
+    print("layers      ops   import  outline", *(f"{way:>12}" for way in ways))
+    for count in counts:
+        train_step, args = traced_args(MODELS["8B"]._replace(layers=count), False)
+        times = [time.process_time()]
+        program = distir.jax.import_function(train_step, args, outline=False).program
+        times.append(time.process_time())
+        apply_passes(program.module.clone(), OutlineRepeatsPass())
+        times.append(time.process_time())
+        for way in WAYS:
+            distir.distribute(program, cluster=CLUSTER, devices=64, **way)
+            times.append(time.process_time())
+        spent = [end - start for start, end in pairwise(times)]
+        ops = sum(1 for _ in program.module.walk())
+        found = "".join(f"{seconds:13.1f}" for seconds in spent[2:])
+        print(f"{count:6}{ops:9}{spent[0]:9.1f}{spent[1]:9.1f}{found}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", nargs="+", type=int, dest="counts")
     parser.add_argument("model", nargs="?", choices=MODELS)
     parser.add_argument("layers", nargs="?", choices=("scan", "unrolled"))
     given = parser.parse_args()
+    if given.counts:
+        grow(given.counts)
+        return
     if given.layers:
         run(given.model, given.layers == "scan")
         return

@@ -47,6 +47,12 @@ The relative gap at which a run stops if the caller allows no gap. Other methods
 the rest.
 """
 
+PROVING_STEP = 1e-6
+"""
+The step of a run that is to prove a choice. Passes up to there are cheap in comparison
+with an integer program of what they leave.
+"""
+
 FORBIDDEN = 1e3
 """
 The cost of an impossible pair of alternatives, as a multiple of the cost of everything
@@ -129,10 +135,10 @@ class DualAscent:
                 break
         return self.best
 
-    def remaining(self) -> CostGraph:
+    def remaining(self, limit: float) -> CostGraph:
         """
-        Returns the core as a graph, without the alternatives that cannot be in a choice
-        better than the best one.
+        Returns the core as a graph, without the alternatives that are in no choice of
+        cost `limit` or less.
         """
         nodes, edges = self._parts()
         slack = {i: costs - costs.min() for i, costs in nodes.items()}
@@ -140,8 +146,8 @@ class DualAscent:
             least = matrix.min()
             slack[i] = slack[i] + (matrix.min(axis=1) - least)
             slack[j] = slack[j] + (matrix.min(axis=0) - least)
-        most = self.best.objective - self.best.bound
-        most += ROUNDING * abs(self.best.objective)
+        most = limit - self.best.bound
+        most += ROUNDING * abs(limit)
         costs = {
             i: np.where(slack[i] <= most, self.core[i], math.inf) for i in self.order
         }

@@ -26,6 +26,7 @@ capacity no choice can exceed are removed first.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 
 import numpy as np
@@ -125,6 +126,8 @@ def _strictest(capacity: Costs, begins: Table, ends: Table) -> npt.NDArray[np.bo
 # The most entries for Goldstein's test: alternatives squared, times the entries of one
 # row of all edges.
 DOMINANCE_ENTRIES = 1 << 20
+# The most parts of a node's alternatives, each with so many entries, that are compared.
+PARTS = 16
 # The most entries that the edges of a merged node may get.
 MERGED_ENTRIES = 1 << 16
 # Stands for infinity where it is subtracted.
@@ -284,33 +287,53 @@ class Reductions:
     def dominate(self, i: int) -> bool:
         """
         Removes alternatives of node `i` that are dominated by another one, by
-        Goldstein's test of all pairs. Returns whether any was removed.
+        Goldstein's test. Returns whether any was removed. All pairs are compared, or
+        only pairs of near alternatives if there are too many.
         """
         graph = self.graph
-        costs = graph.costs[i]
-        matrices = list(graph.near[i].values())
-        number = len(costs)
-        width = sum(m.shape[1] for m in matrices)
-        if number * number * width > DOMINANCE_ENTRIES:
+        number = len(graph.costs[i])
+        width = sum(m.shape[1] for m in graph.near[i].values())
+        size = max(2, math.isqrt(DOMINANCE_ENTRIES // max(1, width)))
+        if number > size and number * size * width > PARTS * DOMINANCE_ENTRIES:
             return False
+        # Dominance is transitive, so that the alternatives that are left over from parts
+        # can be compared again.
+        left = np.arange(number)
+        while True:
+            parts = np.array_split(left, -(-len(left) // size))
+            kept = np.concatenate([part[self.undominated(i, part)] for part in parts])
+            if len(parts) == 1 or len(kept) == len(left):
+                break
+            left = kept
+        mask = np.zeros(number, bool)
+        mask[kept] = True
+        return not self.keep(i, mask)
+
+    def undominated(self, i: int, some: Table) -> npt.NDArray[np.bool_]:
+        """
+        Returns which of the alternatives `some` of node `i` are not dominated by
+        another one of them. Of alternatives that dominate each other, the first stays.
+        """
+        graph = self.graph
+        costs = graph.costs[i][some]
+        number = len(some)
         # worse[a, b]: by how much a costs more than b at least, whatever the neighbours do
         worse = costs[:, None] - costs
-        for matrix in matrices:
+        for matrix in graph.near[i].values():
+            own = matrix[some]
             # Where a is impossible anyway, the difference is infinite.
-            finite = np.minimum(matrix, FINITE)
-            worse += np.min(matrix[:, None, :] - finite, axis=2)
+            finite = np.minimum(own, FINITE)
+            worse += np.min(own[:, None, :] - finite, axis=2)
         dominated = worse >= 0
         if i in graph.pieces:
-            usage = graph.pieces[i].usage
+            usage = graph.pieces[i].usage[:, some]
             dominated &= (usage[:, :, None] >= usage[:, None, :]).all(axis=0)
-        if np.count_nonzero(dominated) == number:  # every one by itself
-            return False
-        np.fill_diagonal(dominated, False)
         gone = np.zeros(number, bool)
-        # If alternatives dominate each other, the first of them stays.
-        for a in range(number - 1, -1, -1):
-            gone[a] = bool((dominated[a] & ~gone).any())
-        return not self.keep(i, ~gone)
+        if np.count_nonzero(dominated) > number:  # more than every one by itself
+            np.fill_diagonal(dominated, False)
+            for a in range(number - 1, -1, -1):
+                gone[a] = bool((dominated[a] & ~gone).any())
+        return ~gone
 
     # Nodes with few neighbours --------------------------------------------------------
 

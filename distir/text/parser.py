@@ -9,6 +9,7 @@ from typing import Any
 from xdsl.context import Context
 from xdsl.dialects.builtin import (
     FileLineColLoc,
+    FunctionType,
     IntAttr,
     ModuleOp,
     StringAttr,
@@ -31,9 +32,8 @@ from distir.text.lexer import ProgramLexer
 from distir.text.location_parser import LocationParser
 from distir.text.old_forms import bring_up_to_date
 
-_TYPE = re.compile(
-    r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)', re.ASCII
-)
+_TENSOR = r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>'
+_TYPE = re.compile(rf"{_TENSOR}|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)", re.ASCII)
 """Matches a tensor type, or the name of a type."""
 
 CONTROL_FLOW = ("cf", "scf")
@@ -53,6 +53,9 @@ attributes.
 """
 
 _DICTIONARY = re.compile(r'\{(?!-#)[^{}"\n]*+(?:"[^"\\\n]*+"[^{}"\n]*+)*+\}')
+_PROPERTIES = re.compile(rf"<{_DICTIONARY.pattern}>")
+_TYPES = rf"\((?:{_TENSOR}(?:, {_TENSOR})*+)?+\)"
+_FUNCTION_TYPE = re.compile(rf"{_TYPES} -> (?:{_TENSOR}|{_TYPES})")
 _STRING = r'([a-zA-Z_][a-zA-Z0-9_$.]*+) = "([ !#-\[\]-~]*+)"'
 _ONE_STRING = re.compile(_STRING)
 _STRINGS = re.compile(rf"\{{{_STRING}(?:, {_STRING})*+\}}")
@@ -87,6 +90,8 @@ class ProgramParser(LocationParser):
         self._content = text
         self._known_types: dict[str, TypeAttribute] = {}
         self._known_dictionaries: dict[str, dict[str, Attribute]] = {}
+        self._known_properties: dict[str, dict[str, Attribute]] = {}
+        self._known_function_types: dict[str, FunctionType] = {}
         self._known_ops: dict[str, KnownOp] = {}
         self._known_forms: dict[str, tuple[OpForm, KnownOp]] = {}
         self._arguments_start = -1
@@ -298,6 +303,37 @@ class ProgramParser(LocationParser):
             found = super().parse_optional_dictionary_attr_dict()
             self._known_dictionaries[text] = dict(found)
         return dict(self._known_dictionaries[text])
+
+    def parse_optional_properties_dict(self) -> dict[str, Attribute]:
+        """
+        Parses the properties of an op, attributes in `<{` and `}>`. Returns an empty
+        dictionary if there are none.
+        """
+        match = _PROPERTIES.match(self._content, self.pos)
+        if match is None or "dense_resource" in match.group():
+            return super().parse_optional_properties_dict()
+        text = match.group()
+        if text in self._known_properties:
+            self._resume_from(match.end())
+        else:
+            found = super().parse_optional_properties_dict()
+            self._known_properties[text] = dict(found)
+        return dict(self._known_properties[text])
+
+    def parse_optional_function_type(self) -> FunctionType | None:
+        """Parses the type of a function. Returns None if the next token is no `(`."""
+        match = _FUNCTION_TYPE.match(self._content, self.pos)
+        if match is None:
+            return super().parse_optional_function_type()
+        text = match.group()
+        known = self._known_function_types.get(text)
+        if known is not None:
+            self._resume_from(match.end())
+            return known
+        found = super().parse_optional_function_type()
+        if found is not None:
+            self._known_function_types[text] = found
+        return found
 
 
 def _strings(text: str) -> dict[str, Attribute] | None:

@@ -62,7 +62,7 @@ def test_the_best_is_between_bound_and_choice_and_stays(seed: int) -> None:
     assert found.bound - 1e-9 <= best.objective <= found.objective + 1e-9
     # The relaxation of a random grid is nearly tight; far from it nothing would be pruned.
     assert found.bound >= 0.9 * best.objective
-    rest = ascent.remaining()
+    rest = ascent.remaining(found.objective)
     if reduce(rest):
         left = best_of(rest)
         assert left.choice is not None

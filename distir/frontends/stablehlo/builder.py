@@ -31,6 +31,7 @@ class TensorBuilder:
         self.scope = ""
         self.location: LocationAttr = UnknownLoc()
         self._constants: dict[tuple[str, Shape, bytes], SSAValue] = {}
+        self._stacks: dict[LazyTensor, SSAValue] = {}
 
     def add(self, op: Operation) -> Operation:
         """
@@ -184,8 +185,10 @@ class TensorBuilder:
     def stacked(self, tensor: LazyTensor) -> SSAValue:
         """
         Returns the value of a tensor whose rows were written one by one: the written
-        rows, and the rows of `tensor.rest` elsewhere.
+        rows, and the rows of `tensor.rest` elsewhere. All uses of a tensor share it.
         """
+        if tensor in self._stacks:
+            return self._stacks[tensor]
         assert tensor.rest is not None
         parts: list[SSAValue] = []
         index = 0
@@ -200,7 +203,8 @@ class TensorBuilder:
                 index += 1
             part = self.row(tensor.rest, start, index - start)
             parts.append(self.whole(part))
-        return self.concatenated(parts, 0)
+        found = self._stacks[tensor] = self.concatenated(parts, 0)
+        return found
 
     def row(self, tensor: LazyTensor, index: int, size: int = 1) -> LazyTensor:
         """Returns the `size` rows of a tensor from `index` on, along dimension 0."""

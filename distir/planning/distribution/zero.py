@@ -434,7 +434,9 @@ class _Storage:
     def _scatter_for_states(self) -> None:
         """
         Requests that a gradient from which an optimizer that is written out computes
-        several states, as Adam does, is scattered once for all of them.
+        several states, as Adam does, is scattered once for all of them. In stage 3,
+        where the memory counts, it may be scattered where its terms are computed; the
+        price is that devices may compute parts of it for that.
         """
         returned = return_op(self.function).operands
         results = {
@@ -445,12 +447,18 @@ class _Storage:
         for gradient, argument in _shared_gradients(self.function, results).items():
             layout = requested_layout(self.attributes[argument])
             if layout and not set(self.axes).isdisjoint(layout.split_axes):
-                self._scatter(gradient, layout, self.scatters_early)
+                rows = [] if layout.dim(0) else _stacked_rows(gradient)
+                for value in rows or [gradient]:
+                    late = self.stage < 3
+                    self._scatter(value, layout, self.scatters_early, late)
 
-    def _scatter(self, gradient: SSAValue, stored: Layout, early: bool) -> None:
+    def _scatter(
+        self, gradient: SSAValue, stored: Layout, early: bool, late: bool = True
+    ) -> None:
         """
         Requests that all uses of `gradient` share one scattered copy, split like the
-        stored layout `stored`; with `early`, as soon as it is computed.
+        stored layout `stored`; with `early`, as soon as it is computed. With `late`, it
+        is scattered here, and else at any op before from which it follows.
         """
         axes = [axis for axis in self.axes if axis in stored.split_axes]
         # Axes are planned in the mesh's order; inside of others they deal out runs.
@@ -458,7 +466,8 @@ class _Storage:
         layout = _on_axes(stored, axes, rank_of(gradient.type))
         uses = list(gradient.uses)
         constrain = ConstrainOp(gradient, layout, axes)
-        constrain.attributes[REDUCE_LATE] = UnitAttr()
+        if late:
+            constrain.attributes[REDUCE_LATE] = UnitAttr()
         if early:
             constrain.attributes[RESHARD_EARLY] = UnitAttr()
         for use in uses:
@@ -479,6 +488,23 @@ class _Storage:
             f"zero: {axes_text(self.axes, self.mesh)} divides no dimension of "
             f"{', '.join(whole)}; choose another degree of data parallelism"
         )
+
+
+def _stacked_rows(value: SSAValue) -> list[SSAValue]:
+    """
+    Returns the rows that a program stacks to get `value`, such as the gradients of
+    single layers that a loop over layers writes. Returns an empty list for any other
+    value.
+    """
+    owner = value.owner
+    if not isinstance(owner, Operation) or owner.name != "onnx.Concat":
+        return []
+    row = (1, *shape_of(value.type)[1:])
+    rows = list(dict.fromkeys(owner.operands))
+    is_stack = all(
+        shape_of(r.type) == row and isinstance(r.owner, Operation) for r in rows
+    )
+    return rows if is_stack and shape_of(value.type)[0] == len(rows) else []
 
 
 def _measured_gradients(op: UpdateOp) -> list[SSAValue]:

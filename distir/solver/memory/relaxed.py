@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from distir.solver.clock import Clock
-from distir.solver.dual_ascent import LEAST_GAP, DualAscent
+from distir.solver.dual_ascent import PROVING_STEP, DualAscent
 from distir.solver.elimination import EliminationOrder, eliminate, plan
 from distir.solver.graph import CostGraph, replay
 from distir.solver.programs.integer_program import (
@@ -53,25 +53,42 @@ def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
         ascent = DualAscent(graph)
         # A bound that stalls early leaves so much to the methods below that these take
         # longer than a proof without any gap.
-        found = ascent.run(clock, gap, LEAST_GAP)
+        found = ascent.run(clock, gap, PROVING_STEP)
         if not (found.proven(gap) or found.infeasible or clock.stopped):
-            core = ascent.remaining()
-            if reduce(core):
-                rest = _eliminated(core, clock)
-                if rest is None:
-                    rest = solve_integer_program(
-                        core, clock=clock, gap=gap, columns=MANY_COLUMNS
-                    )
-                if rest.choice is not None:
-                    choice = replay(core.steps, dict(rest.choice))
-                    rest = SolverResult(choice, rest.objective, rest.bound)
-                found = found.better(rest)
+            found = found.better(_rest(ascent, clock, gap))
         found = ascent.result(found)
     if found.choice is None:
         return found
     return SolverResult(
         replay(graph.steps, dict(found.choice)), found.objective, found.bound
     )
+
+
+def _rest(ascent: DualAscent, clock: Clock, gap: float) -> SolverResult:
+    """
+    Returns the best choice among the alternatives that a run of dual ascent leaves. If
+    the run has found no choice near its bound, an optimum near the bound is looked for
+    first: it has few alternatives.
+    """
+    best = ascent.best
+    found = unknown = SolverResult(None, math.inf, -math.inf)
+    near = min(best.objective, best.bound + PROVING_STEP * abs(best.bound))
+    for limit in sorted({near, best.objective}):
+        core = ascent.remaining(limit)
+        if not reduce(core):
+            found = unknown
+            continue
+        found = _eliminated(core, clock) or solve_integer_program(
+            core, clock=clock, gap=gap, columns=MANY_COLUMNS
+        )
+        if found.choice is not None:
+            choice = replay(core.steps, dict(found.choice))
+            # A choice with one of the other alternatives costs more than the limit.
+            bound = min(found.bound, limit)
+            found = SolverResult(choice, found.objective, bound)
+        if found.objective <= limit or clock.stopped:
+            break
+    return found
 
 
 def near_optimum(graph: CostGraph, gap: float) -> Optimum:

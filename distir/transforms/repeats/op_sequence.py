@@ -93,6 +93,9 @@ class OpSequence:
     - `value`: an id of the operand's value, or -1 for a constant;
     - `last_use`: the last row that uses the result. It is the number of rows if the
       terminator uses it, and -1 if nothing does.
+
+    `pieces` has the connected rows of ranges of rows (start, stop), once they were
+    found.
     """
 
     def __init__(self, block: Block, tokens: Tokens):
@@ -106,6 +109,7 @@ class OpSequence:
         self.value = np.full(shape, -1, dtype=np.int64)
         shape = len(self.ops), max((len(op.results) for op in self.ops), default=1)
         self.last_use = np.full(shape, -1, dtype=np.int64)
+        self.pieces: dict[tuple[int, int], Integers] = {}
         numbers: dict[SSAValue, int] = {}
         for row, op in enumerate(self.ops):
             for column, operand in enumerate(op.operands):

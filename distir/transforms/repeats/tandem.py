@@ -93,6 +93,8 @@ def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat |
     layer. Returns None if no division is possible.
     """
     period = stretch.period
+    if not independent and not _has_connected_window(sequence, stretch):
+        return None
     cuts = list(_possible_cuts(sequence, stretch, independent))
     enough = max(2, max((cut.count for cut in cuts), default=0) - 1)
 
@@ -134,7 +136,18 @@ def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:
     Whether the ops of a window are connected by operands. Parts of two blocks that do
     not depend on each other look like a chain of windows if a border runs through both.
     """
-    pieces = list(range(period))
+    start = cut.start
+    pieces = _pieces(sequence, start, start + period)
+    used = sequence.last_use[start : start + period].max(axis=1) >= 0
+    return len(np.unique(pieces[used])) == 1
+
+
+def _pieces(sequence: OpSequence, start: int, stop: int) -> Integers:
+    """
+    Returns a number for each row from `start` to `stop - 1`. Rows that operands connect
+    have the same number.
+    """
+    pieces = list(range(stop - start))
 
     def piece(index: int) -> int:
         while pieces[index] != index:
@@ -142,13 +155,29 @@ def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:
             index = pieces[index]
         return index
 
-    rows = slice(cut.start, cut.start + period)
-    for index, sources in enumerate((sequence.definition[rows] - cut.start).tolist()):
+    for index, sources in enumerate((sequence.definition[start:stop] - start).tolist()):
         for source in sources:
             if source >= 0:
                 pieces[piece(index)] = piece(source)
-    used = np.flatnonzero(sequence.last_use[rows].max(axis=1) >= 0)
-    return len({piece(index) for index in used.tolist()}) == 1
+    return np.array([piece(index) for index in range(len(pieces))], dtype=np.int64)
+
+
+def _has_connected_window(sequence: OpSequence, stretch: _Stretch) -> bool:
+    """
+    Whether the ops of any window of a stretch can be connected: they are not if they
+    are in several pieces of the whole stretch. The updates of many parameters are.
+    """
+    start, stop, period = stretch
+    pieces = sequence.pieces.get((start, stop))
+    if pieces is None:
+        pieces = sequence.pieces[start, stop] = _pieces(sequence, start, stop)
+    used = np.flatnonzero(sequence.last_use[start:stop].max(axis=1) >= 0)
+    # changes[n]: how often the piece changes between the first n of the used rows
+    changes = np.concatenate([[0, 0], np.cumsum(np.diff(pieces[used]) != 0)])
+    first = np.arange(stop - start - 2 * period + 1)
+    begin, end = np.searchsorted(used, first), np.searchsorted(used, first + period)
+    changed = changes[end] - changes[np.minimum(begin + 1, end)]
+    return bool(((changed == 0) & (begin < end)).any())
 
 
 def _possible_cuts(
