@@ -42,7 +42,7 @@ from distir.parallel.training.micro_batch_losses import (
 )
 from distir.parallel.training.outside_step import OutsideStep, StepOutputs
 from distir.parallel.training.overflow import spread_overflow
-from distir.parallel.training.stored_values import StoredValues
+from distir.parallel.training.stored_values import StoredValues, in_order
 from distir.parallel.training.whole_batch import mean_of_parts
 from distir.parallel.weights import batch_counters, whole_state
 
@@ -340,11 +340,7 @@ class ParallelModule(GenerationMethods):
         of_each_part(program, found, given, parts)
         if is_f16:
             spread_overflow([gradient for _, gradient in found], program.device)
-        # A tensor comes as often as it is given, and not at all if it was frozen since.
-        own: dict[int, list[torch.Tensor]] = {}
-        for source, gradient in reversed(found):
-            own.setdefault(id(source), []).append(gradient)
-        return [own[id(s)].pop() if id(s) in own else None for s in sources]
+        return in_order(found, sources)
 
     def _step_outside(
         self,
@@ -594,10 +590,7 @@ class ParallelModule(GenerationMethods):
     def _own_part(
         self, program: RankProgram, given: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """
-        Returns this rank's parts of the inputs and labels of a call, as the program
-        takes them.
-        """
+        """Returns this rank's parts of the inputs and labels of a call."""
         return {
             spec.name: program.of_batch(spec, given[spec.name].detach())
             for spec in program.arguments.values()

@@ -5,7 +5,7 @@ parameters. The programs of the module read them and return new ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -169,3 +169,17 @@ class StoredValues:
                 names = [p.name for p in own.parts()] if own.repacked else [own.name]
                 found += [named[name] for name in names]
         return [tensor for tensor in found if tensor.requires_grad]
+
+
+def in_order(
+    gradients: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    sources: Sequence[torch.Tensor],
+) -> list[torch.Tensor | None]:
+    """
+    Returns a gradient for each of `sources`, of pairs of a tensor and its gradient. A
+    tensor that is given twice has two; one that was frozen since has none.
+    """
+    own: dict[int, list[torch.Tensor]] = {}
+    for source, gradient in reversed(gradients):
+        own.setdefault(id(source), []).append(gradient)
+    return [own[id(s)].pop() if id(s) in own else None for s in sources]
