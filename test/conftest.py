@@ -98,6 +98,18 @@ def _needs_torch(module: ModuleType) -> bool:
     )
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """
+    Ends a process group that a test left in this process, and has the test fail: later
+    tests fork ranks from it, which would begin with that group.
+    """
+    module = sys.modules.get("torch.distributed")
+    if module is not None and module.is_available() and module.is_initialized():
+        module.destroy_process_group()
+        pytest.fail(f"{item.nodeid} left a process group in the process of the tests")
+
+
 def pytest_collection_finish() -> None:
     """
     Less work behind the scenes: the garbage collector looks for cycles less often, and not

@@ -348,7 +348,7 @@ def contained_run(options: Options) -> dict[str, Any]:
     parallel = parallelize(Layers(), (x,), loss="mse", **options)
     layers: Any = parallel.layers
     return {
-        "class": type(layers),
+        "is a list": isinstance(layers, torch.nn.ModuleList),
         "count": len(layers),
         "last": [name for name, _ in layers[-1].named_parameters()],
         "each": [len(list(layer.parameters())) for layer in layers],

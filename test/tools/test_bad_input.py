@@ -27,7 +27,7 @@ def distribute(model: Path, *options: str) -> tuple[str | Path, ...]:
         (("distribute", "m.mlir", "--cluster", "cpu"), "-o"),
         (distribute(Path("m.mlir"), "-d", "0"), "'0' is not a positive whole number"),
         (distribute(Path("m.mlir"), "-t", "two"), "'two'"),
-        (("build", "gpt", "-o", "m.mlir"), "--layers"),
+        (("build", "gpt", "-o", "m.mlir"), "--batch"),
         (("import", "m.onnx", "--dim", "batch", "-o", "m.mlir"), "NAME=SIZE"),
         (("import", "m.onnx", "--dim", "batch=-1", "-o", "m.mlir"), "'-1'"),
         (("run", "d.mlir", "--backend", "mpi"), "mpi"),

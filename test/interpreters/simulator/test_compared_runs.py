@@ -22,7 +22,7 @@ from distir.interpreters.simulator.reports.compared_runs import (
     record,
     uses_float8,
 )
-from distir.program import entry_function
+from distir.program import arguments_of, entry_function
 
 
 @cache
@@ -53,6 +53,25 @@ def test_kinds_follow_from_layouts(options: dict[str, Any], kinds: tuple[str, ..
     module = distributed(step(), **options)
     assert parallelism_of(entry_function(module)) == kinds
     assert not uses_float8(entry_function(module))
+
+
+@pytest.mark.parametrize(("zero", "kind"), [(1, "ZeRO 1"), (3, "ZeRO 3")])
+def test_overlap_changes_no_kind(zero: int, kind: str):
+    """
+    With overlap stage 1 leaves parameters in parts after an update, and gathers them once,
+    in the next forward.
+    """
+    program = distir.build(
+        "gpt",
+        **dict(layers=2, d_model=512, heads=8, vocab=512),
+        **dict(batch=16, seq=128, training=True),
+    )
+    entry = entry_function(
+        distributed(program, devices=16, d=16, zero=zero, overlap=True)
+    )
+    parameters = [a for a in arguments_of(entry) if a.role == "parameter"]
+    assert any(dim for a in parameters if a.layout for dim in a.layout.dims)
+    assert parallelism_of(entry) == (kind,)
 
 
 def test_experts_and_8_bit_floats():

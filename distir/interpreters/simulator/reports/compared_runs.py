@@ -16,8 +16,11 @@ from functools import cache
 from pathlib import Path
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import SSAValue
 
+from distir.dialects.collective_ops.over_axes import AllGatherOp
+from distir.dialects.onnx_ops.traits import SAME_VALUES
 from distir.dialects.tensors import rank_of
 from distir.dialects.train_ops.float8 import is_float8
 from distir.interpreters.simulator.simulation import Simulation
@@ -123,8 +126,9 @@ def parallelism_of(entry: FuncOp) -> tuple[str, ...]:
     from the layouts of its entry function's arguments:
 
     - an axis that splits the first dimension of inputs is `data`; if it splits
-      parameters too, `ZeRO 3`, if it splits optimizer states only, `ZeRO 1`; if it
-      splits no parameter but those with three dimensions or more, `expert`;
+      parameters too, `ZeRO 3`; if it splits optimizer states only, or each parameter
+      is gathered once a step, `ZeRO 1`; if it splits no parameter but those with three
+      dimensions or more, `expert`;
     - an axis that splits another dimension of inputs is `context`;
     - an axis that splits parameters and no input is `tensor`;
     - arguments on several meshes are those of a `pipeline`.
@@ -137,10 +141,13 @@ def parallelism_of(entry: FuncOp) -> tuple[str, ...]:
         role: defaultdict(list) for role in ("parameter", "state")
     }
     meshes: set[str] = set()
+    again: set[str] = set()
     for argument in arguments_of(entry):
         layout = argument.layout
         if layout is None:
             continue
+        if argument.role == "parameter" and _is_gathered_again(argument.value):
+            again.update(shard.axis for dim in layout.dims for shard in dim)
         meshes.add(layout.mesh)
         for i, dim in enumerate(layout.dims):
             axes = [shard.axis for shard in dim]
@@ -154,8 +161,10 @@ def parallelism_of(entry: FuncOp) -> tuple[str, ...]:
     for axis in batch:
         if axis not in parameters:
             found.add("ZeRO 1" if axis in states else "data")
+        elif min(parameters[axis]) > 2:
+            found.add("expert")
         else:
-            found.add("expert" if min(parameters[axis]) > 2 else "ZeRO 3")
+            found.add("ZeRO 3" if axis in again else "ZeRO 1")
     if context - batch:
         found.add("context")
     if set(parameters) - batch - context:
@@ -163,6 +172,24 @@ def parallelism_of(entry: FuncOp) -> tuple[str, ...]:
     if len(meshes) > 1:
         found.add("pipeline")
     return tuple(kind for kind in KINDS if kind in found)
+
+
+def _is_gathered_again(parameter: SSAValue) -> bool:
+    """
+    Whether parts of a parameter are gathered for each use, as under ZeRO 3: several
+    times, or by functions that take the parts. Parts that stages 1 and 2 leave after an
+    update are gathered once.
+    """
+    pending, gathers = [parameter], 0
+    while pending:
+        for use in pending.pop().uses:
+            if isinstance(use.operation, CallOp):
+                return True
+            if isinstance(use.operation, AllGatherOp):
+                gathers += 1
+            elif SAME_VALUES & {use.operation.name}:
+                pending += use.operation.results
+    return gathers > 1
 
 
 def uses_float8(entry: FuncOp) -> bool:
