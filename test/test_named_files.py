@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
     "passes/my_pass.py": "a user's, in an example",
     "before.py": "a reader's, in a tutorial",
+    "after.py": "a reader's, in a tutorial",
     "_runtime_utils.py": "PyTorch's",
     "main.py": "in generated packages",
     "program.py": "in generated packages",

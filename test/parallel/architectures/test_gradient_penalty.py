@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -90,17 +91,27 @@ class Shared(nn.Module):
         return self.score(x).mean() + self.both(x, x)[1].mean()
 
 
+class Inside(nn.Module):
+    """A module that takes a gradient in its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = Penalised()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.own(x, x)[1].mean()
+
+
+@pytest.fixture
+def own_group() -> Iterator[None]:
+    """Ends the process group that `parallelize` makes in a script of one process."""
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("own_group")
 def test_what_to_do_is_said() -> None:
     x = torch.randn(4, WIDTH)
-
-    class Inside(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.own = Penalised()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.own(x, x)[1].mean()
-
     with pytest.raises(DistIRError) as error:
         distir.parallelize(Inside(), (x,))
     assert "(slope,) = torch.autograd.grad(score" in str(error.value)
