@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
 from distir.frontends.torch.trust import Trust
@@ -21,10 +20,15 @@ from distir.gradients.batch_parts import BatchParts
 from distir.gradients.options import OUTSIDE
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.calling import Inputs
-from distir.parallel.content import content_key
+from distir.parallel.content import content_key, tensors_of
 from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
-from distir.parallel.packages import cached_folder, files_of, keep_files
+from distir.parallel.packages import (
+    cached_folder,
+    files_of,
+    keep_files,
+    save_constants,
+)
 from distir.parallel.training.imported_loss import (
     arguments_with,
     given_labels,
@@ -501,26 +505,31 @@ def _program(
     if key is not None:
         with tempfile.TemporaryDirectory() as made:
             write_program(imported.module, Path(made, PROGRAM), locations=True)
-            _save_constants(imported, Path(made, CONSTANTS))
+            save_constants(imported, Path(made, CONSTANTS))
             write_text(Path(made, LABELS), json.dumps(labels))
             keep_files(key, {p.name: p.read_bytes() for p in Path(made).iterdir()})
     return imported, labels
 
 
-def _save_constants(imported: ImportedModel, path: Path) -> None:
+def write_with_constants(
+    imported: ImportedModel, folder: str, request: Request, *, opaque: bool
+) -> Path:
     """
-    Writes the weights of a program to a file, except for the parameters, which the
-    module itself holds.
+    Writes the package of a program to `folder`, with its constants, and returns its
+    path. `opaque` tells whether the module may have opaque parts.
     """
-    from distir.program.weights import save_weights
+    from distir.lowering.torch_package import write_package
 
-    own = set(arguments_with(imported.module, "parameter"))
-    save_weights(path, {n: a for n, a in imported.weights.items() if n not in own})
-
-
-def tensors_of(structure: Any) -> list[torch.Tensor]:
-    """Returns the tensors in nested containers, as a flat list."""
-    return [leaf for leaf in tree_leaves(structure) if isinstance(leaf, torch.Tensor)]
+    package = write_package(
+        imported.module,
+        folder,
+        helpers=("batches", "initial"),
+        kernels=[file.path for file in request.kernels],
+        compiled=request.compiled,
+        opaque=opaque,
+    )
+    save_constants(imported, package / CONSTANTS)
+    return package
 
 
 def _inapplicable(program: ModuleOp) -> dict[str, Any]:
@@ -558,22 +567,13 @@ def _package(
     the program in place, and returns the choices for other programs. `labels` are the
     names of the inputs that are labels.
     """
-    from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes
 
     program = imported.module
     inputs = [name for name in arguments_with(program, "input") if name not in labels]
     chosen = apply(program)
     with tempfile.TemporaryDirectory() as made:
-        folder = write_package(
-            program,
-            made,
-            helpers=("batches", "initial"),
-            kernels=[file.path for file in request.kernels],
-            compiled=request.compiled,
-            opaque=True,
-        )
-        _save_constants(imported, folder / CONSTANTS)
+        folder = write_with_constants(imported, made, request, opaque=True)
         write_interface(folder, inputs, labels, chosen, read_notes(program))
         return files_of(Path(folder))
 

@@ -103,3 +103,9 @@ def _code(module: torch.nn.Module) -> set[str]:
         for path in found
         if path.endswith(".py") and not path.startswith(_DISTIR) and isfile(path)
     }
+
+
+def tensors_of(structure: Any) -> list[torch.Tensor]:
+    """Returns the tensors in nested containers, as a flat list."""
+    leaves = _pytree.tree_leaves(structure)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

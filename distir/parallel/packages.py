@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from distir.errors import DistIRError
 from distir.system.garbage import one_garbage_collection
 from distir.system.output_files import replaced_files
+
+if TYPE_CHECKING:
+    from distir.frontends.imported_model import ImportedModel
 
 CACHE = "DISTIR_CACHE"
 """The environment variable that names the folder of cached packages."""
@@ -134,3 +137,18 @@ class Package:
     def module(self, name: str) -> ModuleType:
         """Returns the package's Python module called `name`."""
         return import_module(f"{self._name}.{name}")
+
+
+def save_constants(imported: ImportedModel, path: Path) -> None:
+    """
+    Writes the weights of a program, which may have several entries, to a file, except
+    for the parameters, which the module itself holds.
+    """
+    from distir.program import arguments_of, entry_function, entry_points
+    from distir.program.weights import save_weights
+
+    program = imported.module
+    entries = entry_points(program).values() or [entry_function(program)]
+    arguments = [each for entry in entries for each in arguments_of(entry)]
+    own = {each.name for each in arguments if each.role == "parameter"}
+    save_weights(path, {n: a for n, a in imported.weights.items() if n not in own})

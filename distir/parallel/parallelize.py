@@ -26,11 +26,10 @@ from distir.parallel.compilation import (
     Request,
     UserKernels,
     evaluation_package,
-    tensors_of,
     training_package,
     validation_package,
 )
-from distir.parallel.content import content_key
+from distir.parallel.content import content_key, tensors_of
 from distir.parallel.forward_options import ForwardOptions, Script
 from distir.parallel.generation.programs import Generation, generation_package
 from distir.parallel.losses import Loss, example_labels

@@ -27,6 +27,7 @@ from distir.frontends.torch.modules.runs import (
 )
 from distir.frontends.torch.modules.state import unchanged
 from distir.parallel.calling import Inputs
+from distir.parallel.content import tensors_of
 from distir.parallel.losses import Loss
 from distir.parallel.shapes import Example
 from distir.parallel.weights import whole_tensor
@@ -232,15 +233,14 @@ def check_copies(source: nn.Module, loss: Loss, example: Example) -> None:
 
 
 def _tensors(example: Example) -> list[torch.Tensor]:
-    leaves = _pytree.tree_leaves((example.args, example.kwargs, example.labels))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return tensors_of((example.args, example.kwargs, example.labels))
 
 
 def loss_of_output(loss: Loss, output: Any, labels: Any = None) -> torch.Tensor:
     """Returns the loss of a module's output, computed in the way of the program."""
     if callable(loss):
         return loss(output, labels)
-    leaves = [x for x in _pytree.tree_leaves(output) if isinstance(x, torch.Tensor)]
+    leaves = tensors_of(output)
     if loss is None:
         return next(x for x in leaves if x.is_floating_point() and not x.dim())
     if loss == "mse":

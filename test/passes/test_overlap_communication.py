@@ -163,6 +163,28 @@ def test_the_note_says_what_it_gains_and_costs() -> None:
     ]
 
 
+def test_memory_decides_nothing_where_nothing_fits() -> None:
+    """
+    A program that fits is not exchanged for one that does not. One that does not fit
+    without overlap either is overlapped.
+    """
+    levels = ((4, 1e9, 1e-6),)
+    options: dict[str, Any] = dict(peak=1e9, bandwidth=1e11, launch=1e-8)
+    large = cluster(4, levels=levels, memory=10**9, **options)
+    module = distributed(step(), large, d=4, zero=3)
+    before, after = (simulate(each) for each in (module, overlapped(module)))
+    peak = max(before.peak_memory_bytes)
+    assert after.step_time_s < before.step_time_s
+    assert max(after.peak_memory_bytes) > peak
+    for memory, is_faster in ((peak, False), (peak // 2, True)):
+        small = module.clone()
+        replace_cluster(small, cluster(4, levels=levels, memory=memory, **options))
+        found = overlapped(small)
+        assert simulate(small).fits is not is_faster
+        same = max(simulate(found).peak_memory_bytes) == max(after.peak_memory_bytes)
+        assert same == is_faster
+
+
 def test_bad_options() -> None:
     module = distributed(training_mlp(), MACHINES, d=2)
     with pytest.raises(DistIRError, match="choose 1 or more"):

@@ -112,6 +112,9 @@ Operators that keep zeros of any operand. A result element is zero if it comes f
 zeros of that operand only: from one zero, or from a sum of products with zeros.
 """
 
+STRIDED = _named("Slice Split Transpose")
+"""Operators whose results other operators can read in place, in memory of the operand."""
+
 IN_ROTARY = _named("Concat Mul Neg Split")
 """
 Operators of rotary positions: products with cosines and sines, and the exchange of

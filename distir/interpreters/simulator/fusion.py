@@ -20,7 +20,7 @@ kernel. A profile names the fusions of the software that it was measured with:
 - `casts`: the kernels of normalizations, gates and activations write 8-bit floats in
   place of wider ones; any other tensor becomes one in both orders at once; inputs of
   products are kept in 8 bits for the backward (Transformer Engine);
-- `gates`: an activation and the product with its gate are one kernel, forward and
+- `gates`: an activation and the product with its gate are one kernel forward, and two
   backward;
 - `rotary`: rotary positions are one kernel, which splits, negates, joins, multiplies
   and adds.
@@ -37,7 +37,10 @@ from distir.dialects.onnx_ops import traits
 from distir.dialects.onnx_ops.traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.float8 import Float8ProductOp, Float8ScaleOp
-from distir.interpreters.simulator.library_kernels import LIBRARY_KERNELS
+from distir.interpreters.simulator.library_kernels import (
+    LIBRARY_KERNELS,
+    is_rearranged,
+)
 
 (
     BIAS,
@@ -57,7 +60,6 @@ from distir.interpreters.simulator.library_kernels import LIBRARY_KERNELS
     *LIBRARY_KERNELS,
 )
 
-_STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
 REACH = 16
 """
 The number of preceding ops among which an op is sought whose kernel can also compute a
@@ -90,7 +92,7 @@ def is_view(op: Operation, fusions: frozenset[str]) -> bool:
     """
     return (
         VIEWS in fusions
-        and op.name in _STRIDED
+        and op.name in traits.STRIDED
         and all(_takes_strides(user) for r in op.results for user in _users(r))
     )
 
@@ -209,7 +211,7 @@ def sums_in_product(op: Operation, fusions: frozenset[str]) -> bool:
     if ACCUMULATION not in fusions or not _is_product(op):
         return False
     value = op.results[0]
-    while len(users := _users(value)) == 1 and _is_rearranged(users[0]):
+    while len(users := _users(value)) == 1 and is_rearranged(users[0]):
         value = users[0].results[0]
     return len(users) == 1 and _is_cast_of_gradient(users[0])
 
@@ -231,10 +233,6 @@ def _is_product(op: Operation) -> bool:
     return op.name in PRODUCTS or isinstance(op, Float8ProductOp)
 
 
-def _is_rearranged(op: Operation) -> bool:
-    return traits.VIEWS.of(op) or op.name in _STRIDED
-
-
 def _is_cast_of_gradient(op: Operation) -> bool:
     """Whether an op casts a product to the type of the sum to which it is added."""
     if op.name != "onnx.Cast":
@@ -243,7 +241,7 @@ def _is_cast_of_gradient(op: Operation) -> bool:
     if any(user.name != "func.return" and not _accumulates(user) for user in users):
         return False
     owner = op.operands[0].owner
-    while isinstance(owner, Operation) and _is_rearranged(owner):
+    while isinstance(owner, Operation) and is_rearranged(owner):
         owner = owner.operands[0].owner
     return isinstance(owner, Operation) and _is_product(owner)
 

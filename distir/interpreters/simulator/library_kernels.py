@@ -14,7 +14,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects.dist_attributes import ROLE
-from distir.dialects.onnx_ops.traits import IN_ROTARY, VIEWS
+from distir.dialects.onnx_ops.traits import IN_ROTARY, STRIDED, VIEWS
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.activation import ActivationGradOp
 from distir.dialects.train_ops.float8 import FORMATS, ToFloat8Op
@@ -23,7 +23,6 @@ from distir.dialects.train_ops.normalization import NormalizingOp
 CASTS, GATES, ROTARY = LIBRARY_KERNELS = ("casts", "gates", "rotary")
 """The names of these fusions in profiles."""
 
-_REARRANGED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
 _ACTIVATIONS = frozenset({"onnx.Gelu", "onnx.Relu", "onnx.Swish"})
 LONGEST = 5
 """The most ops from an op of rotary positions to the sum that ends them."""
@@ -78,13 +77,14 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
 
 def _source(value: SSAValue) -> SSAValue:
     """Returns the value that `value` shows, in another shape or order."""
-    while isinstance(owner := value.owner, Operation) and _is_rearranged(owner):
+    while isinstance(owner := value.owner, Operation) and is_rearranged(owner):
         value = owner.operands[0]
     return value
 
 
-def _is_rearranged(op: Operation) -> bool:
-    return VIEWS.of(op) or op.name in _REARRANGED
+def is_rearranged(op: Operation) -> bool:
+    """Whether an op only gives its operand another shape, order or place."""
+    return VIEWS.of(op) or op.name in STRIDED
 
 
 def _is_parameter(value: SSAValue, block: Block) -> bool:
@@ -106,7 +106,7 @@ def _is_cast_before(op: ToFloat8Op, source: SSAValue) -> bool:
                 is_alike = element_type(user.y) == element_type(op.y)
                 if user is not op and is_alike and user.is_before_in_block(op):
                     return True
-            elif _is_rearranged(user):
+            elif is_rearranged(user):
                 pending.extend(user.results)
     return False
 

@@ -11,7 +11,11 @@ import torch
 
 from distir.errors import DistIRError
 from distir.frontends.serving import ServingSizes
-from distir.parallel.compilation import CONSTANTS, Request, write_interface
+from distir.parallel.compilation import (
+    Request,
+    write_interface,
+    write_with_constants,
+)
 from distir.parallel.packages import Package, files_of
 from distir.parallel.rank_program import RankProgram
 from distir.planning.distribution.options import DistributionOptions
@@ -59,10 +63,6 @@ def generation_package(
     (`request.chosen`). Raises DistIRError if the model has no steps of generation, or
     if they cannot be distributed so.
     """
-    from distir.lowering.torch_package import write_package
-    from distir.program import arguments_of, entry_points
-    from distir.program.weights import save_weights
-
     _check(request)
     own = request.distribution
     if isinstance(own, DistributionOptions):
@@ -72,22 +72,8 @@ def generation_package(
     program = imported.module
     chosen = request.distribute_forward(program)
     with tempfile.TemporaryDirectory() as made:
-        folder = write_package(
-            program,
-            made,
-            helpers=("batches", "initial"),
-            kernels=[file.path for file in request.kernels],
-            compiled=request.compiled,
-        )
+        folder = write_with_constants(imported, made, request, opaque=False)
         write_interface(folder, ["input_ids"], [], chosen, [])
-        own = {
-            argument.name
-            for function in entry_points(program).values()
-            for argument in arguments_of(function)
-            if argument.role == "parameter"
-        }
-        constants = {n: a for n, a in imported.weights.items() if n not in own}
-        save_weights(folder / CONSTANTS, constants)
         return files_of(Path(folder))
 
 

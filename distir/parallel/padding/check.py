@@ -9,12 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from distir.errors import DistIRError
 from distir.frontends.torch.modules.meta import lacks_values
 from distir.frontends.torch.modules.state import unchanged
 from distir.parallel.calling import Inputs
+from distir.parallel.content import tensors_of
 from distir.parallel.losses import Loss
 from distir.parallel.padding.lengths import cut
 from distir.parallel.step_check import loss_of_output
@@ -109,7 +110,7 @@ class PaddingCheck:
             found = module(*args, **kwargs)
             if has_loss:
                 return [loss_of_output(self.loss, found, labels)]
-        return [leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+        return tensors_of(found)
 
 
 def _alike(found: Sequence[torch.Tensor], padded: Sequence[torch.Tensor]) -> bool:

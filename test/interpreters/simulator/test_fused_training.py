@@ -50,6 +50,30 @@ def test_scales_of_earlier_steps_take_no_time():
     assert seconds(SCALED) > rounding + overhead
 
 
+GIVEN, WHOLE = (
+    f"{MATRIX}f32, #dist.layout<@m, partial sum {{d}}>>",
+    f"{MATRIX}f32, #dist.layout<@m>>",
+)
+SUMMED = f"""
+  device.mesh @m on @dgx_h100 <d = 8> [0 to 8]
+  func.func @main(%g: {GIVEN}) -> {WHOLE} {{
+    %sum = collective.all_reduce %g over [d] {{dist.asynchronous}} : {GIVEN} -> {WHOLE}
+    func.return %sum : {WHOLE}
+  }}"""
+
+
+def test_no_device_waits_for_scales_of_earlier_steps():
+    """Not even behind a sum of gradients that is on its way: the rounding runs beside it."""
+    head, line, end = SUMMED.partition("    %sum = ")
+    line += end.split("\n")[0] + "\n"
+    body = SCALED.partition("{\n")[2].rpartition("    func.return")[0]
+    x = f"{MATRIX}bf16, #dist.layout<@m, [{{d}}, {{}}]>>"
+    head = head.replace("(%g", f"(%x: {x}, %g")
+    both = f"{head}{line}{body}    func.return %sum : {WHOLE}\n  }}"
+    assert seconds(both, "scales") == pytest.approx(seconds(SUMMED))
+    assert seconds(both) > seconds(SUMMED) + seconds(SCALED, "scales")
+
+
 def test_a_product_adds_to_a_sum():
     """
     The product's kernel reads and writes the sum while it multiplies, which takes no time
