@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
 
 
 @lru_cache(maxsize=1 << 14)
@@ -37,7 +37,7 @@ def shape_of(tensor: SSAValue | Attribute | None) -> tuple[int, ...]:
     """
     # `isinstance` is slow if it returns False; the class of tensor types is final.
     type_ = tensor
-    if type(tensor) is not TensorType and isinstance(tensor, SSAValue):
+    if type(tensor) is OpResult or type(tensor) is BlockArgument:
         type_ = tensor.type
     # The sizes are listed here, as `get_shape` is twice as slow.
     return (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 
 class Phase(Enum):
@@ -33,8 +34,7 @@ class Phase(Enum):
         return self in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """
     One phase of one stage on one micro-batch. `0F1` is stage 0's forward of micro-batch
     1.

@@ -5,7 +5,8 @@ nothing deadlocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from itertools import count
 
 from distir.errors import DistIRError
@@ -36,10 +37,14 @@ def check_complete(schedule: PipelineSchedule) -> None:
     _check_no_gaps(
         "micro-batch", (a.micro_batch for row in schedule.actions for a in row)
     )
-    every = {action for row in schedule.actions for action in row}
+    phases: defaultdict[tuple[int, int], set[Phase]] = defaultdict(set)
+    for row in schedule.actions:
+        for stage, phase, micro_batch in row:
+            phases[stage, micro_batch].add(phase)
     for stage in range(schedule.stages):
         for micro_batch in range(schedule.micro_batches):
-            _check_micro_batch(schedule, every, stage, micro_batch)
+            found = phases[stage, micro_batch]
+            _check_micro_batch(schedule, found, stage, micro_batch)
 
 
 def _check_ranks(schedule: PipelineSchedule) -> None:
@@ -83,12 +88,23 @@ def _check_no_gaps(what: str, numbers: Iterable[int]) -> None:
 
 
 def _check_micro_batch(
-    schedule: PipelineSchedule, every: set[Action], stage: int, micro_batch: int
+    schedule: PipelineSchedule,
+    phases: Collection[Phase],
+    stage: int,
+    micro_batch: int,
 ) -> None:
     """
-    Raises DistIRError if the actions of a stage on a micro-batch are not `F` and `B`,
-    or `F`, `I` and `W`. In inference, `F` alone is also allowed.
+    Raises DistIRError if `phases`, those of a stage on a micro-batch, are not `F` and
+    `B`, or `F`, `I` and `W`. In inference, `F` alone is also allowed.
     """
+    has_gradient = Phase.BACKWARD_INPUT in phases
+    has_weights = Phase.BACKWARD_WEIGHT in phases
+    if Phase.FORWARD in phases:
+        if Phase.BACKWARD in phases:
+            if not has_gradient and not has_weights:
+                return
+        elif (has_gradient and has_weights) or schedule.forward_only:
+            return
     forward, whole, gradient, weights = (
         Action(stage, phase, micro_batch) for phase in Phase
     )
@@ -99,23 +115,18 @@ def _check_micro_batch(
             f"schedule: stage {stage} has {problem} micro-batch {micro_batch}: {remedy}"
         )
 
-    if forward not in every:
+    if Phase.FORWARD not in phases:
         fail("no forward of", f"add {forward} to rank {rank}")
-    if whole in every and (gradient in every or weights in every):
-        split = gradient if gradient in every else weights
+    if Phase.BACKWARD in phases:
+        split = gradient if has_gradient else weights
         fail(
             f"both {whole} and {split} for", "keep the whole backward or the split one"
         )
-    if whole in every or schedule.forward_only:
-        return
-    if gradient not in every and weights not in every:
+    if not has_gradient and not has_weights:
         fail(
             "no backward of",
             f"add {whole}, or {gradient} and {weights}, to rank {rank}",
         )
-    if weights not in every:
+    if not has_weights:
         fail(f"{gradient}, but no gradients of weights for", f"add {weights} after it")
-    if gradient not in every:
-        fail(
-            f"{weights}, but no gradient of its input for", f"add {gradient} before it"
-        )
+    fail(f"{weights}, but no gradient of its input for", f"add {gradient} before it")

@@ -6,7 +6,7 @@ run all actions.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from distir.errors import DistIRError
 from distir.pipelining.actions import Action, Phase, PipelineSchedule
@@ -74,7 +74,16 @@ def executable_order(
     dependency. The schedule must be complete. Raises DistIRError if ranks would wait
     for each other forever; the message shows the cycle.
     """
-    needs = dependencies(schedule, edges)
+    return ordered(schedule, dependencies(schedule, edges))
+
+
+def ordered(
+    schedule: PipelineSchedule, needs: Mapping[Action, Sequence[Action]]
+) -> list[Action]:
+    """
+    Returns the order of `executable_order`, for a schedule whose `dependencies` are
+    `needs`. Raises DistIRError for the same reason.
+    """
     order: list[Action] = []
     done: set[Action] = set()
     position = [0] * schedule.ranks

@@ -14,7 +14,7 @@ from math import inf
 from distir.errors import DistIRError
 from distir.pipelining.actions import Action, Phase, PipelineSchedule
 from distir.pipelining.check import check_complete
-from distir.pipelining.dependencies import StageEdges, dependencies, executable_order
+from distir.pipelining.dependencies import StageEdges, dependencies, ordered
 
 Durations = Callable[[Action], float]
 """A function that returns the time of an action, in any unit."""
@@ -95,7 +95,7 @@ def simulate_schedule(
     free = [0.0] * schedule.ranks
     start: dict[Action, float] = {}
     end: dict[Action, float] = {}
-    for action in executable_order(schedule, edges):
+    for action in ordered(schedule, needs):
         rank = schedule.stage_rank(action.stage)
         arrivals = (
             end[need]

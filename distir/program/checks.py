@@ -2,7 +2,8 @@
 Checks of a program that was read from a file.
 
 `check_dominance` checks that values are defined before they are used. MLIR checks this
-of every program, but xDSL does not. `check_dist_attributes` checks the attributes of
+of every program, but xDSL does not. `check_functions` checks that functions have what
+the other checks and the messages read. `check_dist_attributes` checks the attributes of
 the `dist` dialect (`distir.dialects.dist_attributes`) on arguments, results, ops and
 functions. Passes often ask only whether such an attribute is there; with a wrong value,
 it would be ignored or misunderstood.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr, UnitAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.irdl.dominance import DominanceInfo
@@ -85,6 +86,19 @@ _FORMER: Mapping[str, str] = {
     f"collectives of one message ({BUCKET})"
 }
 """Attributes of older versions, with advice on how to replace each."""
+
+
+def check_functions(module: ModuleOp) -> None:
+    """
+    Raises VerifyException if a function has no name or no type. In MLIR's generic form
+    it may lack them.
+    """
+    for op in module.body.block.ops:
+        if isinstance(op, FuncOp) and not (
+            isinstance(op.properties.get("sym_name"), StringAttr)
+            and isinstance(op.properties.get("function_type"), FunctionType)
+        ):
+            op.verify(verify_nested_ops=False)
 
 
 def check_dist_attributes(module: ModuleOp) -> None:

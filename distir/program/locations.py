@@ -77,7 +77,7 @@ def has_locations(module: ModuleOp) -> bool:
 
 def is_known(location: LocationAttr) -> bool:
     """Whether a location holds any information."""
-    return not isinstance(location, UnknownLoc)
+    return type(location) is not UnknownLoc
 
 
 @dataclass(frozen=True)

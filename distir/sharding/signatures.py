@@ -75,7 +75,7 @@ class Signatures:
             found = self._numbers.get(key)
             if found is None:
                 found = self._numbers[key] = len(self._numbers)
-            if not isinstance(op, CallOp):
+            if type(op) is not CallOp:
                 self._kinds[op] = found
         return found
 

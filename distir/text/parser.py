@@ -25,7 +25,11 @@ from xdsl.utils.mlir_lexer import MLIRTokenKind
 from distir.dialects.registries import READ_BY_IMPORT
 from distir.errors import did_you_mean
 from distir.program import is_name_hint
-from distir.program.checks import check_dist_attributes, check_dominance
+from distir.program.checks import (
+    check_dist_attributes,
+    check_dominance,
+    check_functions,
+)
 from distir.system.plugins import installed_universe
 from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
@@ -39,12 +43,13 @@ _TYPE = re.compile(rf"{_TENSOR}|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)", re.ASCI
 CONTROL_FLOW = ("cf", "scf")
 """The dialects whose ops get the place in the text as location, if they have none."""
 
+_DICTIONARY = re.compile(r'\{(?!-#)[^{}"\n]*+(?:"[^"\\\n]*+"[^{}"\n]*+)*+\}')
 _FUNCTION = re.compile(
     r"func\.func (?:private |public )?@[a-zA-Z_][a-zA-Z0-9_$.]*+(?=\()"
 )
 _ARGUMENT = re.compile(
     r"(%(?:[0-9]++|[a-zA-Z$._-][a-zA-Z0-9$._-]*+)): "
-    rf"({_TYPE.pattern})(?: (\{{[^{{}}\n]*+\}}))?+(?:, (?=%)|(?=\)))",
+    rf"({_TYPE.pattern})(?: ({_DICTIONARY.pattern}))?+(?:, (?=%)|(?=\)))",
     re.ASCII,
 )
 """
@@ -52,7 +57,6 @@ Matches an argument of a function, up to the next one: its name, its type, and i
 attributes.
 """
 
-_DICTIONARY = re.compile(r'\{(?!-#)[^{}"\n]*+(?:"[^"\\\n]*+"[^{}"\n]*+)*+\}')
 _PROPERTIES = re.compile(rf"<{_DICTIONARY.pattern}>")
 _TYPES = rf"\((?:{_TENSOR}(?:, {_TENSOR})*+)?+\)"
 _FUNCTION_TYPE = re.compile(rf"{_TYPES} -> (?:{_TENSOR}|{_TYPES})")
@@ -116,6 +120,7 @@ class ProgramParser(LocationParser):
             self.raise_error("a module has one block")
         if "group" in self._content:
             bring_up_to_date(module)
+        check_functions(module)
         check_dominance(module)
         check_dist_attributes(module)
         return module

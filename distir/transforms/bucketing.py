@@ -85,6 +85,14 @@ class CollectiveBucketer:
         `reads` and `writes` list, for each op, the values that it uses and defines,
         under any hashable keys.
         """
+        # By class, as a function has thousands of ops of a few classes.
+        kinds = {
+            kind
+            for kind in {type(op) for op in ops}
+            if issubclass(kind, CollectiveOp) and kind.CAN_JOIN
+        }
+        if sum(type(op) in kinds for op in ops) < 2:
+            return []
         found = [b for b in self.buckets(ops, reads, writes) if len(b.members) > 1]
         for number, bucket in enumerate(found):
             members: list[Operation] = [ops[i] for i in bucket.members]
@@ -162,7 +170,7 @@ class _Places:
     ):
         self.ops, self.reads, self.writes = ops, reads, writes
         self.of = list(range(len(ops)))
-        self.calls = [i for i, op in enumerate(ops) if isinstance(op, CallOp)]
+        self.calls = [i for i, op in enumerate(ops) if type(op) is CallOp]
         self.owners = {value: i for i, found in enumerate(writes) for value in found}
         sent = {
             value

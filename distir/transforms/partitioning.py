@@ -163,10 +163,10 @@ class Partitioner:
     def _op(self, op: Operation) -> None:
         wanted = _layouts(op, OPERAND_LAYOUTS, len(op.operands))
         given = _layouts(op, RESULT_LAYOUTS, len(op.results))
-        if isinstance(op, ConstrainOp) and RAGGED in op.attributes:
+        if type(op) is ConstrainOp and RAGGED in op.attributes:
             self._bring_rows(op, wanted[0])
         operands = self._operands(op, wanted)
-        if isinstance(op, ConstrainOp):
+        if type(op) is ConstrainOp:
             # A constant is whole on every device anyway, and no collective should come
             # between it and the ops whose rules ask for its value.
             known = constant_of(op.source) is not None
@@ -186,7 +186,7 @@ class Partitioner:
 
     def _operands(self, op: Operation, wanted: Sequence[Layout]) -> list[SSAValue]:
         """Returns the operands of `op` in the layouts `wanted`."""
-        is_one_use = not isinstance(op, CallOp | ReturnOp)
+        is_one_use = type(op) not in (CallOp, ReturnOp)
         made: dict[tuple[SSAValue, Layout], SSAValue] = {}
         operands: list[SSAValue] = []
         for i, (value, layout) in enumerate(zip(op.operands, wanted, strict=True)):

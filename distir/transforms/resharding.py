@@ -100,7 +100,7 @@ class ReshardLowering:
         """Replaces the reshards in a function. Raises DistIRError."""
         found = [op for block in function.body.blocks for op in block.ops]
         for op in found:
-            if isinstance(op, dist.ReshardOp):
+            if type(op) is dist.ReshardOp:
                 ops = self.ops(op)
                 value = ops[-1].results[0] if ops else op.source
                 Rewriter.replace_op(op, ops, [value])

@@ -48,6 +48,9 @@ class _PlainParser(ProgramParser):
 
     parse_optional_type = Parser.parse_optional_type
     parse_optional_dictionary_attr_dict = Parser.parse_optional_dictionary_attr_dict
+    parse_optional_properties_dict = Parser.parse_optional_properties_dict
+    parse_optional_function_type = Parser.parse_optional_function_type
+    parse_comma_separated_list = Parser.parse_comma_separated_list
     parse_operation = Parser.parse_operation
 
     def __init__(self, ctx: Context, text: str, name: str):
@@ -199,3 +202,71 @@ def test_values_named_by_numbers_can_be_copied() -> None:
     module = ProgramParser(new_context(), text).parse_module()
     copy = module.clone().clone().clone()
     assert copy.is_structurally_equivalent(module)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_right"),
+    [
+        ('%x: T {dist.name = "a"}, %y: !w {dist.name = "b", n = 3 : i64}', True),
+        ('%x: T {dist.name = "a}, %z: T) {"}, %y: T', True),
+        ('%x: T {dist.name = "a}, %z: T"}, %y: T', True),
+        ('%x: T {dist.name = "\\22}, %z: T"}, %y: T', True),
+        ('%x: T {dist.name = "a", n = {m = "b"}}, %y: T', True),
+        ("%x: T {n = dense<[1, 2]> : tensor<2xi64>, u}, %y: T {}", True),
+        ("%x : T, %y: T", True),
+        ("%x: T,\n  %y: T // a comment, %z: T\n", True),
+        ("%x: T {n = !w}, %y: !w {n = !w}", True),
+        ("%x: T, %x: T", False),
+        ("%x: T, %y", False),
+        ("%x: T, %y: T,", False),
+        ("%x: T, %y: !unknown", False),
+        ("%x: T %y: T", False),
+        ("%x: T, T", False),
+        ("%x: T {n = 1 : i64, n = 2 : i64}, %y: T", False),
+        ('%x: T {n = "a", n = "b"}, %y: T', False),
+        ('%x: T {n = "a", %y: T', False),
+        ('%x: T {n = "a}, %y: T', False),
+        ("%x: T {n = }, %y: T", False),
+        ("%x: T {n = !unknown}, %y: T", False),
+        ("%x: T, %y#1: T", False),
+    ],
+)
+def test_arguments_of_functions(arguments: str, is_right: bool) -> None:
+    """They are read at once where their text allows it; errors name the same place."""
+    text = f"""!w = tensor<8xf32>
+      func.func private @before(%x: T, %y: T {{n = "a"}}) {{
+        func.return
+      }}
+      func.func @main({arguments}) {{
+        %3 = onnx.Add(%x, %x) : (T, T) -> T
+        func.return
+      }}""".replace("T", "tensor<4xf32>")
+    assert isinstance(_outcome(_PlainParser, text), ModuleOp) is is_right
+    _assert_same(text)
+
+
+@pytest.mark.parametrize(
+    ("properties", "is_right"),
+    [
+        ('<{function_type = (T) -> T, sym_name = "f"}>', True),
+        ('<{function_type = (T) -> T, sym_name = "f", sym_name = "g"}>', False),
+        ('<{function_type = (T) -> T, sym_name = "f}>"}>', True),
+        ("<{function_type = (T) -> , sym_name = 3 : i64}>", False),
+        ("<{function_type = (T) -> T}>", False),
+    ],
+)
+def test_properties_in_generic_form(properties: str, is_right: bool) -> None:
+    text = f"""
+      "func.func"() <{{function_type = (T) -> T, sym_name = "e"}}> ({{
+        ^bb0(%0: T):
+          "func.return"(%0) : (T) -> ()
+      }}) : () -> ()
+      "func.func"() {properties} ({{
+        ^bb0(%0: T):
+          "func.return"(%0) : (T) -> ()
+      }}) : () -> ()""".replace("T", "tensor<4xf32>")
+    _assert_same(text)
+    outcome = _outcome(_PlainParser, text)
+    if isinstance(outcome, ModuleOp):
+        outcome.verify()
+    assert isinstance(outcome, ModuleOp) is is_right

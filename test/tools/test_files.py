@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 import pytest
-from xdsl.utils.exceptions import VerifyException
+from fuzz.mutations import mutated
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.thoroughness import IS_THOROUGH, tries
+from support.training_programs import distributed, training_mlp
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.exceptions import ParseError, VerifyException
 
+from distir.errors import DistIRError
 from distir.text import ProgramParser, new_context
 from distir.tools.files import verify
 
@@ -115,3 +125,52 @@ def test_what_is_wrong_is_found_behind_an_op_that_is_right(
     else:
         with pytest.raises(VerifyException, match=message):
             _verify(text)
+
+
+FILES = sorted((Path(__file__).parents[1] / "filecheck").rglob("*.mlir"))
+
+CONTEXT = new_context()
+
+
+def _outcomes(module: ModuleOp) -> list[str | None]:
+    """Returns the messages of both verifiers; None where the module passes."""
+    found: list[str | None] = []
+    for check in (verify, ModuleOp.verify):
+        try:
+            check(module)
+        except VerifyException as error:
+            found.append(str(error))
+        else:
+            found.append(None)
+    return found
+
+
+@cache
+def _step() -> ModuleOp:
+    """A training step with collectives in buckets, sends and calls."""
+    options = {"d": 2, "p": 2, "k": 2, "zero": 2, "buckets": True}
+    return distributed(training_mlp(), **options)
+
+
+def test_every_lit_file_gets_the_message_of_xdsl() -> None:
+    passed = {False: 0, True: 0}
+    for file in FILES[:: 1 if IS_THOROUGH else 8]:
+        for part in file.read_text().split("// -----"):
+            with suppress(ParseError, VerifyException, DistIRError):
+                ours, theirs = _outcomes(
+                    ProgramParser(CONTEXT, part, str(file)).parse_module()
+                )
+                assert ours == theirs
+                passed[ours is None] += 1
+    assert all(passed.values())
+
+
+@settings(
+    max_examples=tries(800), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+@given(st.data())
+def test_every_mistake_gets_the_message_of_xdsl(data: st.DataObject) -> None:
+    module = _step().clone()
+    mutated(data.draw, module)
+    ours, theirs = _outcomes(module)
+    assert ours == theirs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from xdsl.context import Context
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -16,11 +18,25 @@ from xdsl.ir import Operation
 
 from distir.errors import DistIRError
 from distir.frontends.stablehlo.assembly import hlo_op
+from distir.text.known_ops import KnownOp, OpText
 from distir.text.location_parser import LocationParser
 from distir.text.parser import ProgramParser
 
 DIALECTS = ("stablehlo", "chlo", "sdy", "mhlo", "vhlo")
 """The dialects whose ops may be in the text."""
+
+_NAME = r"%(?:[0-9]++|[a-zA-Z_][a-zA-Z0-9_]*+)"
+_NAMES = rf"{_NAME}(?:, {_NAME})*+"
+_LINE = re.compile(
+    rf'({_NAMES}) = ("stablehlo\.[a-z_0-9]++")\(((?:{_NAMES})?+)\)([^%\n]*)'
+    r"(?<=[\w>)]) loc\((#loc[0-9]*+)\)(?=\n)",
+    re.ASCII,
+)
+"""
+Matches an op in generic form whose text is one line that ends with a named location. Its
+parts are the names of results, the op, the names of operands, what follows, and the
+location.
+"""
 
 _SHORT_FORMS = {
     "return": "func.return",
@@ -37,16 +53,48 @@ def name_of(location: LocationAttr | None) -> str:
 
 
 class StablehloParser(ProgramParser):
-    """A parser of modules with StableHLO ops. Ops keep their locations."""
+    """
+    A parser of modules with StableHLO ops. Ops keep their locations. Ops with the same
+    text, apart from the names of values and locations, are parsed once and then copied.
+    """
 
     def __init__(self, text: str, name: str = "<unknown>"):
         context = Context(allow_unregistered=True)
         context.load_dialect(Builtin)
         context.load_dialect(Func)
         super().__init__(context, text, name)
+        self._known_lines: dict[str, KnownOp] = {}
 
     def parse_operation(self) -> Operation:
-        return LocationParser.parse_operation(self)
+        match = _LINE.match(self._content, self._current_token.span.start)
+        if match is None or self.forward_ssa_references:
+            return LocationParser.parse_operation(self)
+        results, name, operands, rest, location = match.groups()
+        names = results[1:].split(", %")
+        key = f"{len(names)}{name}{operands.count('%')}{rest}"
+        if operands:
+            names += operands[1:].split(", %")
+        text = OpText(key, names, None, match.end())
+        known = self._known_lines.get(key)
+        if known is not None:
+            if location not in self.attribute_aliases:
+                self._look_ahead(location)
+            found = self.attribute_aliases.get(location)
+            if (
+                isinstance(found, LocationAttr)
+                and (op := known.read(text, self.ssa_values)) is not None
+            ):
+                op.location = found
+                self._resume_from(text.end)
+                return op
+        op = LocationParser.parse_operation(self)
+        # Two ops may stand in one line, and a string may look like a location.
+        located = op.location == self.attribute_aliases.get(location)
+        if located and "loc(" not in rest and self.pos >= text.end:
+            known = KnownOp.of(op, text, self.ssa_values)
+            if known is not None:
+                self._known_lines[key] = known
+        return op
 
     def _get_op_by_name(self, name: str) -> type[Operation]:
         name = _SHORT_FORMS.get(name, name)

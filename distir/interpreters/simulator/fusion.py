@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp
-from xdsl.ir import Block, Operation, OpResult, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.dist_attributes import COMPILED
 from distir.dialects.onnx_ops import traits
@@ -300,5 +300,6 @@ def _takes_strides(user: Operation) -> bool:
 
 def _users(value: SSAValue) -> list[Operation]:
     """Returns the ops that use a value. Ops that passes have detached are left out."""
-    block = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    # Not `isinstance`, which is slow where the answer is no.
+    block = value.block if type(value) is BlockArgument else value.owner.parent
     return [use.operation for use in value.uses if use.operation.parent is block]

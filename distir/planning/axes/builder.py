@@ -371,7 +371,7 @@ def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
     """
     found: dict[SSAValue, list[OperandUse]] = {}
     for op in body.function.body.block.ops:
-        callee = body.calls[op] if isinstance(op, CallOp) else None
+        callee = body.calls[op] if type(op) is CallOp else None
         node = body.ops.get(op)
         for i, value in enumerate(op.operands):
             if callee is not None:

@@ -263,7 +263,7 @@ class EdgeCosts:
                     and want != have[0]
                 ):
                     small[a, b] += gradient
-        if isinstance(use.info.op, ConstrainOp):
+        if type(use.info.op) is ConstrainOp:
             # Of equal plans, prefer communication where a placement was requested.
             small *= 1 - PREFERENCE
         return small[np.ix_(from_, where)]

@@ -77,7 +77,7 @@ class AxisPolicy:
         """
         requested = Splits()
         if any(
-            isinstance(op, ConstrainOp)
+            type(op) is ConstrainOp
             for function in self.program.functions.values()
             for op in function.body.block.ops
         ):
@@ -95,12 +95,12 @@ class AxisPolicy:
         """
         block = self.program.functions[name].body.block
         for op in reversed(list(block.ops)):
-            if isinstance(op, ReturnOp):
+            if type(op) is ReturnOp:
                 for value, requests in zip(
                     op.operands[: len(results)], results, strict=True
                 ):
                     requested.setdefault(value, set()).update(requests)
-            elif isinstance(op, CallOp):
+            elif type(op) is CallOp:
                 inner = self._collect(
                     op.callee.string_value(),
                     [requested.get(r, set()) for r in op.results],
@@ -108,7 +108,7 @@ class AxisPolicy:
                 )
                 for value, requests in zip(op.operands, inner, strict=True):
                     requested.setdefault(value, set()).update(requests)
-            elif isinstance(op, ConstrainOp):
+            elif type(op) is ConstrainOp:
                 # A sum that is scattered where it ends is no reason to compute its parts.
                 if REDUCE_LATE in op.attributes:
                     continue

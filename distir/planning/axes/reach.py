@@ -162,9 +162,9 @@ class Reach:
                 if fact.requested:
                     reached.requested.add(arg)
             for op in block.ops:
-                if isinstance(op, ReturnOp):
+                if type(op) is ReturnOp:
                     continue
-                if isinstance(op, CallOp):
+                if type(op) is CallOp:
                     again |= self._reach_call(reached, op, callees)
                     continue
                 strategies = self._strategies(reached, op)
@@ -308,7 +308,7 @@ class Reach:
             takes_one = self._takes_one[op] = takes_one_value(op)
         if takes_one:
             first = frozenset(policy.hints.get(op.operands[0], ()))
-        request = (op.layout, op.axes) if isinstance(op, ConstrainOp) else None
+        request = (op.layout, op.axes) if type(op) is ConstrainOp else None
         key = (info, takes_one, request, facts, hints, requested, first)
         found = self._known.get(key)
         if found is None:

@@ -398,7 +398,7 @@ class ShardingPlan:
         ]
         for plan in with_callees(self.plan):
             for op, strategy in plan.ops.items():
-                if isinstance(op, ConstrainOp):
+                if type(op) is ConstrainOp:
                     chosen = self._only_fixed(op, strategy.results[0])
                     requests.append((describe(op), op.layout.data, chosen))
         for what, request, chosen in requests:

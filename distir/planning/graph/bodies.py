@@ -73,12 +73,12 @@ class Body(Generic[W, V]):
         bodies: dict[Hashable, Body[W, V]] = {}
         nodes: dict[Hashable, tuple[Node[W], int]] = {}
         for op in self.function.body.block.ops:
-            if isinstance(op, CallOp):
+            if type(op) is CallOp:
                 kind = calls[op]
                 if kind not in bodies:
                     bodies[kind] = of_call(op, sizes[kind], len(bodies))
                 self.calls[op] = bodies[kind]
-            elif not isinstance(op, ReturnOp):
+            elif type(op) is not ReturnOp:
                 if kinds[op] not in nodes:
                     nodes[kinds[op]] = of_op(op)
                 node, times = nodes[kinds[op]]

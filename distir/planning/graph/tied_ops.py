@@ -27,7 +27,7 @@ def call_kinds(function: FuncOp, *, ends: int | None) -> dict[CallOp, Hashable]:
     """
     calls: dict[str, list[CallOp]] = {}
     for op in function.body.block.ops:
-        if isinstance(op, CallOp):
+        if type(op) is CallOp:
             calls.setdefault(op.callee.string_value(), []).append(op)
     kinds: dict[CallOp, Hashable] = {}
     for name, same in calls.items():
@@ -56,17 +56,17 @@ def op_kinds(
     arguments = _argument_kinds(function, calls)
     tied: set[Operation] = set()
     for op in function.body.block.ops:
-        if isinstance(op, CallOp):
+        if type(op) is CallOp:
             kinds[op] = calls[op]
             if sizes[calls[op]] > 1:
                 tied.add(op)
             continue
-        if isinstance(op, ReturnOp):
+        if type(op) is ReturnOp:
             continue
         is_tied = False
         key: list[Hashable] = []
         for value in op.operands:
-            if isinstance(value, BlockArgument):
+            if type(value) is BlockArgument:
                 kind = arguments[value]
                 is_tied |= any(sizes[call] > 1 for call, _ in kind)
                 key.append(kind)

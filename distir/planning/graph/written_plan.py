@@ -95,7 +95,7 @@ class WrittenPlan:
         shared: dict[Planned, Planned] = {}
 
         def planned(own: FunctionPlan[Layout], op: Operation) -> Planned:
-            if isinstance(op, CallOp):
+            if type(op) is CallOp:
                 found: Planned = PlannedCall(numbers[own.calls[op]])
             else:
                 found = PlannedOp(op.name, OpLayouts.of(own.ops[op]))
@@ -229,7 +229,7 @@ def _layout(text: Any) -> Layout:
 
 def _ops(function: FuncOp) -> list[Operation]:
     """Returns the ops of a function, except its return."""
-    return [op for op in function.body.block.ops if not isinstance(op, ReturnOp)]
+    return [op for op in function.body.block.ops if type(op) is not ReturnOp]
 
 
 class _Reader:

@@ -38,7 +38,6 @@ from distir.pipelining import (
     Action,
     PipelineSchedule,
     ScheduleOptions,
-    check_schedule,
     global_steps,
 )
 from distir.planning.grid.shared_stages import Compilation, SharedStages
@@ -508,5 +507,4 @@ def planned(
     the schedule is not possible.
     """
     schedule = options.schedule_of(micro_batches, trains)
-    check_schedule(schedule)
-    return schedule, global_steps(schedule)
+    return schedule, global_steps(schedule)  # which also checks it

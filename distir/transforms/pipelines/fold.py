@@ -239,7 +239,9 @@ class Fold:
                 types = results  # such an op has the layout of its user
             else:
                 types = self._inferred(part, rule, given, mesh)
-            made = made_with(part, given, types)
+            made = part
+            if given != [*part.operands] or types != [r.type for r in part.results]:
+                made = made_with(part, given, types)
             new.append(made)
             values.update(zip(part.results, made.results, strict=True))
         for value, expected in zip(new[-1].results, results, strict=True):

@@ -362,7 +362,7 @@ class Compiler:
         be simulated.
         """
         defined = range(first, first + len(op.results))
-        if isinstance(op, CallOp):
+        if type(op) is CallOp:
             callee = self.functions.get(op.callee.string_value())
             if callee is None:
                 raise DistIRError(
@@ -459,7 +459,7 @@ class Compiler:
             alone = alone or op.source in self.device_map.expert_rows
             if not axes or (alone and not is_joined):
                 return transfers_of(op, self.device_map)
-        elif not isinstance(op, SendOp):
+        elif type(op) is not SendOp:
             return transfers_of(op, self.device_map)
         # Keyed by the ids of types; the values keep the types alive.
         types = op.operands[0].type, op.results[0].type
@@ -544,7 +544,7 @@ def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> Non
     for place, (step, following) in enumerate(pairwise(steps), 1):
         if (
             isinstance(step, OpStep)
-            and isinstance(step.op, GatherGradOp)
+            and type(step.op) is GatherGradOp
             and isinstance(following, OpStep)
             and adds_by_row(step.op)
         ):
@@ -571,7 +571,7 @@ def _body(function: FuncOp) -> Block:
 
 
 def _refuse_other_forms(op: Operation) -> None:
-    if isinstance(op, ReshardOp):
+    if type(op) is ReshardOp:
         raise DistIRError(
             f"{describe(op)} says nothing about how the layout changes; run "
             f"lower-reshard before simulating"

@@ -73,7 +73,7 @@ def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] |
     communicate. Raises DistIRError for values without a layout, and for meshes that do
     not fit each other.
     """
-    if isinstance(op, SendOp):
+    if type(op) is SendOp:
         return _send(op, device_map)
     if not isinstance(op, CollectiveOp) or op.TRAFFIC is None:
         return None
