@@ -120,7 +120,7 @@ def _retyped(
     as `arith.constant` has the type of the result; it gets the new type.
     """
     found = dict(attributes)
-    if op.operands or len(op.results) != 1 or op.name.startswith("onnx."):
+    if op.name.startswith("onnx.") or op.operands or len(op.results) != 1:
         return found
     (before,), (after,) = op.result_types, result_types
     for name, own in found.items():

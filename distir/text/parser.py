@@ -57,6 +57,11 @@ Matches an argument of a function, up to the next one: its name, its type, and i
 attributes.
 """
 
+_RESULT = re.compile(
+    rf"({_TYPE.pattern})(?: ({_DICTIONARY.pattern}))?+(?:, (?=[t!])|(?=\)))", re.ASCII
+)
+"""Matches the type of a function's result, up to the next one, with its attributes."""
+
 _PROPERTIES = re.compile(rf"<{_DICTIONARY.pattern}>")
 _TYPES = rf"\((?:{_TENSOR}(?:, {_TENSOR})*+)?+\)"
 _FUNCTION_TYPE = re.compile(rf"{_TYPES} -> (?:{_TENSOR}|{_TYPES})")
@@ -100,6 +105,8 @@ class ProgramParser(LocationParser):
         self._known_forms: dict[str, tuple[OpForm, KnownOp]] = {}
         self._arguments_start = -1
         """The position of the parenthesis before the arguments of the last function."""
+        self._results_start = -1
+        """The position of the parenthesis before the results of the last function."""
 
     def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
         try:
@@ -256,6 +263,66 @@ class ProgramParser(LocationParser):
             self._resume_from(start)
         return super().parse_comma_separated_list(delimiter, parse, context_msg)
 
+    def parse_optional_comma_separated_list(
+        self,
+        delimiter: LocationParser.Delimiter,
+        parse: Callable[[], Any],
+        context_msg: str = "",
+    ) -> list[Any] | None:
+        """
+        Parses a list, as xDSL does. The results of a function are read as its arguments
+        are.
+        """
+        start = self.pos
+        if start == self._results_start:
+            found = self._results(start + 1)
+            if found is not None:
+                return found
+            self._resume_from(start)
+        return super().parse_optional_comma_separated_list(
+            delimiter, parse, context_msg
+        )
+
+    def _results(
+        self, start: int
+    ) -> list[tuple[TypeAttribute, dict[str, Attribute]]] | None:
+        """
+        Returns the types of a function's results, with their attributes, whose text
+        begins at position `start`. Moves behind the closing parenthesis. Returns None if
+        some of the text can only be read by xDSL.
+        """
+        found: list[tuple[TypeAttribute, dict[str, Attribute]]] = []
+        content, end = self._content, start
+        while (match := _RESULT.match(content, end)) is not None:
+            found.append((self._type_in(match, 1), self._attributes_in(match, 2)))
+            end = match.end()
+        if not found or content[end : end + 1] != ")":
+            return None
+        self._resume_from(end + 1)
+        return found
+
+    def _type_in(self, match: re.Match[str], group: int) -> TypeAttribute:
+        """Returns the type that a group of a match is the text of."""
+        known = self._known_types.get(match.group(group))
+        if known is not None:
+            return known
+        self._resume_from(match.start(group))
+        return self.parse_type()
+
+    def _attributes_in(self, match: re.Match[str], group: int) -> dict[str, Attribute]:
+        """
+        Returns the attributes that a group of a match is the text of. If the group has
+        no text, there are none.
+        """
+        text = match.group(group)
+        if text is None:
+            return {}
+        known = self._known_dictionaries.get(text) or _strings(text)
+        if known is None:
+            self._resume_from(match.start(group))
+            known = self.parse_optional_dictionary_attr_dict()
+        return dict(known)
+
     def _arguments(
         self, start: int
     ) -> list[tuple[LocationParser.Argument, dict[str, Attribute]]] | None:
@@ -267,22 +334,14 @@ class ProgramParser(LocationParser):
         found: list[tuple[LocationParser.Argument, dict[str, Attribute]]] = []
         content, end = self._content, start
         while (match := _ARGUMENT.match(content, end)) is not None:
-            type_ = self._known_types.get(match.group(2))
-            if type_ is None:
-                self._resume_from(match.start(2))
-                type_ = self.parse_type()
-            text, attributes = match.group(3), dict[str, Attribute]()
-            if text is not None:
-                known = self._known_dictionaries.get(text) or _strings(text)
-                if known is None:
-                    self._resume_from(match.start(3))
-                    known = self.parse_optional_dictionary_attr_dict()
-                attributes = dict(known)
+            type_, attributes = self._type_in(match, 2), self._attributes_in(match, 3)
             name = Span(match.start(1), match.end(1), self.lexer.input)
             found.append((self.Argument(name, type_), attributes))
             end = match.end()
         if not found or content[end : end + 1] != ")":
             return None
+        if content.startswith(" -> (", end + 1):
+            self._results_start = end + len(") -> ")
         self._resume_from(end + 1)
         return found
 

@@ -51,6 +51,7 @@ class _PlainParser(ProgramParser):
     parse_optional_properties_dict = Parser.parse_optional_properties_dict
     parse_optional_function_type = Parser.parse_optional_function_type
     parse_comma_separated_list = Parser.parse_comma_separated_list
+    parse_optional_comma_separated_list = Parser.parse_optional_comma_separated_list
     parse_operation = Parser.parse_operation
 
     def __init__(self, ctx: Context, text: str, name: str):
@@ -240,6 +241,35 @@ def test_arguments_of_functions(arguments: str, is_right: bool) -> None:
       func.func @main({arguments}) {{
         %3 = onnx.Add(%x, %x) : (T, T) -> T
         func.return
+      }}""".replace("T", "tensor<4xf32>")
+    assert isinstance(_outcome(_PlainParser, text), ModuleOp) is is_right
+    _assert_same(text)
+
+
+@pytest.mark.parametrize(
+    ("results", "is_right"),
+    [
+        ("(T, !w)", True),
+        ('(T {dist.name = "a"}, !w {n = 1 : i64, u})', True),
+        ('(T {n = "a}, T)"}, !w)', True),
+        ('(T {n = {m = "b"}}, !w {})', True),
+        ("( T, !w )", True),
+        ("(T ,\n  !w)", True),
+        ("(T, !w,)", False),
+        ("(T, )", False),
+        ("(T !w)", False),
+        ("(T, !unknown)", False),
+        ("(T, !w", False),
+        ("(T, %x)", False),
+        ("(T {n = 1 : i64, n = 2 : i64}, !w)", False),
+        ('(T {n = "a", n = "b"}, !w)', False),
+        ("(T {n = }, !w)", False),
+    ],
+)
+def test_results_of_functions(results: str, is_right: bool) -> None:
+    text = f"""!w = tensor<8xf32>
+      func.func @main(%x: T, %y: !w) -> {results} {{
+        func.return %x, %y : T, !w
       }}""".replace("T", "tensor<4xf32>")
     assert isinstance(_outcome(_PlainParser, text), ModuleOp) is is_right
     _assert_same(text)

@@ -193,18 +193,18 @@ class RuleBuilder:
         """
         known = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
         op = self.op
-        positions = [
-            op.operand_position(index) if isinstance(op, OnnxOp) else index
-            for index in range(len(op.operands))
-        ]
+        given = op.operands
+        positions = [*range(len(given))]
+        if isinstance(op, OnnxOp):
+            positions = [op.operand_position(index) for index in positions]
         sums: dict[int, set[int]] = {}
         for result, dims in (reduced or {}).items():
             for factor in (f for dim in dims for f in dim):
                 sums.setdefault(factor, set()).add(result)
         index_of = {position: index for index, position in enumerate(positions)}
         operands = tuple(
-            known.get(position, whole(op.operands[index]))
-            for index, position in enumerate(positions)
+            known[position] if position in known else whole(value)
+            for position, value in zip(positions, given, strict=True)
         )
         return Rule(
             factors=tuple(self._factors),
