@@ -57,8 +57,8 @@ def per_rank_collective(
     split_dim, split_run = _dim_and_run(op, after, split, known)
     if joined is None:
         dim, run, split_dim, split_run = split_dim, split_run, None, None
-    monoids = dict(before.partial)
-    reduced = [monoids[a] for a in op.axis_names if a in monoids]
+    reductions = dict(before.partial)
+    reduced = [reductions[a] for a in op.axis_names if a in reductions]
     new = RANK_OPS[op.kind].of(
         source,
         op.axis_names,
