@@ -122,21 +122,21 @@ them.
 """
 
 
-_BEFORE = (await_gradients, fuse, outline)
-_AFTER = (pack_saved_tensors, release_saved_tensors, choose_graphs)
+_BEFORE = (await_gradients, fuse)
+_AFTER = (reuse_operands, pack_saved_tensors, release_saved_tensors, choose_graphs)
 
 
 def steps(compiled: bool) -> tuple[Callable[[ModuleOp], None], ...]:
     """
     Returns the rewrites of a rank's program that precede its printing as Python, in
-    order. Each step is a pass: `await-gradients`, `fuse-operators`, `outline-text`,
-    `outline-between-calls` if `compiled`, `reuse-operands`, `compute-in-messages` if
-    not `compiled`, `pack-saved-tensors`, `release-saved-tensors`, `choose-graphs`.
-    `lower --compile` runs `compile-leaves` after them.
+    order. Each step is a pass: `await-gradients`, `fuse-operators`,
+    `compute-in-messages` if not `compiled`, `outline-text`, `outline-between-calls` if
+    `compiled`, `reuse-operands`, `pack-saved-tensors`, `release-saved-tensors`,
+    `choose-graphs`. `lower --compile` runs `compile-leaves` after them.
     """
     if compiled:
-        return (*_BEFORE, outline_between_calls, reuse_operands, *_AFTER)
-    return (*_BEFORE, reuse_operands, compute_in_messages, *_AFTER)
+        return (*_BEFORE, outline, outline_between_calls, *_AFTER)
+    return (*_BEFORE, compute_in_messages, outline, *_AFTER)
 
 
 @dataclass

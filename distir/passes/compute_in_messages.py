@@ -17,8 +17,8 @@ class ComputeInMessagesPass(DistIRPass):
     Lets products in the program of one rank that are all-reduced in a message
     (`torch.message`), such as the gradients of weights, be computed in the memory of
     the message, a `torch.bucket`, so that they are not copied to it. Products of the
-    same function become `torch.product_into`. This is the fifth step of `lower`, after
-    `reuse-operands`; `lower --compile` leaves it out.
+    same function become `torch.product_into`. This is the third step of `lower`, after
+    `fuse-operators`; `lower --compile` leaves it out.
     """
 
     name = "compute-in-messages"
