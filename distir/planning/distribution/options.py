@@ -112,6 +112,13 @@ class DistributionOptions(PipelineOptions):
         "by default the one that sends less",
         choices=("auto", "gather", "all-to-all"),
     )
+    expert_axes: str = option(
+        "e",
+        "the axes over which experts are dealt out, one letter each: -e alone, so that -t "
+        "splits the matrices of each expert (default), or also the -c and -t devices that "
+        "share the attention of the same samples (Megatron's parallel folding)",
+        choices=("e", "ec", "et", "ect"),
+    )
     context: str = option(
         "gather",
         "how keys and values come to the queries of the other -c devices: all are "
@@ -153,6 +160,11 @@ class DistributionOptions(PipelineOptions):
     def batch_parts(self) -> int:
         """The number of parts into which a batch is split over devices."""
         return self.r * self.d * self.e
+
+    @property
+    def axes_of_experts(self) -> tuple[str, ...]:
+        """The axes with a size above 1 over which experts are dealt out."""
+        return tuple(axis for axis in self.expert_axes if getattr(self, axis) > 1)
 
     def on_one_mesh(self) -> Self:
         """
