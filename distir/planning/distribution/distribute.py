@@ -35,7 +35,12 @@ from distir.planning.distribution.meshes import (
     cluster_in,
     declare_mesh,
 )
-from distir.planning.distribution.options import AXES, NAME, DistributionOptions
+from distir.planning.distribution.options import (
+    AXES,
+    EXPERT_AXES,
+    NAME,
+    DistributionOptions,
+)
 from distir.planning.distribution.outputs import leave_outputs_split, split_outputs
 from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.distribution.own_axes import request_own_axes
@@ -141,6 +146,7 @@ def check_experts(options: DistributionOptions) -> None:
     """
     Raises DistIRError for options of expert parallelism that contradict each other.
     """
+    one_of("set of axes of experts", options.expert_axes, EXPERT_AXES, NAME)
     axes = options.axes_of_experts
     if not axes and options.token_dispatch != "auto":
         raise DistIRError(

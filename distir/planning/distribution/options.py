@@ -16,6 +16,9 @@ NAME = "distribute"
 AXES = ("r", "d", "e", "c", "t")
 """The axes of a program's mesh in their order, without the axis of micro-batches."""
 
+EXPERT_AXES = ("e", "ec", "et", "ect")
+"""The sets of axes over which experts may be dealt out, one letter for each axis."""
+
 
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
@@ -117,7 +120,7 @@ class DistributionOptions(PipelineOptions):
         "the axes over which experts are dealt out, one letter each: -e alone, so that -t "
         "splits the matrices of each expert (default), or also the -c and -t devices that "
         "share the attention of the same samples (Megatron's parallel folding)",
-        choices=("e", "ec", "et", "ect"),
+        choices=EXPERT_AXES,
     )
     context: str = option(
         "gather",
