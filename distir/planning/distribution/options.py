@@ -169,6 +169,11 @@ class DistributionOptions(PipelineOptions):
         """The axes with a size above 1 over which experts are dealt out."""
         return tuple(axis for axis in self.expert_axes if getattr(self, axis) > 1)
 
+    @property
+    def expert_degree(self) -> int:
+        """The number of devices over which experts are dealt out."""
+        return prod(getattr(self, axis) for axis in self.expert_axes)
+
     def on_one_mesh(self) -> Self:
         """
         Returns the options with the sizes of the single mesh on which layouts are

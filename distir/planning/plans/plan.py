@@ -133,6 +133,7 @@ class GridPlan(Plan):
     splits over d. With `no_sync`, ZeRO 3 sums whole gradients over micro-batches. With
     `offload_states`, the optimizer's states are in the host's memory. With
     `sequence_parallel`, sequences are split over the t devices between the blocks.
+    `expert_axes` are the axes over which experts are dealt out.
     """
 
     d: int = same_option(DistributionOptions, "d")
@@ -145,6 +146,7 @@ class GridPlan(Plan):
     no_sync: bool = same_option(DistributionOptions, "no_sync")
     offload_states: bool = same_option(DistributionOptions, "offload_states")
     sequence_parallel: bool = same_option(DistributionOptions, "sequence_parallel")
+    expert_axes: str = same_option(DistributionOptions, "expert_axes")
 
     @property
     def devices(self) -> int:
@@ -158,7 +160,8 @@ class GridPlan(Plan):
 
     @property
     def division(self) -> tuple[object, ...]:
-        return self.d, self.t, self.p, self.zero, self.c, self.e, self.r
+        sizes = self.d, self.t, self.p, self.zero, self.c, self.e, self.r
+        return *sizes, self.expert_axes
 
     @property
     def shared(self) -> tuple[object, ...]:
@@ -171,6 +174,7 @@ class GridPlan(Plan):
     def _order(self) -> tuple[Any, ...]:
         sizes = self.d, self.t, self.p, self.zero, self.c, self.context, self.e, self.r
         switches = self.no_sync, self.offload_states, self.sequence_parallel
+        switches += (self.expert_axes,)
         return self.batch, *sizes, *switches, *self._rest, ()
 
     def options(
@@ -202,6 +206,8 @@ class GridPlan(Plan):
         text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
         text += f" r={self.r}" if self.r > 1 else ""
         text += f" e={self.e}" if self.e > 1 else ""
+        if self.expert_axes != "e":
+            text += f" expert-axes={self.expert_axes}"
         text += f" c={self.c} context={self.context}" if self.c > 1 else ""
         text += f" zero={self.zero}" if self.zero else ""
         text += " no-sync" if self.no_sync else ""
@@ -225,7 +231,7 @@ class LayoutPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        grid = 1, 1, self.p, 0, 1, "", 1, 1, False, False, False
+        grid = 1, 1, self.p, 0, 1, "", 1, 1, False, False, False, ""
         return self.batch, *grid, *self._rest, self.axes
 
     def __str__(self) -> str:
