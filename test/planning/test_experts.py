@@ -257,5 +257,5 @@ def _of_eight() -> ModuleOp:
 def test_places_of_sequences_are_over_one_axis() -> None:
     """An expert counts the tokens of a whole sequence where it takes so many alone."""
     module = imported_experts("qwen3_moe", 1.25).module
-    with pytest.raises(DistIRError, match="limits the tokens .*expert_axes=e"):
+    with pytest.raises(DistIRError, match=r"limits the tokens .*expert_axes=e"):
         distributed(module, e=2, t=2, expert_axes="et")

@@ -103,7 +103,10 @@ def test_time_and_memory() -> None:
             dict(t=2, c=2, expert_axes="ect", context_order="cyclic"),
             "choose context_order=contiguous",
         ),
-        (dict(e=8, t=2, expert_axes="et"), "8 experts cannot be dealt out to 16 groups"),
+        (
+            dict(e=8, t=2, expert_axes="et"),
+            "8 experts cannot be dealt out to 16 groups",
+        ),
         (dict(e=2, t=2, expert_axes="te"), "choose one of e, ec, et, ect"),
     ],
 )

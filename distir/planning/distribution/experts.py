@@ -67,6 +67,14 @@ def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]
     return tuple(e for e in range(1, most + 1) if most % e == 0)
 
 
+def limits_tokens(module: ModuleOp) -> bool:
+    """
+    Whether an expert of a program takes a limited number of the tokens of a sequence.
+    The program then needs whole sequences on a device.
+    """
+    return any(not op.is_dropless for op in _places(module))
+
+
 def split_experts(
     module: ModuleOp, axes: Sequence[str], token_dispatch: str = "auto"
 ) -> None:
