@@ -34,6 +34,7 @@ class ParallelizeOptions(TypedDict, total=False):
     sequence_parallel: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
+    expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
@@ -230,6 +231,7 @@ class SchedulingOptions(TypedDict, total=False):
     schedules: str | Sequence[str]
     c: int | Sequence[int]
     e: int | Sequence[int]
+    expert_axes: str | Sequence[str]
     r: int | Sequence[int]
     no_sync: str | Sequence[str]
     offload_states: str | Sequence[str]
@@ -281,6 +283,7 @@ class SearchingOptions(TypedDict, total=False):
     schedules: str | Sequence[str]
     c: int | Sequence[int]
     e: int | Sequence[int]
+    expert_axes: str | Sequence[str]
     r: int | Sequence[int]
     no_sync: str | Sequence[str]
     offload_states: str | Sequence[str]
@@ -348,6 +351,7 @@ class ShowOptions(DistributeOptions, total=False):
     sequence_parallel: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
+    expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
@@ -382,6 +386,7 @@ class SimulateOptions(DistributeOptions, total=False):
     sequence_parallel: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
+    expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
