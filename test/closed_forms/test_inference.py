@@ -68,7 +68,7 @@ def elements(module: ModuleOp, *roles: str) -> int:
 def test_bytes_of_the_cache(
     kind: str, changes: dict[str, Any], per_sequence: int
 ) -> None:
-    prefill = Prefill(model_without_values(kind, **changes), SIZES.cache)
+    prefill = Prefill(model_without_values(kind, **changes), SIZES)
     tokens = torch.zeros(SIZES.batch, SIZES.prompt, dtype=torch.int64)
     cache = empty_cache(prefill, tokens, torch.zeros(SIZES.batch, dtype=torch.int64))
     numbers = sum(each.numel() for own in cache.values() for each in own.values())
