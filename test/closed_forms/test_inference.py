@@ -130,7 +130,7 @@ def test_pages_that_decode_holds_and_reads() -> None:
     """
     batch, groups, size, bandwidth = SIZES.batch, 2, 16, 1e9
     columns = 3  # 40 tokens in pages of 16
-    for pages, used in ((5, 5), (9, 9)):
+    for pages, used in ((5, 5), (9, 9), (12, 9)):
         sizes = replace(SIZES, paging=Paging(1, pages, size))
         shapes = {"layers": LAYERS, "d_model": HIDDEN, "heads": HEADS, "vocab": VOCAB}
         module = build_serving(build_llama, sizes, **shapes, kv_heads=groups, ffn=FFN)
