@@ -48,6 +48,7 @@ from distir.lowering.rewrites.functions import (
 )
 from distir.lowering.rewrites.fusions import fuse
 from distir.lowering.rewrites.interruption import await_gradients
+from distir.lowering.rewrites.messages import compute_in_messages
 from distir.lowering.rewrites.reuse import reuse_operands
 from distir.lowering.rewrites.saved_tensors import (
     pack_saved_tensors,
@@ -122,19 +123,21 @@ them.
 """
 
 
-_BEFORE = (await_gradients, fuse, outline)
+_BEFORE = (await_gradients, fuse)
 _AFTER = (reuse_operands, pack_saved_tensors, release_saved_tensors, choose_graphs)
 
 
 def steps(compiled: bool) -> tuple[Callable[[ModuleOp], None], ...]:
     """
     Returns the rewrites of a rank's program that precede its printing as Python, in
-    order. Each step is a pass: `await-gradients`, `fuse-operators`, `outline-text`,
-    `outline-between-calls` if `compiled`, `reuse-operands`, `pack-saved-tensors`,
-    `release-saved-tensors`, `choose-graphs`. `lower --compile` runs `compile-leaves`
-    after them.
+    order. Each step is a pass: `await-gradients`, `fuse-operators`,
+    `compute-in-messages` if not `compiled`, `outline-text`, `outline-between-calls` if
+    `compiled`, `reuse-operands`, `pack-saved-tensors`, `release-saved-tensors`,
+    `choose-graphs`. `lower --compile` runs `compile-leaves` after them.
     """
-    return (*_BEFORE, *([outline_between_calls] if compiled else []), *_AFTER)
+    if compiled:
+        return (*_BEFORE, outline, outline_between_calls, *_AFTER)
+    return (*_BEFORE, compute_in_messages, outline, *_AFTER)
 
 
 @dataclass

@@ -203,7 +203,7 @@ def shard(value, spec, mesh, rank):
         for axis, run in axes:
             parts = collectives.split(value, mesh.axes[axis], dim, run)
             value = parts[place[axis]]
-    if any(monoid == "sum" and place[axis] for axis, monoid in spec.partial):
+    if any(reduction == "sum" and place[axis] for axis, reduction in spec.partial):
         value = torch.zeros_like(value)
     return value
 
@@ -246,12 +246,12 @@ def assemble(parts, spec, mesh):
         held.clear()
         held.update({place: how(row) for place, row in rows.items()})
 
-    for axis, monoid in spec.partial:
+    for axis, reduction in spec.partial:
 
-        def reduced(row, monoid=monoid):
+        def reduced(row, reduction=reduction):
             total = row[0]
             for part in row[1:]:
-                total = combine[monoid](total, part)
+                total = combine[reduction](total, part)
             return total
 
         merge(axis, reduced)

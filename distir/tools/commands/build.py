@@ -282,8 +282,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.tools.files import write_program
+    from distir.tools.reports.reporting import progress
 
-    write_program(built(arguments), arguments.output)
+    with progress("building"):
+        module = built(arguments)
+    with progress(f"writing {arguments.output}"):
+        write_program(module, arguments.output)
     return 0
 
 
