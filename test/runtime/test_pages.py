@@ -40,7 +40,9 @@ def test_prompts_that_need_more_pages_than_a_pool_has_are_refused() -> None:
     check([[1] * 14, [1] * 14, [1] * 22], 3, programs)
     # A second batch has all pages again.
     check([[1] * 14, [1] * 14, [1], [1], [1] * 14, [1] * 14], 3, programs)
-    message = "from number 0 on with 4 new tokens need 5 pages of 8 tokens in one pool of 4"
+    message = (
+        "from number 0 on with 4 new tokens need 5 pages of 8 tokens in one pool of 4"
+    )
     with pytest.raises(ProgramError, match=message):
         check([[1] * 14, [1] * 13], 4, programs)
     with pytest.raises(ProgramError, match="from number 4 on"):
