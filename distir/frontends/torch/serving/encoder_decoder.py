@@ -149,7 +149,7 @@ class _EncoderDecoderStep(StepModule):
         )[:, None, None, :]
         queries = positions[:, None]
         is_prefill = not any(cache.is_updated.values())
-        keys = queries if is_prefill else torch.arange(self.slots)[None, :]
+        keys = queries if is_prefill else torch.arange(self.sizes.cache)[None, :]
         masks = {**self.masks(queries, {0: keys}), BIDIRECTIONAL: of_prompts}
         model = self.source_model
         with masks_given(masks), _biases_at(model, positions, is_prefill):
