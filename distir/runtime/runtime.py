@@ -52,8 +52,11 @@ class Tensor:
       refers to the flattened tensor;
     - `loss_scale`: the state of loss scaling that it is;
     - `host`: whether it stays in the host's memory;
-    - `feeds`: what generation gives to an input: `tokens`, `padding` or `positions`;
+    - `feeds`: what generation gives to an input: `tokens`, `padding`, `positions` or
+      `pages`;
     - `limit`: the largest number of tokens of a sequence;
+    - `pages`: for the table of pages of a cache, the number of pools, of the pages of
+      each pool, and of the tokens of a page;
     - `start`: the token with which the decoder of an encoder-decoder begins.
     """
 
@@ -79,6 +82,7 @@ class Tensor:
     host: bool = False
     feeds: str = ""
     limit: int = 0
+    pages: tuple = ()
     start: int | None = None
 
     def parts(self):

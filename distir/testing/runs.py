@@ -264,7 +264,9 @@ def _shards(
             )
         ]
         if not ops or local_form.of(op) is not None:
+            before = _users(arguments.args)
             ops = local_ops(op, arguments.args, {"m": on}, coordinates)
+            _check_users(ops, _users(arguments.args) - before)
             verify_ops(ops, "what one device computes (give it a local form?)")
         if is_joint:
             devices.append((ops[-1], tuple(arrays)))
@@ -278,6 +280,24 @@ def _shards(
         for result, array in zip(shards, of_device, strict=True):
             result.append(array)
     return shards
+
+
+def _users(values: Sequence[SSAValue]) -> set[Operation]:
+    return {use.operation for value in values for use in value.uses}
+
+
+def _check_users(ops: Sequence[Operation], users: set[Operation]) -> None:
+    """
+    Raises OpCheckError unless the new `users` of an op's operands are among `ops`, the
+    local form. Others would stay in the lists of users, where passes find them.
+    """
+    left = users - {inner for op in ops for inner in op.walk()}
+    if left:
+        names = ", ".join(sorted(name_of(op) for op in left))
+        raise OpCheckError(
+            f"{name_of(ops[-1])}: its local form makes {names} besides the ops that it "
+            f"returns, and leaves it a user of the operands; erase it"
+        )
 
 
 def verify_ops(ops: Sequence[Operation], what: str) -> None:

@@ -13,7 +13,10 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import Layout, Shard, layout_of
 
-_OF_ONE_RANK = ("group", "reduction", "dim", "run", "split_dim", "split_run", "root")
+_OF_ONE_RANK = (
+    *("group", "reduction", "dim", "run", "blocks"),
+    *("split_dim", "split_run", "split_blocks", "root"),
+)
 """Attributes that only the counterpart in per-rank form has: here, layouts say it."""
 
 

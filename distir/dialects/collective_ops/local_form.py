@@ -51,7 +51,7 @@ class InLocalForm(CollectiveOp):
     ):
         """
         Properties that are None are absent. `numbers` has `dim`, `run`, `split_dim`,
-        `split_run`, `shift` and `root`.
+        `split_run`, `blocks`, `split_blocks`, `shift` and `root`.
         """
         properties: dict[str, Attribute] = {
             "axes": ArrayAttr([StringAttr(a) for a in axes])
@@ -177,10 +177,18 @@ class Splitting(AlongDimension):
 
 
 class Exchanging(Gathering):
-    """Also splits the dimension `split_dim`, with the run length `split_run` on it."""
+    """
+    Also splits the dimension `split_dim`, with the run length `split_run` on it.
 
+    If `blocks` is present, the dimension `dim` consists of so many equal blocks, and
+    each holds the parts of as many neighbouring ranks, in runs of length `run`.
+    `split_blocks` means the same for `split_dim`.
+    """
+
+    blocks = opt_prop_def(I64)
     split_dim = prop_def(I64)
     split_run = opt_prop_def(I64)
+    split_blocks = opt_prop_def(I64)
 
     def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
         return self.split(self.gathered(shape, ranks), ranks, "split_dim")

@@ -17,7 +17,10 @@ from distir.lowering.emitter import (
     torch_templates,
 )
 
-_NUMBERS = ("dim", "run", "split_dim", "split_run", "shift")
+_NUMBERS = (
+    *("dim", "run", "split_dim", "split_run", "blocks", "split_blocks"),
+    "shift",
+)
 """The integer properties that become arguments, in the order of the arguments."""
 
 
