@@ -106,9 +106,11 @@ def test_enumerations_of_older_pythons_are_read(
     """Before 3.11.4 a member of an enumeration was an attribute of its class."""
     file = checkpoint / ".metadata"
     metadata: Metadata = pickle.loads(file.read_bytes())
-    monkeypatch.setattr(
-        Enum, "__reduce_ex__", lambda own, _: (getattr, (type(own), own.name))
-    )
+
+    def reduced(member: Enum, _: int) -> tuple[Any, ...]:
+        return getattr, (type(member), member.name)
+
+    monkeypatch.setattr(Enum, "__reduce_ex__", reduced)
     file.write_bytes(pickle.dumps(metadata))
     assert b"getattr" in file.read_bytes()
     ours = read_metadata(checkpoint)
