@@ -111,11 +111,12 @@ def test_enumerations_of_older_pythons_are_read(
         return getattr, (type(member), member.name)
 
     monkeypatch.setattr(Enum, "__reduce_ex__", reduced)
-    file.write_bytes(pickle.dumps(metadata))
-    assert b"getattr" in file.read_bytes()
-    ours = read_metadata(checkpoint)
-    assert ours.state_dict_metadata == metadata.state_dict_metadata
-    assert ours.storage_data == metadata.storage_data
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        file.write_bytes(pickle.dumps(metadata, protocol))
+        assert b"getattr" in file.read_bytes()
+        ours = read_metadata(checkpoint)
+        assert ours.state_dict_metadata == metadata.state_dict_metadata
+        assert ours.storage_data == metadata.storage_data
 
 
 class Calls:

@@ -66,7 +66,7 @@ _CLASSES = {
     ("collections", "OrderedDict"): "dict",
     # Python before 3.11.4 writes the memory format as getattr(class, name). The stand-in
     # gets nothing: it is a class that nobody uses, like the memory format.
-    ("builtins", "getattr"): "",
+    **{(module, "getattr"): "" for module in ("builtins", "__builtin__")},
 }
 """
 The classes that DCP's pickles name, with the kinds of their stand-ins; an empty text
