@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 from support.generation import (
-    NEW_TOKENS,
-    PROMPTS,
     SIZES,
     distributed,
     generated,
