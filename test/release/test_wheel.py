@@ -162,5 +162,5 @@ def test_pipx_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
         for name in ("PIPX_HOME", "PIPX_BIN_DIR", "PIPX_MAN_DIR")
     }
     command = (python, "-m", "pipx", "run", "--spec", wheel, "distir", "demo")
-    assert "the 5 fastest" in run(tmp_path, *command, **homes)
+    assert "the 5 fastest" in run(tmp_path, *command, code=0, **homes)
     assert (tmp_path / "distir-demo" / "report.html").exists()
