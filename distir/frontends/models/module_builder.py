@@ -58,12 +58,14 @@ class ModuleBuilder(FunctionBuilder):
         shape: Shape,
         initial: str | None = None,
         role: str = "parameter",
+        element: TypeAttribute | None = None,
     ) -> SSAValue:
         """
         Adds a weight to the function and returns it. `initial` is the value of its
-        attribute `dist.initial`.
+        attribute `dist.initial`, and `element` its element type, by default that of the
+        model.
         """
-        wanted = Parameter(name, tuple(shape), initial, role)
+        wanted = Parameter(name, tuple(shape), initial, role, element)
         self.own.append(wanted)
         return self.parameters(self.root, [wanted])[0]
 

@@ -257,7 +257,7 @@ def _check_serving(arguments: argparse.Namespace) -> None:
     from distir.errors import DistIRError
 
     if not arguments.serve:
-        for option in ("cache", "prompt", "weights_dtype"):
+        for option in ("cache", "prompt", "weights_dtype", "cache_dtype"):
             if getattr(arguments, option):
                 raise DistIRError(
                     f"--{option.replace('_', '-')} is of use with --serve only; add it"

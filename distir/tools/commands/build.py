@@ -26,6 +26,7 @@ from distir.transforms.precision.options import PrecisionOptions
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+    from xdsl.passes import ModulePass
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             add_options(own, ServingOptions, ("serve",))
             add_options(own, ServingOptions, ("cache",), **both)
             add_options(
-                own, ServingOptions, ("prompt", "weights_dtype", "weights_group")
+                own,
+                ServingOptions,
+                ("prompt", "weights_dtype", "weights_group", "cache_dtype"),
             )
         _add_common(own)
 
@@ -323,7 +326,8 @@ def _check_serving(arguments: argparse.Namespace) -> None:
     if not arguments.serve:
         sized = arguments.cache is not None and arguments.cache is not True
         given = {"cache": sized, "prompt": arguments.prompt}
-        given["weights_dtype"] = arguments.weights_dtype
+        for option in ("weights_dtype", "cache_dtype"):
+            given[option] = getattr(arguments, option)
         for option, is_given in given.items():
             if is_given:
                 number = " with a number" if option == "cache" else ""
@@ -348,24 +352,35 @@ def _serving(
     cache = None if arguments.cache is True else arguments.cache
     served = serving_sizes(sizes.pop("batch"), cache, arguments.prompt)
     module = build_serving(_builder(model.builder), served, **sizes)
-    if arguments.weights_dtype is None:
+    if arguments.weights_dtype is None and arguments.cache_dtype is None:
         return module
-    return _quantized(module, arguments.weights_dtype, arguments.weights_group)
+    return _quantized(module, arguments)
 
 
-def _quantized(module: ModuleOp, kind: str, group: int) -> ModuleOp:
-    """Returns an inference program with quantised weights. Raises DistIRError."""
+def _quantized(module: ModuleOp, arguments: argparse.Namespace) -> ModuleOp:
+    """
+    Returns an inference program with the weights or caches of fewer bits that the
+    arguments ask for. Raises DistIRError.
+    """
+    from distir.passes.quantize_caches import QuantizeCachesPass
     from distir.passes.quantize_weights import QuantizeWeightsPass
     from distir.program import entry_points
     from distir.program.entries import joined, one_entry
     from distir.tools.files import apply_passes, named_pass
 
     entries = {name: one_entry(module, name) for name in entry_points(module)}
+    passes = list[ModulePass]()
+    if arguments.weights_dtype is not None:
+        passes.append(
+            QuantizeWeightsPass(arguments.weights_dtype, arguments.weights_group)
+        )
+    if arguments.cache_dtype is not None:
+        passes.append(QuantizeCachesPass(arguments.cache_dtype))
     for entry in entries.values():
         apply_passes(
             entry,
             named_pass("inline-calls"),
-            QuantizeWeightsPass(kind, group),
+            *passes,
             named_pass("outline-repeats"),
         )
     return joined(entries)
