@@ -115,8 +115,8 @@ from distir.dialects.train_ops.quantized_states import (
     QuantizeStateOp,
 )
 from distir.dialects.train_ops.quantized_weights import (
-    FLOAT8,
     EIGHT_BITS,
+    FLOAT8,
     GroupQuantizedLinearOp,
     QuantizedLinearOp,
 )

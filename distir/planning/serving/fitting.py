@@ -95,7 +95,8 @@ def advice(
     fewer = least(narrow)
     assert fewer is not None
     needed = ceil((bound.parameters + bound.caches) * shape.devices / device)
-    remedy = f"give at least {needed} --devices"
+    # Replicas have powers of two.
+    remedy = f"give at least {1 << (needed - 1).bit_length()} --devices"
     if narrow != sizes and fewer[2].missing < 0:
         remedy += f", or 8 bits (--weights-dtype {_NARROW} --cache-dtype {_NARROW})"
     return (

@@ -397,7 +397,8 @@ def _keep_sequences(module: ModuleOp) -> None:
             request = ConstrainOp(result, layout, ("e",))
             function.body.block.insert_op_after(request, op)
             result.replace_uses_with_if(
-                request.result, lambda use, request=request: use.operation is not request
+                request.result,
+                lambda use, request=request: use.operation is not request,
             )
 
 
