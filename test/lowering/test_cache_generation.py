@@ -25,31 +25,29 @@ from support.thoroughness import sampled
 from transformers.cache_utils import DynamicCache
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.models.generation import build_serving
-from distir.frontends.models.llama import build_llama
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.lowering.torch_package import write_package
-from distir.program import Program, entry_points
-from distir.program.entries import joined, one_entry
+from distir.program import Program
+from distir.program.entries import one_entry
+from distir.tools.cli import main
 from distir.tools.entry_checks import compared
-from distir.tools.files import apply_passes, named_pass
-from distir.transforms.precision.cache_quantization import quantize_caches
+from distir.tools.files import read_program
 
 LARGEST = {"int8": 127.0, "fp8": 448.0}
 ENTRIES = ("prefill", "decode")
 
 
-def built(kind: str) -> ModuleOp:
+def built(kind: str, folder: Path) -> ModuleOp:
     """A built LLaMA with caches in the format `kind`."""
-    sizes: Mapping[str, Any] = {"layers": 2, "d_model": 32, "heads": 4, "vocab": 96}
-    module = build_serving(build_llama, SIZES, **sizes, kv_heads=2, ffn=64)
-    entries = {name: one_entry(module, name) for name in entry_points(module)}
-    for entry in entries.values():
-        apply_passes(entry, named_pass("inline-calls"))
-        quantize_caches(entry, kind)
-        apply_passes(entry, named_pass("outline-repeats"))
-    return joined(entries)
+    path = folder / "llama.mlir"
+    sizes = "--layers 2 --d-model 32 --heads 4 --kv-heads 2 --ffn 64 --vocab 96"
+    serve = (
+        f"--serve --batch {SIZES.batch} --cache {SIZES.cache} --prompt {SIZES.prompt}"
+    )
+    command = ["build", "llama", *sizes.split(), *serve.split(), "--cache-dtype", kind]
+    assert main([*command, "-o", str(path)]) == 0
+    return read_program(path)
 
 
 def values_of(module: ModuleOp) -> dict[str, Any]:
@@ -94,7 +92,7 @@ def tokens_of_reference(
 def test_tokens_equal_those_of_the_sequential_program(
     kind: str, tmp_path: Path
 ) -> None:
-    program = built(kind)
+    program = built(kind, tmp_path)
     values, new = values_of(program), 6
     wanted = tokens_of_reference(program, values, new)
     assert len({token for tokens in wanted for token in tokens[-new:]}) > 3

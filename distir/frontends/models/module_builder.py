@@ -6,7 +6,7 @@ builders of models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ class ModuleBuilder(FunctionBuilder):
         self.scope = root
         self.own: list[Parameter] = []
 
-    def at(self, name: str = "") -> ModuleBuilder:
+    def at(self, name: str = "") -> Self:
         """
         Returns this builder. The ops that are added next belong to the module `name`
         ("" for the root).

@@ -28,6 +28,7 @@ from distir.errors import DistIRError
 from distir.frontends.models.function_builder import Layer, check_sizes, element_type
 from distir.frontends.models.latent_attention import LatentSizes, latent_attention
 from distir.frontends.models.step_builder import (
+    PLAIN,
     StepBuilder,
     StepFormats,
     cache_names,
@@ -83,7 +84,7 @@ class DecoderSizes:
     latent: LatentSizes | None = None
     window: int = 0
     window_layers: int = 0
-    formats: StepFormats = StepFormats()
+    formats: StepFormats = PLAIN
 
     @property
     def parameters(self) -> int:

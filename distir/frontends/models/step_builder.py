@@ -38,6 +38,10 @@ class StepFormats:
     group: int = 128
 
 
+PLAIN = StepFormats()
+"""The type of the model everywhere."""
+
+
 class Matrices(NamedTuple):
     """
     The matrices of experts: [experts, inputs, outputs], or if `transposed` [experts,

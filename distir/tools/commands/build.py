@@ -369,7 +369,7 @@ def _quantized(module: ModuleOp, arguments: argparse.Namespace) -> ModuleOp:
     from distir.tools.files import apply_passes, named_pass
 
     entries = {name: one_entry(module, name) for name in entry_points(module)}
-    passes = list[ModulePass]()
+    passes: list[ModulePass] = []
     if arguments.weights_dtype is not None:
         passes.append(
             QuantizeWeightsPass(arguments.weights_dtype, arguments.weights_group)
