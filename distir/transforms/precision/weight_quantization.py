@@ -28,7 +28,7 @@ from distir.dialects.train_ops.quantized_weights import (
     QuantizedLinearOp,
 )
 from distir.errors import DistIRError, one_of
-from distir.interpreters.train.quantized_rows import quantized_rows
+from distir.interpreters.train.quantized_weights import quantized_rows
 from distir.program import (
     argument_attributes,
     argument_names,
