@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist_attributes import LIMIT
 from distir.dialects.onnx_ops.values import numpy_dtype
@@ -165,7 +165,9 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
 
 def _formats(entry: FuncOp, known: Mapping[str, FuncOp]) -> StepFormats:
     """Returns the formats of matrices in layers and of caches."""
-    by_type = {element: kind for kind, (element, _) in EIGHT_BITS.items()}
+    by_type: dict[Attribute, str] = {
+        element: kind for kind, (element, _) in EIGHT_BITS.items()
+    }
     roles = argument_roles(entry)
     caches = {
         by_type.get(element_type(a))

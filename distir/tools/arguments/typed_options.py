@@ -34,6 +34,7 @@ class ParallelizeOptions(TypedDict, total=False):
     sequence_parallel: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
+    expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
@@ -70,6 +71,9 @@ class ImportOptions(TypedDict, total=False):
     serve: bool
     cache: int
     prompt: int
+    page_size: int
+    pages: int
+    pools: int
     weights_dtype: Literal["int8", "fp8", "int4"]
     weights_group: int
     cache_dtype: Literal["int8", "fp8"]
@@ -156,6 +160,9 @@ class BuildOptions(TypedDict, total=False):
     serve: bool
     cache: bool | int | int
     prompt: int
+    page_size: int
+    pages: int
+    pools: int
     weights_dtype: Literal["int8", "fp8", "int4"]
     weights_group: int
     cache_dtype: Literal["int8", "fp8"]
@@ -232,6 +239,7 @@ class SchedulingOptions(TypedDict, total=False):
     schedules: str | Sequence[str]
     c: int | Sequence[int]
     e: int | Sequence[int]
+    expert_axes: str | Sequence[str]
     r: int | Sequence[int]
     no_sync: str | Sequence[str]
     offload_states: str | Sequence[str]
@@ -283,6 +291,7 @@ class SearchingOptions(TypedDict, total=False):
     schedules: str | Sequence[str]
     c: int | Sequence[int]
     e: int | Sequence[int]
+    expert_axes: str | Sequence[str]
     r: int | Sequence[int]
     no_sync: str | Sequence[str]
     offload_states: str | Sequence[str]
@@ -352,6 +361,7 @@ class ShowOptions(DistributeOptions, total=False):
     sequence_parallel: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
+    expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
@@ -386,6 +396,7 @@ class SimulateOptions(DistributeOptions, total=False):
     sequence_parallel: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
+    expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool

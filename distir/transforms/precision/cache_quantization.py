@@ -15,6 +15,7 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.dist_attributes import NAME, UPDATES
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.paged_attention import PagedWriteOp
 from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp, QuantizeRowsOp
 from distir.dialects.train_ops.quantized_weights import EIGHT_BITS
 from distir.errors import DistIRError, one_of
@@ -53,10 +54,15 @@ def quantize_caches(module: ModuleOp, kind: str) -> None:
     New tokens are converted where the cache is written. All ops of the program, those
     of prefill too, compute with the numbers that the cache then stands for. The program
     has one function; outline its layers later. Raises DistIRError if there is no such
-    cache.
+    cache, or if caches are in pages.
     """
     one_of("cache format", kind, EIGHT_BITS, "quantize-caches")
     function = entry_function(module)
+    if any(isinstance(op, PagedWriteOp) for op in function.body.block.ops):
+        raise DistIRError(
+            "quantize-caches: the program has a cache in pages, which keeps the type of "
+            "the model; leave cache_dtype or page_size out"
+        )
     caches = _growing_caches(function)
     if not caches:
         raise DistIRError(
