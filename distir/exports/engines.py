@@ -33,7 +33,8 @@ class EngineSettings:
     - `free_share`: the share, for caches, of the memory that parameters and steps
       leave;
     - `role`: `both`, `prefill` or `decode`;
-    - `prefix_cache`: whether caches of common prefixes of prompts are reused.
+    - `prefix_cache`: whether caches of common prefixes of prompts are reused;
+    - `weights`, `cache`: the formats of matrices and caches with fewer bits, or None.
     """
 
     tensor: int
@@ -49,6 +50,8 @@ class EngineSettings:
     free_share: float
     role: str
     prefix_cache: bool
+    weights: str | None = None
+    cache: str | None = None
 
 
 def read_settings(path: Path) -> list[EngineSettings]:
@@ -92,6 +95,7 @@ def _settings(data: Mapping[str, Any], path: Path) -> list[EngineSettings]:
     if not pools:
         raise ValueError(f"no pool of replicas among {', '.join(sorted(plan))}")
     share = float(data["memory_share"])
+    formats = data["model"].get("formats", {})
     return [
         EngineSettings(
             tensor=int(pool["t"]),
@@ -107,9 +111,15 @@ def _settings(data: Mapping[str, Any], path: Path) -> list[EngineSettings]:
             free_share=share,
             role="both" if name == "replica" else name,
             prefix_cache=data["workload"]["prefix_hits"] > 0,
+            weights=formats.get("weights"),
+            cache=formats.get("cache"),
         )
         for name, pool in pools
     ]
+
+
+_FLOAT8 = "fp8"
+"""The only format of fewer bits that a flag gives any checkpoint."""
 
 
 def _vllm(s: EngineSettings) -> Mapping[str, Any]:
@@ -124,6 +134,8 @@ def _vllm(s: EngineSettings) -> Mapping[str, Any]:
         "max-model-len": s.longest,
         "gpu-memory-utilization": s.used_share,
         "enable-prefix-caching": s.prefix_cache,
+        "quantization": s.weights == _FLOAT8 and _FLOAT8,
+        "kv-cache-dtype": s.cache == _FLOAT8 and _FLOAT8,
     }
     if s.role != "both":
         side = "kv_producer" if s.role == "prefill" else "kv_consumer"
@@ -145,6 +157,8 @@ def _sglang(s: EngineSettings) -> Mapping[str, Any]:
         "context-length": s.longest,
         "mem-fraction-static": s.static_share,
         "disable-radix-cache": not s.prefix_cache,
+        "quantization": s.weights == _FLOAT8 and _FLOAT8,
+        "kv-cache-dtype": s.cache == _FLOAT8 and f"{_FLOAT8}_e4m3",
     }
     if s.role != "both":
         flags["disaggregation-mode"] = s.role
@@ -194,6 +208,12 @@ def engine_script(name: str, pools: list[EngineSettings]) -> str:
             pool.role, f"each does the {pool.role}"
         )
         lines += ["", f"# {pool.replicas} of these; {what}."]
+        others = {"weights": pool.weights, "caches": pool.cache}
+        lines += [
+            f"# The plan has {side} in {kind}: serve a checkpoint that says so."
+            for side, kind in others.items()
+            if kind is not None and (kind != _FLOAT8 or name == "tensorrt-llm")
+        ]
         if name == "tensorrt-llm" and pool.role != "both":
             lines.append(
                 "# trtllm-serve disaggregated -c FILE joins context_servers (prefill) and "

@@ -10,12 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import Attribute
 
+from distir.dialects.dist_attributes import NAME
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
-from distir.program import Program, arguments_of, entry_function, entry_points
+from distir.program import (
+    Program,
+    argument_attributes,
+    arguments_of,
+    entry_function,
+    entry_points,
+    set_argument_attributes,
+)
 from distir.program.entries import joined
+from distir.program.naming import free_name
 from distir.program.weights import attributes_kept, new_weights_beside
 from distir.system.output_files import replaced_file
 from distir.text import ProgramPrinter
@@ -125,24 +135,67 @@ class ImportedModel:
 def joined_models(models: Mapping[str, ImportedModel]) -> ImportedModel:
     """
     Returns one program with the entries `models`, by name, and the weights of all. The
-    given models are used up. Raises DistIRError if they share an argument that differs.
+    given models are used up.
+
+    Parameters of the same name are one for all entries. So are constants, unless their
+    types or values differ: then the later entry's constant gets another name. Raises
+    DistIRError if entries share an argument of another role that differs.
     """
-    weights: dict[str, Mapping[str, npt.NDArray[Any]]] = {
-        name: model.weights for model in models.values() for name in model.weights
-    }
+    sources = _named_apart(models)
     notes = dict.fromkeys(note for model in models.values() for note in model.notes)
     module = joined({name: model.module for name, model in models.items()})
-    return ImportedModel(module, _WeightsOf(weights), (), list(notes))
+    return ImportedModel(module, _WeightsOf(sources), (), list(notes))
+
+
+_Source = tuple[Mapping[str, npt.NDArray[Any]], str]
+"""Weights by name, and the name of one of them."""
+
+
+def _named_apart(models: Mapping[str, ImportedModel]) -> dict[str, _Source]:
+    """
+    Renames constants, in place, that have the name of a constant of an earlier entry
+    but another type or other values. Returns the source of each weight, by its name.
+    """
+    sources: dict[str, _Source] = {}
+    constants: dict[str, Attribute] = {}
+    taken = {name for model in models.values() for name in model.weights}
+    for model in models.values():
+        own = {name: name for name in model.weights}
+        function = entry_function(model.module)
+        attributes = argument_attributes(function)
+        for argument in arguments_of(function):
+            name = argument.name
+            if argument.role != "constant" or name not in own:
+                continue
+            source, type_ = (model.weights, name), argument.type
+            if name in constants and (
+                constants[name] != type_ or not _are_equal(sources[name], source)
+            ):
+                own[name] = free_name(taken, name)
+                taken.add(own[name])
+                attributes[argument.index][NAME] = NAME.attr(own[name])
+            constants.setdefault(own[name], type_)
+        set_argument_attributes(function, attributes)
+        for name, new in own.items():
+            sources.setdefault(new, (model.weights, name))
+    return sources
+
+
+def _are_equal(first: _Source, second: _Source) -> bool:
+    """Whether two weights have the same type and, bit by bit, the same values."""
+    a, b = (np.asarray(weights[name]) for weights, name in (first, second))
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 class _WeightsOf(Mapping[str, npt.NDArray[Any]]):
-    """Weights by name, each looked up in a mapping of its own."""
+    """Weights by name, each looked up in its source."""
 
-    def __init__(self, sources: Mapping[str, Mapping[str, npt.NDArray[Any]]]):
+    def __init__(self, sources: Mapping[str, _Source]):
         self._sources = sources
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return self._sources[name][name]
+        weights, own = self._sources[name]
+        return weights[own]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sources)

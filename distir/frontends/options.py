@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distir.dialects.train_ops.quantized_weights import WEIGHT_FORMATS
+from distir.dialects.train_ops.quantized_weights import EIGHT_BITS, WEIGHT_FORMATS
 from distir.options import option
 
 
@@ -76,4 +76,10 @@ class ServingOptions:
         128,
         "with --weights-dtype int4, weights of a row in a group (default 128)",
         metavar="N",
+    )
+    cache_dtype: str | None = option(
+        None,
+        "with --serve, the type of cached keys and values: int8 or fp8 with a scale for each "
+        "token and head; attention computes in the type of the model (default: that type)",
+        choices=tuple(EIGHT_BITS),
     )

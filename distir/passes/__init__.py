@@ -38,6 +38,7 @@ _PASSES: dict[str, str] = {
     "partition": "PartitionPass",
     "pipeline": "PipelinePass",
     "propagate-sharding": "PropagateShardingPass",
+    "quantize-caches": "QuantizeCachesPass",
     "quantize-weights": "QuantizeWeightsPass",
     "raise-patterns": "RaisePatternsPass",
     "request-sharding": "RequestShardingPass",

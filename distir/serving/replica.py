@@ -142,6 +142,8 @@ class Replica:
         self.free_at = 0.0
         """The second at which the first pipeline stage becomes free."""
         self.outstanding = 0
+        self.running = 0
+        """The number of sequences in progress in all lanes."""
         self.preemptions = 0
         self.most_used: float = 0
         self.steps = 0
@@ -174,6 +176,7 @@ class Replica:
             room -= self._read(lane, progress, room)
         while self.waiting and not is_short and self._may_admit(lane, room):
             progress = self.waiting.popleft()
+            self.running += 1
             self.used += self.limits.room(progress.length)
             self.promised += self.limits.room(progress.length + progress.left)
             if progress.to_read:
@@ -248,6 +251,7 @@ class Replica:
             self.used -= room
             self.promised -= room
             self.outstanding -= 1
+            self.running -= 1
         return done
 
     def _growth(self, lane: Lane) -> float:
@@ -316,8 +320,7 @@ class Replica:
         Whether the first waiting request may join `lane` in this step. `room` is the
         number of tokens that the step can still take.
         """
-        limits, first = self.limits, self.waiting[0]
-        running = sum(each.sequences for each in self.lanes)
+        limits, first, running = self.limits, self.waiting[0], self.running
         if room <= 0 or running >= limits.max_sequences:
             return False
         if limits.lanes > 1:
@@ -339,8 +342,8 @@ class Replica:
         """
         is_short = False
         while lane.sequences:
-            running = sum(each.sequences for each in self.lanes)
-            if self.used + running <= self.limits.cache_tokens or running == 1:
+            is_full = self.used + self.running > self.limits.cache_tokens
+            if not is_full or self.running == 1:
                 break
             self._preempt(lane)
             is_short = True
@@ -360,6 +363,7 @@ class Replica:
             progress.left -= got
             lane.context -= progress.length
         self.preemptions += 1
+        self.running -= 1
         self.used -= self.limits.room(progress.length)
         self.promised -= self.limits.room(progress.length + progress.left)
         progress.done_round = -1

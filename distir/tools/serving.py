@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import inf
 
 from xdsl.dialects.builtin import ModuleOp
@@ -94,8 +94,14 @@ def planned_service(
         inf if options.tpot is None else options.tpot,
         options.percentile,
     )
+    formats = replace(
+        model.sizes.formats,
+        weights=options.weights_dtype or model.sizes.formats.weights,
+        cache=options.cache_dtype or model.sizes.formats.cache,
+    )
+    sizes = replace(model.sizes, formats=formats)
     search = ServiceSearch(
-        BuiltSteps(model.sizes, options.expert_imbalance),
+        BuiltSteps(sizes, options.expert_imbalance),
         cluster,
         profiles,
         devices,
@@ -106,7 +112,7 @@ def planned_service(
     )
     return PlannedService(
         name,
-        model.sizes,
+        sizes,
         cluster.sym_name.data,
         devices,
         profiles,

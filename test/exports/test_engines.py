@@ -21,11 +21,13 @@ def pool(**changes: Any) -> dict[str, Any]:
     return own | {"batched_tokens": 2048} | shares | changes
 
 
-def written(tmp_path: Path, experts: int = 0, **pools: Any) -> Path:
+def written(
+    tmp_path: Path, experts: int = 0, formats: Any = None, **pools: Any
+) -> Path:
     path = tmp_path / "plan.json"
     data = {
         "format": FORMAT,
-        "model": {"experts": experts},
+        "model": {"experts": experts, "formats": formats or {}},
         "workload": {"longest_request": 2300, "prefix_hits": 0.0},
         "memory_share": 0.9,
         "best": {"plan": pools} if pools else None,
@@ -69,6 +71,18 @@ def test_degrees_and_sizes_are_flags_of_each_engine(tmp_path: Path) -> None:
     [trt] = flags(engine_script("tensorrt-llm", settings))
     assert (trt["--tp_size"], trt["--max_num_tokens"]) == ("4", "2048")
     assert trt["--kv_cache_free_gpu_memory_fraction"] == "0.9"
+
+
+def test_caches_of_8_bits_are_flags_where_a_flag_can_say_so(tmp_path: Path) -> None:
+    formats = {"weights": "int4", "cache": "fp8", "group": 128}
+    settings = read_settings(written(tmp_path, formats=formats, replica=pool()))
+    scripts = {name: engine_script(name, settings) for name in ENGINES}
+    [vllm], [sglang], _ = map(flags, scripts.values())
+    assert vllm["--kv-cache-dtype"] == "fp8" and "--quantization" not in vllm
+    assert sglang["--kv-cache-dtype"] == "fp8_e4m3"
+    for name, script in scripts.items():
+        assert "weights in int4: serve a checkpoint that says so" in script
+        assert ("caches in fp8" in script) == (name == "tensorrt-llm")
 
 
 def test_experts_and_the_devices_that_divide_sequences(tmp_path: Path) -> None:

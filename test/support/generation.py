@@ -171,15 +171,16 @@ def imported(model: Any, sizes: ServingSizes = SIZES, **options: Any) -> Importe
 
 
 def quantized_program(
-    model: Any, format: str, group: int
+    model: Any, format: str | None, group: int = 8, *, cache: str | None = None
 ) -> tuple[ImportedModel, dict[str, QuantizedWeight]]:
     """
-    Returns a model's program with the entries prefill and decode and weights in `format`,
-    and how each parameter was quantised, by name.
+    Returns a model's program with the entries prefill and decode, weights in `format` and
+    caches in the format `cache`, and how each parameter was quantised, by name.
     """
     from distir.frontends.imported_model import joined_models
     from distir.passes.raise_patterns import RaisePatternsPass
     from distir.tools.files import apply_passes, named_pass
+    from distir.transforms.precision.cache_quantization import quantize_caches
     from distir.transforms.precision.weight_quantization import (
         QuantizedWeights,
         quantize_weights,
@@ -189,10 +190,13 @@ def quantized_program(
     entries = import_serving(model, SIZES, check=False)
     for entry in entries.values():
         apply_passes(entry.module, named_pass("fold-shapes"), RaisePatternsPass())
-        own = quantize_weights(entry.module, format, group)
-        entry.weights = QuantizedWeights(entry.weights, own)
+        if format is not None:
+            own = quantize_weights(entry.module, format, group)
+            entry.weights = QuantizedWeights(entry.weights, own)
+            found |= own
+        if cache is not None:
+            quantize_caches(entry.module, cache)
         apply_passes(entry.module, named_pass("outline-repeats"))
-        found |= own
     return joined_models(entries), found
 
 

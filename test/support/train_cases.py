@@ -114,11 +114,13 @@ from distir.dialects.train_ops.paged_attention import (
     PagedReadOp,
     PagedWriteOp,
 )
+from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp, QuantizeRowsOp
 from distir.dialects.train_ops.quantized_states import (
     DequantizeStateOp,
     QuantizeStateOp,
 )
 from distir.dialects.train_ops.quantized_weights import (
+    EIGHT_BITS,
     FLOAT8,
     GroupQuantizedLinearOp,
     QuantizedLinearOp,
@@ -618,6 +620,29 @@ def _quantized_linear(x: Any, weight: Any, *others: Any) -> Operation:
     kind = GroupQuantizedLinearOp if len(others) > 1 else QuantizedLinearOp
     return kind(x, weight, *others, y=type_)
 
+
+def _quantized_rows(x: Any, *, element: Any) -> Operation:
+    """Returns the conversion of rows to 8 bits."""
+    shape = shape_of(x)
+    return QuantizeRowsOp(
+        x, quantized=TensorType(element, shape), scale=TensorType(f32, shape[:-1])
+    )
+
+
+def _dequantized_rows(rows: Any, scale: Any) -> Operation:
+    """Returns the conversion of rows of 8 bits to numbers."""
+    return DequantizeRowsOp(rows, scale, x=TensorType(f32, shape_of(rows)))
+
+
+_quantized_rows.name = QuantizeRowsOp.name
+_dequantized_rows.name = DequantizeRowsOp.name
+for _element, _ in EIGHT_BITS.values():
+    case(_quantized_rows, real(6, 4, 8), element=_element)
+    case(
+        _dequantized_rows,
+        coarse(6, 4, 8).astype(numpy_dtype(_element)),
+        positive(6, 4),
+    )
 
 _bytes = integers(0, 256, 6, 8, dtype=np.uint8)
 for _shape in ((4, 8), (4, 2, 8)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IntegerType, Signedness, StringAttr, TensorType, i8
-from xdsl.ir import Attribute
+from xdsl.ir import TypeAttribute
 from xdsl.irdl import irdl_op_definition, operand_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
@@ -26,7 +26,7 @@ FLOAT8 = ElementType(StringAttr("float8e4m3fn"))
 PACKED = IntegerType(8, Signedness.UNSIGNED)
 """The type of bytes that hold two weights of 4 bits each."""
 
-EIGHT_BITS: dict[str, tuple[Attribute, float]] = {
+EIGHT_BITS: dict[str, tuple[TypeAttribute, float]] = {
     "int8": (i8, 127.0),
     "fp8": (FLOAT8, 448.0),
 }

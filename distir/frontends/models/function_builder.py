@@ -24,13 +24,15 @@ Shape = Sequence[int]
 class Parameter(NamedTuple):
     """
     A parameter of a layer, or another weight. `initial` and `role` are the values of
-    the attributes `dist.initial` and `dist.role`.
+    the attributes `dist.initial` and `dist.role`. `element` is the element type, or
+    None for that of the model.
     """
 
     name: str
     shape: Shape
     initial: str | None = None
     role: str = "parameter"
+    element: TypeAttribute | None = None
 
 
 def norm_parameters(name: str, width: int) -> list[Parameter]:
@@ -102,9 +104,9 @@ class FunctionBuilder:
         the model), and returns them.
         """
         found: list[SSAValue] = []
-        for name, shape, initial, role in wanted:
+        for name, shape, initial, role, element in wanted:
             path = f"{scope}.{name}" if scope else name
-            found.append(self.argument(path, shape, role=role))
+            found.append(self.argument(path, shape, role=role, element=element))
             if initial is not None:
                 self.attributes[-1][INITIAL] = INITIAL.attr(initial)
         return found

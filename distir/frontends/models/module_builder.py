@@ -6,7 +6,7 @@ builders of models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ class ModuleBuilder(FunctionBuilder):
         self.scope = root
         self.own: list[Parameter] = []
 
-    def at(self, name: str = "") -> ModuleBuilder:
+    def at(self, name: str = "") -> Self:
         """
         Returns this builder. The ops that are added next belong to the module `name`
         ("" for the root).
@@ -58,12 +58,14 @@ class ModuleBuilder(FunctionBuilder):
         shape: Shape,
         initial: str | None = None,
         role: str = "parameter",
+        element: TypeAttribute | None = None,
     ) -> SSAValue:
         """
         Adds a weight to the function and returns it. `initial` is the value of its
-        attribute `dist.initial`.
+        attribute `dist.initial`, and `element` its element type, by default that of the
+        model.
         """
-        wanted = Parameter(name, tuple(shape), initial, role)
+        wanted = Parameter(name, tuple(shape), initial, role, element)
         self.own.append(wanted)
         return self.parameters(self.root, [wanted])[0]
 

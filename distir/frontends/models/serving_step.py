@@ -9,12 +9,13 @@ other kernels, such as rotating queries and keys by their positions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp, i64
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist_attributes import SCOPE
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.experts import (
     CombineOp,
@@ -22,10 +23,16 @@ from distir.dialects.train_ops.experts import (
     ExpertPlacesOp,
     GroupedProductOp,
 )
+from distir.dialects.train_ops.quantized_weights import EIGHT_BITS
 from distir.errors import DistIRError
 from distir.frontends.models.function_builder import Layer, check_sizes, element_type
 from distir.frontends.models.latent_attention import LatentSizes, latent_attention
-from distir.frontends.models.module_builder import ModuleBuilder
+from distir.frontends.models.step_builder import (
+    PLAIN,
+    StepBuilder,
+    StepFormats,
+    cache_names,
+)
 from distir.program import ENTRY
 
 _EPSILON = 1e-5
@@ -54,7 +61,8 @@ class DecoderSizes:
     - `latent`: the sizes of latent attention, or None; `head_width` is then the width
       of a value;
     - `window`, `window_layers`: the number of tokens of a window of attention, and the
-      number of layers that attend to, and cache, no more.
+      number of layers that attend to, and cache, no more;
+    - `formats`: the formats of matrices in layers and of caches with fewer bits.
     """
 
     layers: int
@@ -76,6 +84,7 @@ class DecoderSizes:
     latent: LatentSizes | None = None
     window: int = 0
     window_layers: int = 0
+    formats: StepFormats = PLAIN
 
     @property
     def parameters(self) -> int:
@@ -107,12 +116,55 @@ class DecoderSizes:
             return self.layers * self.latent.cached
         return 2 * self.layers * self.kv_heads * self.head_width
 
+    @property
+    def width(self) -> float:
+        """The bytes of an element of type `dtype`."""
+        return bytes_per_element(element_type(self.dtype))
 
-CACHES = ("*.self_attn.key:1", "*.self_attn.value:1")
-"""
-The patterns of the caches' names, each with the dimension of the heads, as in requests
-for layouts.
-"""
+    @property
+    def cached_bytes(self) -> float:
+        """
+        The bytes that one token adds to the caches of all layers, on all devices that
+        divide the heads together.
+        """
+        if self.formats.cache is None:
+            return self.cached_elements * self.width
+        # A byte for each element, and a scale for each row of keys or values.
+        rows = 1 if self.latent is not None else self.kv_heads
+        return self.cached_elements + 2 * self.layers * rows * self.width
+
+    @property
+    def experts_in_all(self) -> int:
+        """The number of elements of the matrices of all experts that are chosen."""
+        inside = self.expert_layers * self.experts * self.expert_ffn
+        return inside * (3 if self.gated else 2) * self.d_model
+
+    def parameter_bytes(self, elements: float, *, of_experts: bool = False) -> float:
+        """
+        Returns the bytes of `elements` elements of the matrices in layers, without
+        scales; `of_experts` tells whether they are those of chosen experts.
+        """
+        kind = self.formats.weights
+        if kind is None or (of_experts and kind not in EIGHT_BITS):
+            return elements * self.width
+        return elements if kind in EIGHT_BITS else elements / 2
+
+
+_SIDES = ("key", "value")
+
+
+def cache_patterns(sizes: DecoderSizes) -> list[str]:
+    """
+    Returns the patterns of the names of the caches that have heads, each with the
+    dimension of the heads, as in requests for layouts. Latents have no heads.
+    """
+    if sizes.latent is not None:
+        return []
+    return [
+        f"{name}:1"
+        for side in _SIDES
+        for name in cache_names(f"*.self_attn.{side}", sizes.formats)
+    ]
 
 
 def build_serving_step(
@@ -145,7 +197,8 @@ def build_serving_step(
         )
     dense, mixed = layers or (sizes.layers - sizes.expert_layers, sizes.expert_layers)
     element = element_type(sizes.dtype)
-    main = ModuleBuilder(element, "")
+    # The head and the embedding keep the type of the model.
+    main = StepBuilder(element, "", replace(sizes.formats, weights=None))
     ids = main.argument("input_ids", (batch, new), role="input", element=i64)
     shapes = _cache_shapes(sizes, batch, cached)
     built = {
@@ -155,11 +208,12 @@ def build_serving_step(
     }
     kinds = [False] * dense + [True] * mixed
     names = [f"model.layers.{i}" for i in range(len(kinds))]
-    sides = ("key", "value") if cached else ()
     caches = [
         [
-            main.argument(f"{name}.self_attn.{side}", shape, role="input")
-            for side, shape in zip(sides, shapes, strict=bool(sides))
+            part
+            for side, shape in zip(_SIDES, shapes, strict=True)
+            if cached
+            for part in main.cached(f"{name}.self_attn.{side}", shape, "input")
         ]
         for name in names
     ]
@@ -180,7 +234,10 @@ def build_serving_step(
     else:
         logits = main.linear("lm_head", h, sizes.vocab, bias=False)
     results = [
-        f"{name}.self_attn.{side}" for name in names for side in ("key", "value")
+        part
+        for name in names
+        for side in _SIDES
+        for part in cache_names(f"{name}.self_attn.{side}", sizes.formats)
     ]
     step = main.finish(ENTRY, [logits, *kept], ["logits", *results])
     return ModuleOp([step, *(layer.function for layer in built.values())])
@@ -194,28 +251,26 @@ def _layer(
     cache (if there is one), and the parameters to the hidden states, new keys and new
     values.
     """
-    b = ModuleBuilder(element_type(sizes.dtype), _ROOT)
+    b = StepBuilder(element_type(sizes.dtype), _ROOT, sizes.formats)
     x = b.argument("hidden", (batch, new, sizes.d_model), role=None)
     shapes = _cache_shapes(sizes, batch, cached)
-    caches = [
-        b.argument(name, shape, role=None)
-        for name, shape in zip(("keys", "values"), shapes, strict=True)
-        if cached
-    ]
+    held = [b.cached(n, s) for n, s in zip(_SIDES, shapes, strict=True) if cached]
     h = b.rms_norm("input_layernorm", x, _EPSILON)
+    caches = [b.at("self_attn").read(parts) for parts in held]
     if sizes.latent is None:
         h, own = _attention(b, sizes, h, caches)
     else:
         h, own = latent_attention(
             *(b, sizes.latent, sizes.heads, sizes.head_width), h, caches
         )
+    new_parts = [part for value in own for part in b.at("self_attn").kept(value)]
     h = b.linear("self_attn.o_proj", h, sizes.d_model, bias=False)
     x = b.at().elementwise("Add", x, h)
     h = b.rms_norm("post_attention_layernorm", x, _EPSILON)
     h = _mixture(b, sizes, h) if is_mixed else _mlp(b, "mlp", h, sizes.ffn, sizes.gated)
     out = b.at().elementwise("Add", x, h)
     name = "expert_layer" if is_mixed else "layer"
-    return Layer(b.finish(name, [out, *own]), b.own)
+    return Layer(b.finish(name, [out, *new_parts]), b.own)
 
 
 def _cache_shapes(
@@ -231,7 +286,7 @@ def _cache_shapes(
 
 
 def _attention(
-    b: ModuleBuilder, sizes: DecoderSizes, h: SSAValue, caches: Sequence[SSAValue]
+    b: StepBuilder, sizes: DecoderSizes, h: SSAValue, caches: Sequence[SSAValue]
 ) -> tuple[SSAValue, list[SSAValue]]:
     """
     Adds attention without its output projection. Returns its result [batch, new, heads
@@ -251,7 +306,7 @@ def _attention(
     return b.merge_heads(made), own
 
 
-def _mlp(b: ModuleBuilder, name: str, h: SSAValue, ffn: int, gated: bool) -> SSAValue:
+def _mlp(b: StepBuilder, name: str, h: SSAValue, ffn: int, gated: bool) -> SSAValue:
     """Adds an MLP of inner width `ffn`, gated or with GELU, and returns its result."""
     d_model = shape_of(h)[-1]
     up = b.linear(f"{name}.up_proj", h, ffn, bias=False)
@@ -264,7 +319,7 @@ def _mlp(b: ModuleBuilder, name: str, h: SSAValue, ffn: int, gated: bool) -> SSA
     return b.linear(f"{name}.down_proj", up, d_model, bias=False)
 
 
-def _mixture(b: ModuleBuilder, sizes: DecoderSizes, h: SSAValue) -> SSAValue:
+def _mixture(b: StepBuilder, sizes: DecoderSizes, h: SSAValue) -> SSAValue:
     """
     Adds a mixture of experts without a capacity, so that no token is dropped, and
     returns its result.
@@ -297,12 +352,15 @@ def _mixture(b: ModuleBuilder, sizes: DecoderSizes, h: SSAValue) -> SSAValue:
     rows = (1, tokens, choices)
 
     def product(value: SSAValue, name: str, inputs: int, outputs: int) -> SSAValue:
-        matrices = b.parameter(f"mlp.experts.{name}", (sizes.experts, inputs, outputs))
+        matrices = b.at("mlp.experts").experts(
+            f"mlp.experts.{name}", sizes.experts, inputs, outputs
+        )
         return added(
             GroupedProductOp(
                 value,
                 places.rows,
-                matrices,
+                matrices.value,
+                transposed=matrices.transposed,
                 taken=choices,
                 result=b.type((*rows, outputs)),
             )

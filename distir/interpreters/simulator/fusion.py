@@ -36,7 +36,9 @@ from distir.dialects.dist_attributes import COMPILED
 from distir.dialects.onnx_ops import traits
 from distir.dialects.onnx_ops.traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
+from distir.dialects.train_ops.experts import GroupedProductOp
 from distir.dialects.train_ops.float8 import Float8ProductOp, Float8ScaleOp
+from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp
 from distir.interpreters.simulator.library_kernels import (
     LIBRARY_KERNELS,
     is_rearranged,
@@ -180,6 +182,26 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
         return True
     users = [user for result in op.results for user in _users(result)]
     return any(map(OPTIMIZERS.of, users))
+
+
+def reads_as_converted(value: SSAValue) -> DequantizeRowsOp | None:
+    """
+    Returns the op that makes `value` from rows of 8 bits, if the kernels of all users
+    convert the rows while they read them. Returns None for other values.
+    """
+    owner = value.owner
+    if not isinstance(owner, DequantizeRowsOp):
+        return None
+    users = _users(value)
+    return owner if users and all(map(_converts, users)) else None
+
+
+def _converts(op: Operation) -> bool:
+    return (
+        op.name == "onnx.Attention"
+        or op.name in PRODUCTS
+        or isinstance(op, GroupedProductOp)
+    )
 
 
 def shares_no_kernel(op: Operation) -> bool:

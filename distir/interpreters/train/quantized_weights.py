@@ -1,10 +1,15 @@
-"""Products with weights of 8 or 4 bits, on NumPy arrays."""
+"""Products with weights of 8 or 4 bits, and rows of 8 bits, on NumPy arrays."""
 
 from __future__ import annotations
 
 import numpy as np
+from xdsl.ir import Attribute
 
+from distir.dialects.onnx_ops.values import numpy_dtype
+from distir.dialects.tensors import element_type
+from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp, QuantizeRowsOp
 from distir.dialects.train_ops.quantized_weights import (
+    EIGHT_BITS,
     GroupQuantizedLinearOp,
     QuantizedLinearOp,
 )
@@ -26,6 +31,35 @@ def group_quantized_linear(
     groups = pairs.reshape(*scale.shape, -1).astype(np.float32)
     values = (groups - zero[..., None].astype(np.float32)) * _wide(scale)[..., None]
     return _product(x, values.reshape(weight.shape[0], -1))
+
+
+def quantized_rows(x: Array, element: Attribute) -> tuple[Array, Array]:
+    """
+    Returns `x` [..., k] in the 8-bit type `element`, and the scales of its rows [...],
+    in the type of `x`, as `train.quantize_rows` computes them.
+    """
+    [largest] = [most for type_, most in EIGHT_BITS.values() if type_ == element]
+    exact = x.astype(np.float32)
+    scale = (np.abs(exact).max(-1) / np.float32(largest)).astype(x.dtype)
+    scale = np.where(scale > 0, scale, 1).astype(x.dtype)
+    numbers = exact / scale.astype(np.float32)[..., None]
+    numbers = np.clip(numbers, -largest, largest)
+    dtype = numpy_dtype(element)
+    if np.issubdtype(dtype, np.integer):
+        numbers = np.rint(numbers)
+    return numbers.astype(dtype), scale
+
+
+@computes(QuantizeRowsOp)
+def quantize(op: QuantizeRowsOp, x: Array) -> tuple[Array, Array]:
+    rows = x.astype(numpy_dtype(element_type(op.x)))
+    return quantized_rows(rows, element_type(op.quantized))
+
+
+@computes(DequantizeRowsOp)
+def dequantize(op: DequantizeRowsOp, quantized: Array, scale: Array) -> Array:
+    wide = quantized.astype(np.float32) * scale.astype(np.float32)[..., None]
+    return wide.astype(numpy_dtype(element_type(op.x)))
 
 
 def _wide(x: Array) -> Array:

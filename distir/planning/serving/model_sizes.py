@@ -9,14 +9,21 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist_attributes import LIMIT
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp
+from distir.dialects.train_ops.quantized_weights import (
+    EIGHT_BITS,
+    GroupQuantizedLinearOp,
+    QuantizedLinearOp,
+)
 from distir.errors import DistIRError
 from distir.frontends.models.latent_attention import LatentSizes
 from distir.frontends.models.serving_step import DecoderSizes
+from distir.frontends.models.step_builder import StepFormats
 from distir.program import argument_attributes, argument_roles, functions
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -147,12 +154,33 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
         max(windowed, default=0),
         # Layers have as many caches each.
         len(layers) * len(windowed) // len(caches) if caches else 0,
+        _formats(entry, known),
     )
     limits = [(slots, "its cache")] if slots else []
     if positions is not None:
         limits.append((positions, "its table of positions"))
     most, limit = min(limits, default=(None, ""))
     return ServedModel(sizes, most, limit)
+
+
+def _formats(entry: FuncOp, known: Mapping[str, FuncOp]) -> StepFormats:
+    """Returns the formats of matrices in layers and of caches."""
+    by_type: dict[Attribute, str] = {
+        element: kind for kind, (element, _) in EIGHT_BITS.items()
+    }
+    roles = argument_roles(entry)
+    caches = {
+        by_type.get(element_type(a))
+        for a, role in zip(entry.args, roles, strict=True)
+        if role == "cache" and len(shape_of(a)) == 4
+    }
+    weights, group = None, StepFormats().group
+    for op in (op for f in known.values() for op in f.body.block.ops):
+        if isinstance(op, QuantizedLinearOp):
+            weights = by_type[element_type(op.weight)]
+        elif isinstance(op, GroupQuantizedLinearOp):
+            weights, group = "int4", shape_of(op.x)[-1] // shape_of(op.scale)[1]
+    return StepFormats(weights, next(filter(None, caches), None), group)
 
 
 def _slots(entry: FuncOp) -> int | None:
@@ -227,7 +255,10 @@ def _facts(ops: Sequence[Operation], first: int, at: int, last: int) -> _Facts:
     matrices, experts, choices = list[_Matrix](), list[tuple[int, ...]](), 0
     for i in range(first, last):
         op = ops[i]
-        if op.name in ("onnx.MatMul", "onnx.Gemm"):
+        if isinstance(op, QuantizedLinearOp | GroupQuantizedLinearOp):
+            inputs, outputs = shape_of(op.x)[-1], shape_of(op.y)[-1]
+            matrices.append(_Matrix(inputs, outputs, i))
+        elif op.name in ("onnx.MatMul", "onnx.Gemm"):
             weight, is_turned = _weight(op.operands[1])
             if weight is not None and len(shape_of(weight)) == 2:
                 a, b = shape_of(weight)
@@ -251,6 +282,7 @@ def _weight(value: SSAValue) -> tuple[BlockArgument | None, bool]:
     while isinstance(value.owner, Operation) and value.owner.name in (
         "onnx.Transpose",
         "onnx.Identity",
+        DequantizeRowsOp.name,
     ):
         is_turned ^= value.owner.name == "onnx.Transpose"
         value = value.owner.operands[0]

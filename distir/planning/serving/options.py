@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distir.frontends.options import ServingOptions
 from distir.hardware.options import ProfileOptions
 from distir.interpreters.simulator.options import SimulationOptions
 from distir.options import option, same_option
@@ -116,6 +117,17 @@ class ServiceOptions:
         "seed of the arrivals (default 0)",
         metavar="N",
         kind="non_negative_integer",
+    )
+    weights_dtype: str | None = same_option(
+        ServingOptions,
+        "weights_dtype",
+        help="price the matrices of layers in 8 or 4 bits, those of experts in 8 (default: "
+        "the type that they have in the program)",
+    )
+    cache_dtype: str | None = same_option(
+        ServingOptions,
+        "cache_dtype",
+        help="price caches in 8 bits (default: the type that they have in the program)",
     )
     expert_imbalance: float | None = same_option(ProfileOptions, "expert_imbalance")
     profile: tuple[str, ...] = same_option(

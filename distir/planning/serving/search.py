@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 
 from distir.dialects.device import ClusterOp
-from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.errors import DistIRError
-from distir.frontends.models.function_builder import element_type
 from distir.interpreters.simulator.costs.communication import send_seconds
+from distir.planning.serving.fitting import advice, memory_bound
 from distir.planning.serving.options import ServiceOptions
 from distir.planning.serving.plans import (
     LatencyLimits,
@@ -204,32 +203,21 @@ class ServiceSearch:
 
     def _may_fit(self, shape: ReplicaShape) -> bool:
         """
-        Whether the parameters, split as far as possible, leave memory for caches. If
-        not, the shape is refused with the reason.
+        Whether parameters and the caches of the longest request, split as far as
+        possible, fit into memory. If not, the shape is refused with the reason.
         """
-        sizes = self.programs.sizes
-        size = bytes_per_element(element_type(sizes.dtype))
-        matrices = 3 if sizes.gated else 2
-        experts = (
-            sizes.expert_layers
-            * sizes.experts
-            * sizes.expert_ffn
-            * matrices
-            * sizes.d_model
+        bound = memory_bound(
+            self.programs.sizes, shape, self.longest, self._device_memory
         )
-        group = shape.t * shape.p
-        own = (sizes.parameters - experts) / group + experts / (group * shape.e)
-        [kind] = self.simulator(1, 1).hardware.distinct_kinds([0])
-        if own * size < kind.memory:
+        if bound.missing < 0:
             return True
-        self.refused.append(
-            Refused(
-                shape,
-                f"its parameters take {own * size / 1e9:.4g} GB of a device, which has "
-                f"{kind.memory / 1e9:.4g} GB",
-            )
-        )
+        self.refused.append(Refused(shape, bound.reason))
         return False
+
+    @property
+    def _device_memory(self) -> int:
+        [kind] = self.simulator(1, 1).hardware.distinct_kinds([0])
+        return kind.memory
 
     def simulator(self, t: int, e: int) -> StepSimulator:
         """Returns the simulator of steps on `t` x `e` devices. It is made once."""
@@ -289,11 +277,13 @@ class ServiceSearch:
 
     def _nothing_fits(self) -> str:
         """Returns the error message for requests that no shape can serve."""
-        best = max(self.refused, key=lambda r: r.shape.devices, default=None)
-        why = f"; {best.shape}: {best.reason}" if best is not None else ""
+        tried = [each.shape for each in self.refused]
+        what = advice(
+            self.programs.sizes, tried, self.longest, self._device_memory
+        ) or "".join(f"{r.shape}: {r.reason}" for r in self.refused[-1:])
         return (
             f"serve-plan: no replica on up to {self.devices} devices can serve these "
-            f"requests{why}; give more --devices, or shorter requests"
+            f"requests; {what or 'give more --devices, or shorter requests'}"
         )
 
     def _requests(self, pool: ReplicaPool, rate: float) -> list[TokenRequest]:
@@ -505,7 +495,7 @@ class ServiceSearch:
         """
         sizes, hardware = self.programs.sizes, self.simulator(1, 1).hardware
         links = min(source.devices, target.devices)
-        each = sizes.cached_elements * bytes_per_element(element_type(sizes.dtype))
+        each = sizes.cached_bytes
         last = len(hardware.kinds) - 1
         node = min(level.span for level in hardware.levels)
         tokens = 1024

@@ -11,12 +11,17 @@ from typing import NamedTuple, Protocol
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
-from distir.dialects.onnx_ops.values import bytes_per_element
-from distir.frontends.models.function_builder import element_type
+from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.dialects.onnx_ops.traits import PRODUCTS
+from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.quantized_weights import (
+    GroupQuantizedLinearOp,
+    QuantizedLinearOp,
+)
 from distir.frontends.models.serving_step import (
-    CACHES,
     DecoderSizes,
     build_serving_step,
+    cache_patterns,
 )
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.communication import send_seconds
@@ -26,7 +31,9 @@ from distir.interpreters.simulator.reports.argument_layouts import argument_layo
 from distir.planning.distribution.distribute import distribute
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.programs import replace_cluster
+from distir.program import functions
 from distir.serving.step_times import StepTable, StepTime
+from distir.sharding.mesh import MESH
 from distir.transforms.expert_shards import assume_imbalance
 
 SHORT = 64
@@ -49,6 +56,14 @@ _PARTS = 4
 The number of shorter prompts that are compared with one prompt of the same total
 length. The difference is the time of attention.
 """
+
+
+_LAYER_OPS = (
+    "onnx.Attention",
+    QuantizedLinearOp.name,
+    GroupQuantizedLinearOp.name,
+)
+"""The ops besides products whose first dimension has the sequences of a step."""
 
 
 class Layers(NamedTuple):
@@ -95,7 +110,7 @@ class BuiltSteps:
     @property
     def caches(self) -> Sequence[str]:
         """The names of the caches with heads; every device has all latents."""
-        return CACHES if self.sizes.latent is None else ()
+        return cache_patterns(self.sizes)
 
     def program(self, batch: int, new: int, cached: int, layers: Layers) -> ModuleOp:
         """Returns the program of a step, as defined by `StepPrograms.program`."""
@@ -184,6 +199,8 @@ class StepSimulator:
         self.simulations += 1
         module = self.programs.program(batch, new, cached, layers)
         replace_cluster(module, self.cluster.clone())
+        if self.e > 1:
+            _keep_sequences(module)
         shard = [f"{name}=t" for name in self.programs.caches]
         distribute(
             module,
@@ -324,7 +341,7 @@ class StepSimulator:
         stages. All devices of a stage send their parts at the same time.
         """
         sizes, group = self.programs.sizes, self.t * self.e
-        size = tokens * sizes.d_model * bytes_per_element(element_type(sizes.dtype))
+        size = tokens * sizes.d_model * sizes.width
         return sum(
             send_seconds(
                 size / self.e, i * group, (i + 1) * group, self.hardware, group
@@ -354,8 +371,7 @@ class StepSimulator:
         held = float(self.simulated(batch, 1, SHORT, base).caches)
         if sizes.latent is not None:
             # The latents are in the keys of the step already; no axis splits them.
-            width = bytes_per_element(element_type(sizes.dtype))
-            held = sizes.latent.cached * width * SHORT * sum(base)
+            held = sizes.cached_bytes / sizes.layers * SHORT * sum(base)
         token = held / (SHORT * sum(base)) * ceil(sizes.layers / p)
         # The keys and values of the prompt are results of the step, and in the cache.
         activations = first.peak - first.parameters - prompt * held / SHORT
@@ -363,6 +379,27 @@ class StepSimulator:
         return ReplicaMemory(
             kind.memory, round(parameters), max(round(activations), 0), token, self.e
         )
+
+
+def _keep_sequences(module: ModuleOp) -> None:
+    """
+    Requests that the devices of expert parallelism compute the products and attention
+    of their own sequences, and exchange tokens only for experts, as engines do (data
+    parallelism of attention). By its bytes, sharing the matrices is cheaper in a step
+    with few tokens; by its messages, some of them in each layer, it is not.
+    """
+    for function in functions(module).values():
+        for op in list(function.body.block.ops):
+            if op.name not in PRODUCTS and op.name not in _LAYER_OPS:
+                continue
+            [result] = op.results
+            layout = Layout(MESH).with_dim(0, (Shard("e"),), len(shape_of(result)))
+            request = ConstrainOp(result, layout, ("e",))
+            function.body.block.insert_op_after(request, op)
+            result.replace_uses_with_if(
+                request.result,
+                lambda use, request=request: use.operation is not request,
+            )
 
 
 @dataclass(frozen=True)

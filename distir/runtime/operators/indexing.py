@@ -78,7 +78,10 @@ def tensor_scatter(x, update, places, axis, mode="linear", in_place=False):
     if places is not None:
         shape[0] = x.shape[0]
     index = slots.reshape(shape).expand(update.shape)
-    return (x.scatter_ if in_place else x.scatter)(axis, index, update)
+    # PyTorch scatters no floats of 8 bits on CPUs, but their bytes.
+    is_narrow = x.dtype.is_floating_point and x.dtype.itemsize == 1
+    own, new = (v.view(torch.uint8) if is_narrow else v for v in (x, update))
+    return (own.scatter_ if in_place else own.scatter)(axis, index, new).view(x.dtype)
 
 
 def compress(x, condition, axis=None):

@@ -258,7 +258,7 @@ def _check_serving(arguments: argparse.Namespace) -> None:
     from distir.errors import DistIRError
 
     if not arguments.serve:
-        for option in ("cache", "prompt", *PAGING, "weights_dtype"):
+        for option in ("cache", "prompt", *PAGING, "weights_dtype", "cache_dtype"):
             if getattr(arguments, option):
                 raise DistIRError(
                     f"--{option.replace('_', '-')} is of use with --serve only; add it"

@@ -76,6 +76,7 @@ class ImportOptions(TypedDict, total=False):
     pools: int
     weights_dtype: Literal["int8", "fp8", "int4"]
     weights_group: int
+    cache_dtype: Literal["int8", "fp8"]
     meta: bool
     dim: Mapping[str, int] | str | Sequence[str]
     value: Mapping[str, float] | str | Sequence[str]
@@ -164,6 +165,7 @@ class BuildOptions(TypedDict, total=False):
     pools: int
     weights_dtype: Literal["int8", "fp8", "int4"]
     weights_group: int
+    cache_dtype: Literal["int8", "fp8"]
     dtype: Literal["f32", "f16", "bf16"]
     float8: Literal["tensor", "row", "row-gw-hp"]
     float8_keep: str | Sequence[str]
@@ -326,6 +328,8 @@ class ServePlanOptions(TypedDict, total=False):
     admission: Literal["preempt", "reserve"]
     requests: int
     seed: int
+    weights_dtype: Literal["int8", "fp8", "int4"]
+    cache_dtype: Literal["int8", "fp8"]
     expert_imbalance: float
     profile: str | Path | Sequence[str | Path]
 

@@ -27,6 +27,7 @@ from distir.transforms.precision.options import PrecisionOptions
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+    from xdsl.passes import ModulePass
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             add_options(
                 own,
                 ServingOptions,
-                ("prompt", *PAGING, "weights_dtype", "weights_group"),
+                ("prompt", *PAGING, "weights_dtype", "weights_group", "cache_dtype"),
             )
         _add_common(own)
 
@@ -329,7 +330,7 @@ def _check_serving(arguments: argparse.Namespace) -> None:
 
     if not arguments.serve:
         sized = arguments.cache is not None and arguments.cache is not True
-        others = ("prompt", *PAGING, "weights_dtype")
+        others = ("prompt", *PAGING, "weights_dtype", "cache_dtype")
         given = {"cache": sized, **{name: getattr(arguments, name) for name in others}}
         for option, is_given in given.items():
             if is_given:
@@ -357,24 +358,35 @@ def _serving(
         sizes.pop("batch"), cache, arguments.prompt, **paging_of(arguments)
     )
     module = build_serving(_builder(model.builder), served, **sizes)
-    if arguments.weights_dtype is None:
+    if arguments.weights_dtype is None and arguments.cache_dtype is None:
         return module
-    return _quantized(module, arguments.weights_dtype, arguments.weights_group)
+    return _quantized(module, arguments)
 
 
-def _quantized(module: ModuleOp, kind: str, group: int) -> ModuleOp:
-    """Returns an inference program with quantised weights. Raises DistIRError."""
+def _quantized(module: ModuleOp, arguments: argparse.Namespace) -> ModuleOp:
+    """
+    Returns an inference program with the weights or caches of fewer bits that the
+    arguments ask for. Raises DistIRError.
+    """
+    from distir.passes.quantize_caches import QuantizeCachesPass
     from distir.passes.quantize_weights import QuantizeWeightsPass
     from distir.program import entry_points
     from distir.program.entries import joined, one_entry
     from distir.tools.files import apply_passes, named_pass
 
     entries = {name: one_entry(module, name) for name in entry_points(module)}
+    passes: list[ModulePass] = []
+    if arguments.weights_dtype is not None:
+        passes.append(
+            QuantizeWeightsPass(arguments.weights_dtype, arguments.weights_group)
+        )
+    if arguments.cache_dtype is not None:
+        passes.append(QuantizeCachesPass(arguments.cache_dtype))
     for entry in entries.values():
         apply_passes(
             entry,
             named_pass("inline-calls"),
-            QuantizeWeightsPass(kind, group),
+            *passes,
             named_pass("outline-repeats"),
         )
     return joined(entries)

@@ -172,6 +172,7 @@ def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
     from distir.passes.raise_patterns import RaisePatternsPass
     from distir.tools.files import apply_passes, named_pass
     from distir.tools.reports.reporting import progress
+    from distir.transforms.precision.cache_quantization import quantize_caches
     from distir.transforms.precision.weight_quantization import (
         QuantizedWeights,
         quantize_weights,
@@ -194,6 +195,8 @@ def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
                 module, arguments.weights_dtype, arguments.weights_group
             )
             imported.weights = QuantizedWeights(imported.weights, quantized)
+        if arguments.cache_dtype is not None:
+            quantize_caches(module, arguments.cache_dtype)
         apply_passes(module, *outline)
     imported.weights = in_types_of(module, imported.weights)
     expand = [] if arguments.float8 is None else [named_pass("expand-float8")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import IO
 
+from distir.frontends.models.step_builder import StepFormats
 from distir.planning.serving.planned import PlannedService
 from distir.planning.serving.plans import LoadPoint
 from distir.serving.metrics import PERCENTILES
@@ -63,7 +64,7 @@ def headline(planned: PlannedService) -> list[str]:
     kept = f" for {limits.percentile}% of requests" if given else ""
     lines = [
         f"model: {sizes.layers} layers, {sizes.parameters / 1e9:.4g} billion parameters "
-        f"in {sizes.dtype}",
+        f"in {sizes.dtype}{_fewer_bits(sizes.formats)}",
         f"requests: {planned.prompt:.6g} + {planned.generate:.6g} tokens"
         f"{''.join(f', {g}' for g in given)}{kept}",
     ]
@@ -85,6 +86,12 @@ def headline(planned: PlannedService) -> list[str]:
             f"{found.needed}"
         )
     return lines
+
+
+def _fewer_bits(formats: StepFormats) -> str:
+    """Says which formats of fewer bits weights and caches have."""
+    given = (("weights", formats.weights), ("caches", formats.cache))
+    return "".join(f", {name} in {kind}" for name, kind in given if kind is not None)
 
 
 def _latencies(name: str, point: LoadPoint) -> list[str]:

@@ -19,7 +19,6 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist_attributes import NAME, UPDATES
 from distir.dialects.onnx_ops.op import OnnxOp
-from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.quantized_weights import (
     EIGHT_BITS,
@@ -29,6 +28,7 @@ from distir.dialects.train_ops.quantized_weights import (
     QuantizedLinearOp,
 )
 from distir.errors import DistIRError, one_of
+from distir.interpreters.train.quantized_weights import quantized_rows
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -241,7 +241,7 @@ def quantized(matrix: Array, weight: QuantizedWeight) -> dict[str, Array]:
     number; those of 4 bits go from the least to the largest weight of their group, and
     zero is among them. Scales have the type of the matrix.
     """
-    rows = np.asarray(matrix.T if weight.is_turned else matrix)
+    rows = np.asarray(matrix.swapaxes(-1, -2) if weight.is_turned else matrix)
     exact = rows.astype(np.float32)
     if weight.format == "int4":
         groups = exact.reshape(len(rows), -1, weight.group)
@@ -253,12 +253,8 @@ def quantized(matrix: Array, weight: QuantizedWeight) -> dict[str, Array]:
         bits = np.clip(levels, 0, _LEVELS).astype(np.uint8).reshape(len(rows), -1, 2)
         packed = bits[..., 0] | bits[..., 1] << 4
         return {QUANTIZED: packed, SCALE: scale, ZERO: zero.astype(np.uint8)}
-    type_, largest = EIGHT_BITS[weight.format]
-    scale = _scales(np.abs(exact).max(-1) / largest, rows.dtype)
-    numbers = np.clip(exact / _wide(scale)[:, None], -largest, largest)
-    if weight.format == "int8":
-        numbers = np.rint(numbers)
-    return {QUANTIZED: numbers.astype(numpy_dtype(type_)), SCALE: scale}
+    numbers, scale = quantized_rows(rows, EIGHT_BITS[weight.format][0])
+    return {QUANTIZED: numbers, SCALE: scale}
 
 
 def _scales(scales: Array, dtype: npt.DTypeLike) -> Array:

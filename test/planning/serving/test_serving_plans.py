@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 from math import inf
+from typing import Any
 
 import pytest
 from support.generation import imported, tiny_model
 from support.thoroughness import sampled
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
 
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt, build_moe
+from distir.frontends.models.generation import build_serving
 from distir.frontends.models.latent_attention import LatentSizes
 from distir.frontends.models.llama import build_llama
 from distir.frontends.models.serving_step import DecoderSizes, build_serving_step
+from distir.frontends.models.step_builder import StepFormats
+from distir.frontends.serving import ServingSizes
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
+from distir.passes.inline_calls import InlineCallsPass
 from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.planning.serving import step_simulator
 from distir.planning.serving.model_sizes import served_model
 from distir.planning.serving.options import ServiceOptions
 from distir.planning.serving.plans import (
@@ -31,11 +41,13 @@ from distir.planning.serving.plans import (
 )
 from distir.planning.serving.search import ServiceResult, ServiceSearch
 from distir.planning.serving.step_simulator import BuiltSteps, Layers, StepSimulator
-from distir.program import Program
-from distir.program.entries import one_entry
+from distir.program import Program, scope_of
+from distir.program.entries import joined, one_entry
 from distir.serving.replica import ReplicaLimits
 from distir.serving.requests import poisson_workload
 from distir.serving.step_times import StepTable
+from distir.transforms.precision.cache_quantization import quantize_caches
+from distir.transforms.precision.weight_quantization import quantize_weights
 
 LIMITS = ReplicaLimits(100_000, 64, 512)
 SMALL = DecoderSizes(6, 1024, 8, 4, 128, 2816, 32000, "bf16")
@@ -85,8 +97,6 @@ def test_the_parameters_of_published_models_are_counted() -> None:
 
 
 def test_a_step_of_a_mixture_verifies_when_distributed() -> None:
-    from xdsl.context import Context
-
     from distir.passes.distribute import DistributePass
     from distir.planning.plans.programs import replace_cluster
 
@@ -246,3 +256,122 @@ def test_requests_that_fit_nowhere_are_refused_with_the_reason() -> None:
     )
     with pytest.raises(DistIRError, match="no replica on up to 8 devices"):
         search.run()
+
+
+def test_what_is_missing_is_said_before_steps_are_built() -> None:
+    """405 billion parameters in 16 bits take 811.7 GB: 8 devices of 80 GB lack 171.7."""
+    sizes = DecoderSizes(126, 16384, 128, 8, 128, 53248, 128256, "bf16")
+    options = ServiceOptions(batched_tokens=(512,))
+    search = ServiceSearch(
+        *(BuiltSteps(sizes), load_cluster("dgx-h100", 8), ("H100-serving",), 8),
+        partial(poisson_workload, prompt=2000, generate=300),
+        *(None, LatencyLimits(inf, inf, 99), options),
+    )
+    with pytest.raises(DistIRError) as found:
+        search.run()
+    assert search.simulator(1, 1).simulations == 0
+    message = str(found.value)
+    assert re.search(
+        r"parameters take 101\.\d GB of a device, which has 80 GB", message
+    )
+    assert "172.9 GB are missing in all; give at least 16 --devices" in message
+    assert "--weights-dtype fp8 --cache-dtype fp8" in message
+
+
+FORMATS = [("int8", 1.0), ("fp8", 1.0), ("int4", 0.5)]
+
+
+@pytest.mark.parametrize(("kind", "width"), sampled(FORMATS, 3))
+def test_weights_of_fewer_bits_take_as_many_bytes(kind: str, width: float) -> None:
+    """
+    A device holds its parts of the matrices, with a scale for each row or group, the
+    tables whole, and norms.
+    """
+    plain, narrow = (
+        steps(replace(SMALL, formats=StepFormats(weights))).memory(1).parameters
+        for weights in (None, kind)
+    )
+    tables = 2 * SMALL.vocab * SMALL.d_model
+    matrices = SMALL.parameters - tables
+    rows = SMALL.layers * (2 * 1024 + 2 * 512 + 2 * 2816 + 1024)
+    scales = 2 * rows if kind != "int4" else 3 * matrices // 128
+    assert plain - narrow == (2 - width) * matrices - scales
+
+
+def test_experts_of_8_bits_take_as_many_bytes() -> None:
+    formats = StepFormats("fp8")
+    plain, narrow = (
+        steps(replace(MIXED, formats=own)).memory(1).parameters
+        for own in (StepFormats(), formats)
+    )
+    tables = 2 * MIXED.vocab * MIXED.d_model
+    matrices = MIXED.parameters - tables
+    attention = 6 * (2 * 1024 + 2 * 512)
+    mlps = 2 * (2 * 2816 + 1024) + 4 * (2 * 256 + 1024)
+    experts = 4 * 8 * (2 * 512 + 1024)
+    rows = attention + mlps + experts + 4 * 8  # gates choose among 8 experts
+    assert plain - narrow == matrices - 2 * rows
+
+
+@pytest.mark.parametrize(("kind", "t"), [("int8", 1), ("fp8", 2)])
+def test_caches_of_8_bits_take_as_many_bytes(kind: str, t: int) -> None:
+    """A byte for each number, and a scale of 2 for each token, head, key and value."""
+    sizes = replace(SMALL, formats=StepFormats(cache=kind))
+    memory = steps(sizes, t).memory(1)
+    assert memory.token * t == SMALL.cached_elements + 2 * 2 * SMALL.layers * 4
+    assert memory.token * t == sizes.cached_bytes
+
+
+def test_latents_of_8_bits_take_as_many_bytes() -> None:
+    latent = LatentSizes(128, 32, 64, 256)
+    sizes = replace(
+        *(SMALL,), kv_heads=8, latent=latent, formats=StepFormats(cache="fp8")
+    )
+    assert steps(sizes, 2).memory(1).token == 6 * (128 + 32 + 2 * 2)
+
+
+def test_attention_reads_the_bytes_of_8_bits() -> None:
+    """Longer contexts take half the time, and the scales; weights as many bytes less."""
+    times = [
+        [steps(own).simulated(64, 1, n, Layers(1, 0)).seconds for n in (1024, 2048)]
+        for own in (SMALL, replace(SMALL, formats=StepFormats(cache="fp8")))
+    ]
+    plain, narrow = (after - before for before, after in times)
+    assert narrow == pytest.approx(plain * (128 + 2) / (2 * 128), rel=1e-3)
+
+
+def test_formats_are_read_from_inference_programs() -> None:
+    for sizes in (SMALL, MIXED):
+        own = replace(sizes, formats=StepFormats("fp8", "int8"))
+        assert served_model(
+            build_serving_step(own, 2, 1, 16), "step"
+        ).sizes.formats == (StepFormats("fp8"))
+    program = build_serving(
+        build_llama, ServingSizes(2, 16, 8), layers=2, d_model=256, heads=4, vocab=96
+    )
+    assert served_model(program, "llama").sizes.formats == StepFormats()
+    entry = one_entry(program, "decode")
+    InlineCallsPass().apply(Context(), entry)
+    quantize_weights(entry, "int4", 64)
+    quantize_caches(entry, "fp8")
+    found = served_model(joined({"decode": entry}), "llama").sizes
+    assert found.formats == StepFormats("int4", "fp8", 64)
+    assert (found.layers, found.ffn, found.kv_heads) == (2, 768, 4)
+
+
+@pytest.mark.parametrize(("new", "cached"), [(1, 64), (32, 0)])
+def test_devices_of_experts_keep_their_sequences(
+    new: int, cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens go to experts and back; attention and other products exchange nothing."""
+    scopes = set[str]()
+
+    def spied(module: ModuleOp, **options: Any) -> Any:
+        scopes.update(
+            scope_of(op) for op in module.walk() if isinstance(op, CollectiveOp)
+        )
+        return simulate(module, **options)
+
+    monkeypatch.setattr(step_simulator, "simulate", spied)
+    steps(MIXED, 1, 4).simulated(4, new, cached, Layers(1, 1))
+    assert scopes and all("mlp.experts" in scope for scope in scopes)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.op_costs import (
+    FREE,
     VIEWS,
     Cost,
     CostContext,
@@ -20,7 +21,11 @@ from distir.interpreters.simulator.costs.op_costs import (
 )
 from distir.interpreters.simulator.engine.device_map import Bytes, DeviceMap
 from distir.interpreters.simulator.engine.expert_rows import ExpertRows
-from distir.interpreters.simulator.fusion import is_compiled, shares_no_kernel
+from distir.interpreters.simulator.fusion import (
+    is_compiled,
+    reads_as_converted,
+    shares_no_kernel,
+)
 from distir.interpreters.simulator.work import Work
 from distir.program import describe
 from distir.sharding.signatures import Signatures, on_any_mesh
@@ -84,7 +89,9 @@ class Computations:
         if is_compiled(op) or (hardware.has_profiles and not is_alone):
             return self._computation(op, name, work)
         # All meshes with the same axes are alike if their devices are.
-        key = signature, axes if hardware.is_uniform else name, self._rows(op)
+        converted = tuple(reads_as_converted(v) is not None for v in op.operands)
+        others = converted, _is_converted_later(op), self._rows(op)
+        key = signature, axes if hardware.is_uniform else name, others
         if key not in self._known:
             self._known[key] = self._computation(op, name, work)
         return self._known[key]
@@ -115,15 +122,16 @@ class Computations:
 
     def _computation(self, op: Operation, name: str | None, work: Work) -> Computation:
         device_map = self.device_map
-        operand_bytes = tuple(device_map.bytes_of(v, op) for v in op.operands)
+        operand_bytes = tuple(self._bytes_read(v, op) for v in op.operands)
         result_bytes = tuple(device_map.bytes_of(v, op) for v in op.results)
         load = max((device_map.load_of(v) for v in op.operands), default=1.0)
+        is_converted_later = _is_converted_later(op)
         by_kind: dict[int, Cost] = {}
         at_peak: dict[int, float] = {}
         ids = device_map.device_ids(name)
         for kind in device_map.hardware.distinct_kinds(ids):
             context = CostContext(op, kind, work, operand_bytes, result_bytes, load)
-            by_kind[id(kind)] = cost_of(context)
+            by_kind[id(kind)] = FREE if is_converted_later else cost_of(context)
             at_peak[id(kind)] = context.seconds_at_peak
         kinds = device_map.hardware.kinds
         seconds: Seconds
@@ -140,9 +148,32 @@ class Computations:
             seconds_at_peak,
             max(c.issue for c in by_kind.values()),
             device_map.allocated(max(c.workspace for c in by_kind.values()), name),
-            VIEWS.of(op) and len(op.results) == 1 and operand_bytes[:1] >= result_bytes,
+            is_converted_later
+            or (
+                VIEWS.of(op)
+                and len(op.results) == 1
+                and operand_bytes[:1] >= result_bytes
+            ),
             tuple(
                 [device_map.shape_of_type(v.type) for v in (*op.operands, *op.results)]
             ),
             operand_bytes,
         )
+
+    def _bytes_read(self, value: SSAValue, op: Operation) -> int:
+        """
+        Returns the bytes of this device's part of an operand of `op`, which reads rows
+        of 8 bits itself if its kernel converts them.
+        """
+        rows = reads_as_converted(value)
+        if rows is None:
+            return self.device_map.bytes_of(value, op)
+        return sum(self.device_map.bytes_of(v, rows) for v in rows.operands)
+
+
+def _is_converted_later(op: Operation) -> bool:
+    """
+    Whether `op` converts rows of 8 bits that the kernels of its users convert while they
+    read them.
+    """
+    return any(reads_as_converted(result) is op for result in op.results)

@@ -1,0 +1,148 @@
+"""Appends the modules of a step of inference, whose weights and caches may have 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from xdsl.dialects.builtin import TensorType, UnitAttr
+from xdsl.ir import SSAValue, TypeAttribute
+
+from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp, QuantizeRowsOp
+from distir.dialects.train_ops.quantized_weights import (
+    EIGHT_BITS,
+    PACKED,
+    GroupQuantizedLinearOp,
+    QuantizedLinearOp,
+)
+from distir.errors import DistIRError
+from distir.frontends.models.module_builder import ModuleBuilder
+
+_ROWS = ("quantized", "scale")
+"""The ends of the names of the tensors that stand for a tensor of 8 bits."""
+
+
+@dataclass(frozen=True)
+class StepFormats:
+    """
+    The formats of a step's matrices in its layers (`weights`, one of `WEIGHT_FORMATS`),
+    of which 4-bit weights share a scale in groups of `group`, and of its caches
+    (`cache`, one of `EIGHT_BITS`). None stands for the type of the model. Matrices of
+    experts have 8 bits or the type of the model.
+    """
+
+    weights: str | None = None
+    cache: str | None = None
+    group: int = 128
+
+
+PLAIN = StepFormats()
+"""The type of the model everywhere."""
+
+
+class Matrices(NamedTuple):
+    """
+    The matrices of experts: [experts, inputs, outputs], or if `transposed` [experts,
+    outputs, inputs].
+    """
+
+    value: SSAValue
+    transposed: UnitAttr | None
+
+
+class StepBuilder(ModuleBuilder):
+    """
+    Appends modules whose weights and caches have the formats `formats`, under the names
+    that `quantize-weights` and `quantize-caches` give.
+    """
+
+    def __init__(self, element: TypeAttribute, root: str, formats: StepFormats):
+        super().__init__(element, root)
+        self.formats = formats
+
+    def linear(
+        self, name: str, value: SSAValue, outputs: int, bias: bool = True
+    ) -> SSAValue:
+        """
+        Adds a product with a matrix of parameters. Raises DistIRError for 4-bit weights
+        whose groups do not divide the matrix's rows.
+        """
+        kind, group = self.formats.weights, self.formats.group
+        if kind is None:
+            return super().linear(name, value, outputs, bias)
+        self.at(name)
+        inputs = shape_of(value)[-1]
+        result = self.type((*shape_of(value)[:-1], outputs))
+        path = f"{name}.weight"
+        if kind == "int4":
+            if inputs % group:
+                raise DistIRError(
+                    f"{name} has {inputs} inputs, which groups of {group} weights in 4 "
+                    f"bits do not divide; choose another weights_dtype"
+                )
+            shape = (outputs, inputs // group)
+            packed = (outputs, inputs // 2)
+            parts = [
+                self.parameter(f"{path}.quantized", packed, element=PACKED),
+                self.parameter(f"{path}.scale", shape),
+                self.parameter(f"{path}.zero", shape, element=PACKED),
+            ]
+            return self.add(GroupQuantizedLinearOp(value, *parts, y=result))[0]
+        parts = self._eight_bits(path, (outputs, inputs), kind)
+        return self.add(QuantizedLinearOp(value, *parts, y=result))[0]
+
+    def experts(self, name: str, experts: int, inputs: int, outputs: int) -> Matrices:
+        """Adds the matrices `name` of experts, each from `inputs` to `outputs`."""
+        kind = self.formats.weights
+        if kind is None or kind not in EIGHT_BITS:
+            return Matrices(self.parameter(name, (experts, inputs, outputs)), None)
+        shape = (experts, outputs, inputs)
+        rows = self._eight_bits(name, shape, kind)
+        [value] = self.add(DequantizeRowsOp(*rows, x=self.type(shape)))
+        return Matrices(value, UnitAttr())
+
+    def cached(
+        self, name: str, shape: Sequence[int], role: str | None = None
+    ) -> list[SSAValue]:
+        """
+        Adds the arguments that hold the cache `name` [..., width]: one, or of 8 bits two.
+        """
+        parts = [self.type(shape)]
+        if self.formats.cache is not None:
+            parts = self._rows(shape, self.formats.cache)
+        names = cache_names(name, self.formats)
+        return [
+            self.argument(own, shape_of(type_), role=role, element=type_.element_type)
+            for own, type_ in zip(names, parts, strict=True)
+        ]
+
+    def read(self, parts: Sequence[SSAValue]) -> SSAValue:
+        """Returns the numbers of a cache that has the arguments `parts`."""
+        if len(parts) == 1:
+            return parts[0]
+        return self.add(DequantizeRowsOp(*parts, x=self.type(shape_of(parts[0]))))[0]
+
+    def kept(self, value: SSAValue) -> list[SSAValue]:
+        """Returns what a cache gets of the new keys or values `value`."""
+        if self.formats.cache is None:
+            return [value]
+        quantized, scale = self._rows(shape_of(value), self.formats.cache)
+        return list(self.add(QuantizeRowsOp(value, quantized=quantized, scale=scale)))
+
+    def _rows(self, shape: Sequence[int], kind: str) -> list[TensorType[Any]]:
+        """Returns the types of rows in the format `kind`, and of their scales."""
+        return [self.type(shape, EIGHT_BITS[kind][0]), self.type(shape[:-1])]
+
+    def _eight_bits(self, name: str, shape: Sequence[int], kind: str) -> list[SSAValue]:
+        """Adds the tensors that stand for the matrices `name` in the format `kind`."""
+        return [
+            self.parameter(f"{name}.{end}", shape_of(type_), element=type_.element_type)
+            for end, type_ in zip(_ROWS, self._rows(shape, kind), strict=True)
+        ]
+
+
+def cache_names(name: str, formats: StepFormats) -> list[str]:
+    """Returns the names of the tensors that hold the cache `name`."""
+    return [name] if formats.cache is None else [f"{name}.{end}" for end in _ROWS]

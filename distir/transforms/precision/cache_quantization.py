@@ -1,0 +1,244 @@
+"""
+Caches of 8 bits. `quantize_caches` keeps the keys and values that inference caches in 8
+bits, with a scale for each token and head.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeGuard
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.rewriter import Rewriter
+
+from distir.dialects.dist_attributes import NAME, UPDATES
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.paged_attention import PagedWriteOp
+from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp, QuantizeRowsOp
+from distir.dialects.train_ops.quantized_weights import EIGHT_BITS
+from distir.errors import DistIRError, one_of
+from distir.program import (
+    CACHE,
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    entry_function,
+    result_attributes,
+    return_op,
+    set_argument_attributes,
+    set_result_attributes,
+    updated_arguments,
+)
+from distir.program.rewriting import erase_dead
+from distir.transforms.precision.float8 import builder_before
+from distir.transforms.precision.weight_quantization import QUANTIZED, SCALE
+
+
+class _Rows(NamedTuple):
+    """A tensor of 8 bits [..., k], and the scales of its rows [...]."""
+
+    quantized: SSAValue
+    scale: SSAValue
+
+
+def quantize_caches(module: ModuleOp, kind: str) -> None:
+    """
+    Keeps caches in the format `kind` of 8 bits (`EIGHT_BITS`), in place: those to which
+    the program adds tokens, by `onnx.TensorScatter`, and those that it only reads. The
+    states of state-space layers, which it replaces, stay as they are. A cache `NAME`
+    becomes `NAME.quantized` and `NAME.scale`, with a number for each row of its last
+    dimension: for each token and head.
+
+    New tokens are converted where the cache is written. All ops of the program, those
+    of prefill too, compute with the numbers that the cache then stands for. The program
+    has one function; outline its layers later. Raises DistIRError if there is no such
+    cache, or if caches are in pages.
+    """
+    one_of("cache format", kind, EIGHT_BITS, "quantize-caches")
+    function = entry_function(module)
+    if any(isinstance(op, PagedWriteOp) for op in function.body.block.ops):
+        raise DistIRError(
+            "quantize-caches: the program has a cache in pages, which keeps the type of "
+            "the model; leave cache_dtype or page_size out"
+        )
+    caches = _growing_caches(function)
+    if not caches:
+        raise DistIRError(
+            "quantize-caches: the program has no cache of keys and values, to which "
+            "tokens are added (onnx.TensorScatter), that could have 8 bits; leave "
+            "cache_dtype out"
+        )
+    rewrite = _CacheRewrite(function, EIGHT_BITS[kind][0])
+    for cache in caches:
+        rewrite.replace(cache)
+    erase_dead(function.body.block)
+
+
+def _growing_caches(function: FuncOp) -> list[BlockArgument]:
+    """
+    Returns the caches of a step to which it adds tokens, or which it only reads.
+    """
+    returned = return_op(function).operands
+    writes = {a: returned[r].owner for r, a in updated_arguments(function).items()}
+    return [
+        argument
+        for argument, role in zip(function.args, argument_roles(function), strict=True)
+        if role == CACHE
+        and (
+            (write := writes.get(argument.index)) is None
+            or (_writes(write) and write.operands[0] is argument)
+        )
+    ]
+
+
+def _writes(op: Operation | Block) -> TypeGuard[OnnxOp]:
+    return isinstance(op, OnnxOp) and op.name == "onnx.TensorScatter"
+
+
+class _CacheRewrite:
+    """
+    Replaces caches of the entry function `function` by rows of the 8-bit type
+    `element`.
+    """
+
+    def __init__(self, function: FuncOp, element: Attribute):
+        self.function, self.element = function, element
+        self.block = function.body.block
+        self._rows: dict[SSAValue, _Rows] = {}
+        """The rows of tokens that are converted already, by their values."""
+
+    def replace(self, cache: BlockArgument) -> None:
+        """Replaces one cache, and what the program writes to it and reads of it."""
+        rows = self._arguments(cache)
+        for op in [use.operation for use in cache.uses]:
+            if _writes(op) and op.operands[0] is cache:
+                self._write(op, rows)
+        if cache.first_use is not None:
+            readers = {use.operation for use in cache.uses}
+            before = next(op for op in self.block.ops if op in readers)
+            build = builder_before(before)
+            read = build.result(DequantizeRowsOp(*rows, x=cache.type))
+            cache.replace_all_uses_with(read)
+        attributes = argument_attributes(self.function)
+        index = cache.index
+        self.block.erase_arg(cache)
+        del attributes[index]
+        self.function.update_function_type()
+        set_argument_attributes(self.function, attributes)
+
+    def _arguments(self, cache: BlockArgument) -> _Rows:
+        """Adds the arguments that stand for `cache` behind it."""
+        attributes = argument_attributes(self.function)
+        name = argument_names(self.function)[cache.index]
+        made = list[BlockArgument]()
+        types = self._types(cache)
+        for place, (end, type_) in enumerate(
+            zip((QUANTIZED, SCALE), types, strict=True), cache.index + 1
+        ):
+            argument = self.block.insert_arg(type_, place)
+            argument.name_hint = f"{cache.name_hint or 'cache'}_{end}"
+            own = {**attributes[cache.index], NAME: NAME.attr(f"{name}.{end}")}
+            attributes.insert(place, own)
+            made.append(argument)
+        self.function.update_function_type()
+        set_argument_attributes(self.function, attributes)
+        return _Rows(*made)
+
+    def _types(self, value: SSAValue) -> tuple[TensorType, TensorType]:
+        shape = shape_of(value)
+        return (
+            TensorType(self.element, shape),
+            TensorType(element_type(value), shape[:-1]),
+        )
+
+    def _write(self, op: OnnxOp, rows: _Rows) -> None:
+        """
+        Replaces the write `op` of tokens to a cache by writes of their rows, which
+        results of the program return. Other users get the numbers of the rows.
+        """
+        tokens = self._converted(op.operands[1])
+        places, axis = list(op.operands[2:]), int(op.attribute("axis"))
+        axis %= len(shape_of(op.results[0]))
+        build = builder_before(op)
+        new = _Rows(
+            *(
+                build.onnx(
+                    "TensorScatter",
+                    *(held, part, *places),
+                    axis=axis,
+                    mode=op.attribute("mode"),
+                )
+                for held, part in zip(rows, tokens, strict=True)
+            )
+        )
+        read = DequantizeRowsOp(*new, x=op.results[0].type)
+        self._return(op.results[0], new)
+        whole = build.result(read)
+        whole.name_hint = op.results[0].name_hint
+        op.results[0].replace_all_uses_with(whole)
+        Rewriter.erase_op(op)
+
+    def _converted(self, tokens: SSAValue) -> _Rows:
+        """
+        Returns the rows of `tokens`. If these are a part of others, such as the last
+        tokens of a prompt, other ops get the numbers of all their rows too.
+        """
+        part = tokens.owner
+        if _takes_rows(part) and part.operands[0] not in self._rows:
+            self._convert(part.operands[0], part)
+        if tokens not in self._rows:
+            self._convert(tokens)
+        return self._rows[tokens]
+
+    def _convert(self, tokens: SSAValue, kept: Operation | None = None) -> None:
+        """
+        Converts `tokens` where they are made. All other users but `kept` get the
+        numbers of the rows.
+        """
+        quantized, scale = self._types(tokens)
+        op = QuantizeRowsOp(tokens, quantized=quantized, scale=scale)
+        rows = self._rows[tokens] = _Rows(*op.results)
+        read = DequantizeRowsOp(*rows, x=tokens.type)
+        users = [use for use in tokens.uses if use.operation not in (op, kept)]
+        made = tokens.owner
+        after = made.next_op if isinstance(made, Operation) else made.first_op
+        assert after is not None  # the function ends with its return
+        build = builder_before(after)
+        build.add(op)
+        build.add(read)
+        for use in users:
+            if not _writes(use.operation):
+                use.operation.operands[use.index] = read.results[0]
+
+    def _return(self, value: SSAValue, new: _Rows) -> None:
+        """Returns the rows `new` as results in place of `value`."""
+        end = return_op(self.function)
+        attributes = result_attributes(self.function)
+        operands = list(end.operands)
+        for place in [i for i, v in enumerate(operands) if v is value][::-1]:
+            own = attributes[place]
+            operands[place : place + 1] = new
+            attributes[place : place + 1] = [
+                {
+                    **own,
+                    **{
+                        key: key.attr(f"{key.of(own)}.{part}")
+                        for key in (NAME, UPDATES)
+                        if key in own
+                    },
+                }
+                for part in (QUANTIZED, SCALE)
+            ]
+        end.operands = operands
+        self.function.update_function_type()
+        set_result_attributes(self.function, attributes)
+
+
+def _takes_rows(op: Operation | Block) -> TypeGuard[OnnxOp]:
+    """Whether `op` takes some rows of its operand, each of them whole."""
+    if not isinstance(op, OnnxOp) or op.name != "onnx.Slice":
+        return False
+    before, after = shape_of(op.operands[0]), shape_of(op.results[0])
+    return before[-1] == after[-1]
