@@ -183,7 +183,7 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
         flops=listed(totals.flops),
         seconds_at_peak=listed(totals.seconds_at_peak),
         compute_s=listed(totals.compute + machine.streams.slowed),
-        communication_s=listed(totals.communication),
+        communication_s=listed(totals.communication + machine.streams.shared),
         transit_s=listed(machine.transit),
         idle_s=listed(idle),
         ops=totals.ops,
