@@ -104,7 +104,8 @@ def useful(result: Simulation) -> list[float]:
     pairs = zip(result.seconds_at_peak, result.recomputed_at_peak, strict=True)
     found = [every - again for every, again in pairs]
     assert result.mfu * result.step_time_s * len(found) == exact(sum(found))
-    assert result.hfu * result.step_time_s == exact(np.mean(result.seconds_at_peak))
+    mean = float(np.mean(result.seconds_at_peak))
+    assert result.hfu * result.step_time_s == exact(mean)
     return found
 
 

@@ -20,7 +20,6 @@ from distir.dialects.dist_attributes import (
     SCOPE,
 )
 from distir.errors import DistIRError
-from distir.gradients.reverse import recomputed
 from distir.gradients.call_pairs import (
     CallPair,
     call_pairs,
@@ -28,6 +27,7 @@ from distir.gradients.call_pairs import (
     renumber_saved,
     saved_values,
 )
+from distir.gradients.reverse import recomputed
 from distir.program import (
     ancestors,
     argument_attributes,

@@ -21,7 +21,8 @@ def both_ways(text: str, devices: ClusterOp = DEVICES) -> Simulation:
     names = ("step_time_s", "peak_memory_bytes", "idle_s", "transit_s")
     for name in (*names, "communication_s", "compute_s"):
         assert getattr(result, name) == pytest.approx(getattr(flat, name), abs=1e-12)
-    for parts in zip(result.compute_s, result.communication_s, result.idle_s):
+    every = result.compute_s, result.communication_s, result.idle_s
+    for parts in zip(*every, strict=True):
         assert sum(parts) == pytest.approx(result.step_time_s, abs=1e-12)
     busiest = TimeReport.of(result).busiest
     spent, device = busiest.total, busiest.group.index

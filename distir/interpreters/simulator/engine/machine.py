@@ -40,7 +40,7 @@ from distir.interpreters.simulator.engine.streams import (
     CommunicationStreams,
     DeviceStream,
 )
-from distir.interpreters.simulator.engine.timeline import Stream
+from distir.interpreters.simulator.engine.timeline import MeshStream
 
 
 class Execution(NamedTuple):
@@ -96,7 +96,7 @@ class Buffer:
         self.arrival: Moments | None = None
         self.departure: Moments | None = None
         self.source: Buffer | None = None
-        self.stream: DeviceStream | Stream | None = None
+        self.stream: DeviceStream | MeshStream | None = None
 
 
 class Machine:
@@ -302,7 +302,7 @@ class Machine:
         frame: list[Buffer],
         departure: Moments,
         arrival: Moments,
-        stream: DeviceStream | Stream | None = None,
+        stream: DeviceStream | MeshStream | None = None,
     ) -> None:
         """
         Allocates the memory of a value that is in flight from `departure` to `arrival`.

@@ -24,7 +24,7 @@ from distir.interpreters.simulator.engine.compiled import (
 )
 from distir.interpreters.simulator.engine.device_map import Bytes
 from distir.interpreters.simulator.engine.machine import Buffer, Machine, Moments
-from distir.interpreters.simulator.engine.timeline import Arrival, Stream, Timeline
+from distir.interpreters.simulator.engine.timeline import Arrival, MeshStream, Timeline
 
 
 class Pattern(NamedTuple):
@@ -269,7 +269,7 @@ class _TimelineRecorder(SummarisingMachine):
     def __init__(self, meshes: int, summaries: Summaries):
         super().__init__(meshes, summaries)
         self.timeline = Timeline()
-        self._stream = Stream()
+        self._stream = MeshStream()
 
     def number_of(self, arrival: Moments) -> int:
         """Returns the index of the collective whose value arrives at `arrival`."""

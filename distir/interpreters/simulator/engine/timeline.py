@@ -65,7 +65,7 @@ one, or waits for one.
 """
 
 
-class Stream:
+class MeshStream:
     """
     The communication stream of one set of mesh axes. `free` is the time in seconds
     until which it is busy. `delay` is the number of seconds by which blocking
@@ -89,7 +89,7 @@ class Arrival(NamedTuple):
 
     since: float
     until: float
-    stream: Stream
+    stream: MeshStream
 
 
 @dataclass
@@ -115,8 +115,8 @@ class Clocks:
     contention: float = 0.0
     slowed: float = 0.0
     shared: float = 0.0
-    streams: dict[tuple[str, ...], Stream] = field(
-        default_factory=dict[tuple[str, ...], Stream]
+    streams: dict[tuple[str, ...], MeshStream] = field(
+        default_factory=dict[tuple[str, ...], MeshStream]
     )
 
     def work(self, seconds: float) -> None:
@@ -168,7 +168,7 @@ class Clocks:
         """
         own = self.streams.get(axes)
         if own is None:
-            own = self.streams[axes] = Stream()
+            own = self.streams[axes] = MeshStream()
         begin = max(self.compute, own.free)
         if self.busy > begin:
             longest = 0.0

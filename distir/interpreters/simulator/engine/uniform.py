@@ -5,7 +5,7 @@ mesh is enough.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from distir.interpreters.simulator.engine.compiled import (
@@ -36,7 +36,7 @@ class UniformMachine(SummarisingMachine):
         self._clocks_of: dict[int, Clocks] = {}
 
     @contextmanager
-    def _clocks_at(self, mesh: int) -> Iterator[Clocks]:
+    def _clocks_at(self, mesh: int) -> Generator[Clocks]:
         """Yields the clocks of a mesh, and then takes over their times."""
         clocks = self._clocks_of.get(mesh)
         if clocks is None:
