@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 from support.generation import (
-    NEW_TOKENS,
-    PROMPTS,
     SIZES,
     distributed,
     generated,
@@ -57,9 +55,7 @@ def known(kind: str) -> tuple[dict[str, Any], list[list[int]]]:
     return weights, generated_by_transformers(model)
 
 
-@pytest.mark.parametrize(
-    ("kind", "paging", "plan"), chosen(PLANS, [PLANS[0]]), ids=str
-)
+@pytest.mark.parametrize(("kind", "paging", "plan"), chosen(PLANS, [PLANS[0]]), ids=str)
 def test_tokens_equal_those_of_transformers(
     kind: str, paging: Paging, plan: dict[str, int], tmp_path: Path
 ) -> None:
