@@ -370,6 +370,12 @@ RECOMPUTE = Text(
     "op of a function: the backward of the function recomputes it",
 )
 
+RECOMPUTED = Flag(
+    "dist.recomputed",
+    "Of an op of a backward that has floating-point operations: it computes again "
+    "what the forward computed, which is work of the hardware and not of the model",
+)
+
 RECOMPUTE_BY = Text(
     "dist.recompute_by",
     "Who asked for the recomputation",

@@ -21,6 +21,7 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     StringAttr,
     TensorType,
+    UnitAttr,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -31,6 +32,7 @@ from distir.dialects.dist_attributes import (
     COMPILED,
     DOUBT,
     RECOMPUTE,
+    RECOMPUTED,
     SCOPE,
     STOP_GRADIENT,
 )
@@ -58,6 +60,7 @@ from distir.program import (
     unique_name,
 )
 from distir.program.doubts import reason
+from distir.sharding.rule import rule_for
 
 
 @dataclass
@@ -165,6 +168,18 @@ def _block_of(value: SSAValue) -> Block | None:
     return owner if isinstance(owner, Block) else owner.parent_block()
 
 
+def recomputed(op: Operation, known: Mapping[SSAValue, SSAValue]) -> Operation:
+    """
+    Returns a copy of an op of a forward, for its backward. `known` maps values of the
+    forward to those of the backward. The copy has the attribute `dist.recomputed` if it
+    is a call or has floating-point operations.
+    """
+    copy = op.clone({v: known[v] for v in op.operands if v in known})
+    if isinstance(op, CallOp) or rule_for(op).flops:
+        copy.attributes[RECOMPUTED] = UnitAttr()
+    return copy
+
+
 def recompute_marked(ops: Sequence[Operation], body: Block) -> None:
     """
     Makes a backward `body`, which still uses values of its forward, recompute the
@@ -189,7 +204,7 @@ def recompute_marked(ops: Sequence[Operation], body: Block) -> None:
     backward = list(body.ops)
     for op in ops:
         if op in wanted:
-            copy = op.clone(known)
+            copy = recomputed(op, known)
             body.insert_op_before(copy, first)
             known.update(zip(op.results, copy.results, strict=True))
     for op in backward:

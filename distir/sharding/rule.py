@@ -116,6 +116,8 @@ class Rule:
       that of a weight, summed over rows. Splitting the factor leaves these results
       partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
+      `recomputed`: the part of them in which a gradient computes again what the forward
+      computed.
     - `unread`: operands whose values are not read. Only their layouts matter: they
       determine how results are split. An axis of such an operand counts only if no
       other operand uses it.
@@ -134,6 +136,7 @@ class Rule:
         default_factory=dict[int, frozenset[int]]
     )
     flops: int = 0
+    recomputed: int = 0
     unread: frozenset[int] = frozenset()
     own_axes: tuple[AxisDims, ...] = ()
     fills: bool = False

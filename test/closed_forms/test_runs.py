@@ -95,6 +95,45 @@ def test_f7_hardware_utilisation() -> None:
     model = per_layer(at_peak, x, change=post_norm)
     hardware = per_layer(at_peak, x, change=post_norm, checkpoint="full")
     assert hardware / model == pytest.approx(4 / 3, rel=1e-9)
+    again = per_layer(useful, x, change=post_norm, checkpoint="full")
+    assert again == exact(model)
+
+
+def useful(result: Simulation) -> list[float]:
+    """Seconds at peak of forward and backward alone, which make `mfu`."""
+    pairs = zip(result.seconds_at_peak, result.recomputed_at_peak, strict=True)
+    found = [every - again for every, again in pairs]
+    assert result.mfu * result.step_time_s * len(found) == exact(sum(found))
+    mean = float(np.mean(result.seconds_at_peak))
+    assert result.hfu * result.step_time_s == exact(mean)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["none", "selective", "full", "whole"])
+def test_f7_fused_attention(policy: str) -> None:
+    """
+    Per layer 72 B s h^2 (1 + s / (6 h)), whatever is computed again. The gradient of
+    fused attention has its scores computed again: 2 B s^2 h, which only HFU counts.
+    """
+    x = Sizes(h=1024, a=16, b=2, s=512)
+    model = 72 * x.b * x.s * x.h**2 * (1 + x.s / (6 * x.h))
+    scores = 2 * x.b * x.s**2 * x.h
+    found = per_layer(useful, x, fused=True, checkpoint=policy)
+    every = per_layer(lambda r: r.seconds_at_peak, x, fused=True, checkpoint=policy)
+    peak = flops_per_second(x)
+    assert found * peak == exact(model)
+    # `selective` finds no attention but the fused one, which keeps no scores. Of a
+    # forward, `full` leaves out the last product, whose result nothing needs.
+    forward = model / 3
+    last = 8 * x.b * x.s * x.h**2
+    more = {"none": 0, "selective": 0, "full": forward - last}
+    assert every * peak == exact(model + scores + more.get(policy, forward))
+
+
+def flops_per_second(x: Sizes) -> float:
+    """The peak of the devices that towers are simulated on."""
+    work = per_layer(flops, x)
+    return work / per_layer(lambda r: r.seconds_at_peak, x)
 
 
 def test_f8_days_with_recomputation() -> None:

@@ -21,6 +21,7 @@ from distir.dialects.train_ops.float8 import (
     Float8LinearOp,
     Float8ProductOp,
     Float8ScaleOp,
+    ToFloat8Op,
 )
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
@@ -291,6 +292,34 @@ def test_what_stays_as_it_is() -> None:
         scopes("*")
     with pytest.raises(DistIRError, match="tensor, row, row-gw-hp"):
         Float8Pass("tensorwise").apply(Context(), parse(NETWORK))
+
+
+def test_equal_views_are_rounded_once() -> None:
+    """
+    Two products of a tensor with two dimensions of rows. Forward: it and both weights.
+    Backward: each gradient once for both of its products, the weights transposed, and
+    the input, as a transposed matrix, for both of them.
+    """
+    module = parse("""
+    func.func @main(%p: tensor<2x16x32xf32> {dist.role = "parameter", dist.name = "p"},
+                    %a: tensor<32x48xf32> {dist.role = "parameter", dist.name = "a"},
+                    %b: tensor<32x48xf32> {dist.role = "parameter", dist.name = "b"}) -> tensor<2x16x48xf32> {
+      %x = onnx.Tanh(%p) : (tensor<2x16x32xf32>) -> tensor<2x16x32xf32>
+      %1 = onnx.MatMul(%x, %a) : (tensor<2x16x32xf32>, tensor<32x48xf32>) -> tensor<2x16x48xf32>
+      %2 = onnx.MatMul(%x, %b) : (tensor<2x16x32xf32>, tensor<32x48xf32>) -> tensor<2x16x48xf32>
+      %3 = onnx.Tanh(%2) : (tensor<2x16x48xf32>) -> tensor<2x16x48xf32>
+      %4 = onnx.Mul(%1, %3) : (tensor<2x16x48xf32>, tensor<2x16x48xf32>) -> tensor<2x16x48xf32>
+      func.return %4 : tensor<2x16x48xf32>
+    }""")
+    Float8Pass(keep=("none",)).apply(Context(), module)
+    DifferentiatePass(optimizer="sgd").apply(Context(), module)
+    arguments = random_arguments(module, seed=1)
+    before = run_program(module, arguments)
+    ExpandFloat8Pass().apply(Context(), module)
+    assert sum(isinstance(op, ToFloat8Op) for op in module.walk()) == 3 + 2 + 2 + 1
+    after = run_program(module, arguments)
+    for wanted, got in zip(before, after, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_zeros_have_a_scale() -> None:

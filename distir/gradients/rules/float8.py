@@ -39,10 +39,14 @@ def linear(
         return build.onnx("Reshape", value, build.integers([prod(rows), width]))
 
     da = db = None
+    # Both products take the same matrix, which is rounded and communicated once.
+    right = matrix(dy)
     if is_wanted(op.a):
-        da = product(dy, turned(op.b), True)
+        da = product(right, turned(op.b), True)
+        if right is not dy:
+            da = build.onnx("Reshape", da, build.integers(shape(op.a)))
     if is_wanted(op.b):
-        left, right = matrix(op.a), matrix(dy)
+        left = matrix(op.a)
         if op.scaling.data == "row-gw-hp":
             db = build.onnx("Gemm", left, right, transA=1)
         else:

@@ -62,6 +62,11 @@ from distir.interpreters.simulator.library_kernels import (
     *LIBRARY_KERNELS,
 )
 
+_TAKING_SUMS = frozenset(
+    {"func.return", "collective.all_reduce", "collective.reduce_scatter"}
+)
+"""The ops that take the sum of a gradient over micro-batches."""
+
 REACH = 16
 """
 The number of preceding ops among which an op is sought whose kernel can also compute a
@@ -215,12 +220,13 @@ def shares_no_kernel(op: Operation) -> bool:
 def _accumulates(op: Operation) -> bool:
     """
     Whether an op adds to a sum that a function takes as an argument and returns, as the
-    sum of a parameter's gradients over micro-batches.
+    sum of a parameter's gradients over micro-batches. In the last micro-batch devices
+    may reduce the sum at once.
     """
     if op.name != "onnx.Add":
         return False
     users = [user for result in op.results for user in _users(result)]
-    if any(user.name != "func.return" for user in users):
+    if any(user.name not in _TAKING_SUMS for user in users):
         return False
     return any(isinstance(operand.owner, Block) for operand in op.operands)
 

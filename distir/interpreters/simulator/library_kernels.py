@@ -59,13 +59,14 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
     later cast of the same tensor moves nothing. The forward keeps the inputs of
     products in both orders, so the backward casts none of them. What a normalization, a
     gate or the gradient of an activation computes is written in 8 bits at once, twice
-    one byte in place of two. Weights are cast by kernels of their own.
+    one byte in place of two. Weights are cast by kernels of their own, also in both
+    orders: the forward takes one of them and the backward the transposed one.
     """
     source = _source(op.x)
     owner = source.owner
     if isinstance(owner, Block):
         if _is_parameter(source, owner):
-            return None
+            return 0 if _is_transposed(op.x) else read + 2 * written
         if element_type(op.y) == FORMATS["e4m3"][0]:  # no gradient
             return 0
     elif (
@@ -80,6 +81,16 @@ def _source(value: SSAValue) -> SSAValue:
     while isinstance(owner := value.owner, Operation) and is_rearranged(owner):
         value = owner.operands[0]
     return value
+
+
+def _is_transposed(value: SSAValue) -> bool:
+    """Whether a value shows another value with its last two dimensions exchanged."""
+    transposed = False
+    while isinstance(owner := value.owner, Operation) and is_rearranged(owner):
+        if owner.name == "onnx.Transpose":
+            transposed = not transposed
+        value = owner.operands[0]
+    return transposed
 
 
 def is_rearranged(op: Operation) -> bool:

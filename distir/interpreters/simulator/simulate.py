@@ -14,9 +14,11 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
+from distir.dialects.dist_attributes import RECOMPUTED
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.compiled import (
+    CallStep,
     CommunicationStep,
     CompiledFunction,
     ComputationStep,
@@ -45,7 +47,8 @@ class Totals:
     - `communication`: the seconds of communication that occupies the device;
     - `sent`: the bytes sent;
     - `flops`: the floating-point operations; `seconds_at_peak`: their seconds at the
-      device's peak.
+      device's peak; `recomputed_at_peak`: the part of these that a backward computes
+      again (`dist.recomputed`).
     """
 
     def __init__(self, devices: int):
@@ -54,6 +57,7 @@ class Totals:
         self.sent = np.zeros(devices)
         self.flops = np.zeros(devices)
         self.seconds_at_peak = np.zeros(devices)
+        self.recomputed_at_peak = np.zeros(devices)
         self.ops = 0
 
     @staticmethod
@@ -72,11 +76,14 @@ class Totals:
             total.sent += count * once.sent
             total.flops += count * once.flops
             total.seconds_at_peak += count * once.seconds_at_peak
+            total.recomputed_at_peak += count * once.recomputed_at_peak
             total.ops += count * once.ops
         return total
 
     def _add_steps(self, compiled: CompiledFunction) -> None:
         for step in compiled.steps:
+            if isinstance(step, CallStep) and RECOMPUTED in step.op.attributes:
+                self._add_recomputed(step.callee)
             if isinstance(step, OpStep):
                 self.ops += 1
             if isinstance(step, CommunicationStep):
@@ -90,6 +97,20 @@ class Totals:
                 if step.flops:
                     self.flops[step.positions] += step.flops
                     self.seconds_at_peak[step.positions] += step.seconds_at_peak
+                    again = step.recomputed * step.seconds_at_peak
+                    self.recomputed_at_peak[step.positions] += again
+
+    def _add_recomputed(self, called: CompiledFunction) -> None:
+        """
+        Adds the work of a call that computes again what the forward computed. The parts
+        of it that count as recomputed by themselves are left out.
+        """
+        for step in called.steps:
+            if isinstance(step, CallStep) and RECOMPUTED not in step.op.attributes:
+                self._add_recomputed(step.callee)
+            elif isinstance(step, ComputationStep):
+                again = (1 - step.recomputed) * step.seconds_at_peak
+                self.recomputed_at_peak[step.positions] += again
 
 
 def simulate(
@@ -182,8 +203,9 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
         communication_bytes=[round(b) for b in listed(totals.sent)],
         flops=listed(totals.flops),
         seconds_at_peak=listed(totals.seconds_at_peak),
+        recomputed_at_peak=listed(totals.recomputed_at_peak),
         compute_s=listed(totals.compute + machine.streams.slowed),
-        communication_s=listed(totals.communication),
+        communication_s=listed(totals.communication + machine.streams.shared),
         transit_s=listed(machine.transit),
         idle_s=listed(idle),
         ops=totals.ops,

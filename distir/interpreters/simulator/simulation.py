@@ -106,7 +106,8 @@ class Simulation:
     - `flops`: the floating-point operations of contractions, including recomputed ones;
       other ops are bound by memory and count none;
     - `seconds_at_peak`: the seconds that these operations would take at the device's
-      peak for their element types;
+      peak for their element types; `recomputed_at_peak`: the part of these that the
+      backward spends on computing again what the forward computed;
     - `compute_s`, `communication_s`, `idle_s`: add up to the step time; communication
       that runs while a device computes is not included;
     - `transit_s`: the part of `idle_s` in which the device waits for a value that is
@@ -128,6 +129,7 @@ class Simulation:
     communication_bytes: list[int]
     flops: list[float]
     seconds_at_peak: list[float]
+    recomputed_at_peak: list[float]
     compute_s: list[float]
     communication_s: list[float]
     transit_s: list[float]
@@ -159,8 +161,18 @@ class Simulation:
     def mfu(self) -> float:
         """
         The model FLOPs utilisation, averaged over devices: the time that the
-        contractions would take at the devices' peak, as a fraction of the step time.
-        Recomputed contractions are included.
+        contractions of forward and backward would take at the devices' peak, as a
+        fraction of the step time. Contractions that a backward computes again do not
+        count.
+        """
+        pairs = zip(self.seconds_at_peak, self.recomputed_at_peak, strict=True)
+        return self._share([all_of_it - again for all_of_it, again in pairs])
+
+    @property
+    def hfu(self) -> float:
+        """
+        The hardware FLOPs utilisation, averaged over devices: as `mfu`, but with the
+        contractions that a backward computes again.
         """
         return self._share(self.seconds_at_peak)
 
@@ -235,6 +247,7 @@ class Simulation:
             "step_time_s": self.step_time_s,
             "throughput_samples_per_s": self.throughput_samples_per_s,
             "mfu": self.mfu,
+            "hfu": self.hfu,
             "exposed_communication": self.exposed_communication,
             "bubble_fraction": self.bubble_fraction,
             "peak_memory_bytes": self.peak_memory_bytes,
@@ -309,8 +322,9 @@ def report(simulation: Simulation) -> str:
         f"{device}  {peak}  {memory}  {sent}  {flops:.6g}  {compute:.6g}  {busy:.6g}  {idle:.6g}"
         for device, peak, memory, sent, flops, compute, busy, idle in rows
     ]
+    again = f" (hfu {s.hfu:.6g})" if any(s.recomputed_at_peak) else ""
     lines.append(
-        f"mfu {s.mfu:.6g}, exposed communication {s.exposed_communication:.6g}, "
+        f"mfu {s.mfu:.6g}{again}, exposed communication {s.exposed_communication:.6g}, "
         f"bubble {s.bubble_fraction:.6g} of the step time"
     )
     if s.reserved_memory_bytes != s.peak_memory_bytes:

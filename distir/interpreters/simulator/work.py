@@ -78,6 +78,14 @@ class Work:
             return 0
         return self.rule.flops / prod(self.parts.values())
 
+    @property
+    def recomputed(self) -> float:
+        """
+        The share of the operations in which a gradient computes again what the forward
+        computed, from 0 to 1.
+        """
+        return self.rule.recomputed / self.rule.flops if self.rule.recomputed else 0.0
+
     @cached_property
     def product(self) -> Product:
         """

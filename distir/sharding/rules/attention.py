@@ -248,6 +248,10 @@ def attention_flops(op: FusedAttentionOp) -> int:
 
 
 def _gradient_flops(op: FusedAttentionOp) -> int:
+    """
+    Returns the number of floating-point operations of the five matrix products of
+    attention's gradient, the first of which computes the scores again.
+    """
     sizes = op.sizes
     work = prod(sizes.scores) * (3 * sizes.head + 2 * sizes.value_head)
     return 2 * work // op.block_count
@@ -290,6 +294,7 @@ def gradient_rule(
         linear=[(0,)],
         reduced={1: summed, 2: summed},
         flops=_gradient_flops(op),
+        recomputed=2 * prod(op.sizes.scores) * op.sizes.head // op.block_count,
     )
 
 

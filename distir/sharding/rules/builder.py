@@ -178,6 +178,7 @@ class RuleBuilder:
         decomposed: Sequence[Dim] = (),
         reduced: Mapping[int, Sequence[Dim]] | None = None,
         flops: int = 0,
+        recomputed: int = 0,
     ) -> Rule:
         """
         Returns the rule.
@@ -189,7 +190,8 @@ class RuleBuilder:
           `reductions` completes them;
         - `decomposed`: dimensions that only the op's decomposition can split;
         - `reduced`: for each result, the parallel dimensions that it is a sum over;
-        - `flops`: floating-point operations of the whole op.
+        - `flops`: floating-point operations of the whole op; `recomputed`: the part of
+          them that computes again what the forward computed.
         """
         known = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
         op = self.op
@@ -218,6 +220,7 @@ class RuleBuilder:
             decomposed=frozenset(f for dim in decomposed for f in dim),
             partial_results={f: frozenset(r) for f, r in sums.items()},
             flops=flops,
+            recomputed=recomputed,
         )
 
     def contraction_flops(self) -> int:

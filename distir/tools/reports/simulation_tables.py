@@ -37,8 +37,9 @@ def print_simulation(result: Simulation) -> None:
         f"{len(result.devices)} devices of @{result.cluster}, "
         f"{_basis(result)}"
     )
+    again = f" (HFU {_percent(result.hfu)})" if any(result.recomputed_at_peak) else ""
     print(
-        f"MFU {_percent(result.mfu)}, exposed communication "
+        f"MFU {_percent(result.mfu)}{again}, exposed communication "
         f"{_percent(result.exposed_communication)}, bubble "
         f"{_percent(result.bubble_fraction)} of the step"
     )

@@ -12,7 +12,13 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist_attributes import KEPT, RECOMPUTE, RECOMPUTE_BY, SCOPE
+from distir.dialects.dist_attributes import (
+    KEPT,
+    RECOMPUTE,
+    RECOMPUTE_BY,
+    RECOMPUTED,
+    SCOPE,
+)
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import (
     CallPair,
@@ -21,6 +27,7 @@ from distir.gradients.call_pairs import (
     renumber_saved,
     saved_values,
 )
+from distir.gradients.reverse import recomputed
 from distir.program import (
     ancestors,
     argument_attributes,
@@ -290,7 +297,7 @@ class Recomputing:
         first = body.first_op
         copies: dict[object, Operation] = {}
         for op in ops:
-            copy = op.clone({v: known[v] for v in op.operands})
+            copy = recomputed(op, {v: known[v] for v in op.operands})
             if op not in needed:
                 copy.attributes[KEPT] = UnitAttr()
             assert first is not None
@@ -319,12 +326,13 @@ class Recomputing:
 
 def _identity(op: Operation) -> object:
     """Returns a key that is equal for ops that compute the same from the same values."""
+    attributes = op.attributes.items()
     return (
         op.name,
         tuple(op.operands),
         tuple(op.regions),
         frozenset(op.properties.items()),
-        frozenset((k, v) for k, v in op.attributes.items() if k != SCOPE),
+        frozenset((k, v) for k, v in attributes if k not in (SCOPE, RECOMPUTED)),
     )
 
 

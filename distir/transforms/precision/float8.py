@@ -153,11 +153,11 @@ def _replace(op: OnnxOp, scaling: str) -> None:
 def expand_float8(module: ModuleOp) -> None:
     """
     Replaces `train.float8_linear` by scales, rounding and products, in place. If
-    several products of a function use a value in the same format, with scales along the
-    same dimension, the value is scaled and rounded once.
+    several products of a function use a value, or equal views of it, in the same format
+    with scales along the same dimension, the value is scaled and rounded once.
     """
     for function in reachable_functions(module):
-        rounded: dict[tuple[SSAValue, str, int | None], tuple[SSAValue, SSAValue]] = {}
+        rounded: dict[tuple[object, str, int | None], tuple[SSAValue, SSAValue]] = {}
         for op in list(function.body.block.ops):
             if isinstance(op, Float8LinearOp):
                 _expand(op, rounded)
@@ -165,7 +165,7 @@ def expand_float8(module: ModuleOp) -> None:
 
 def _expand(
     op: Float8LinearOp,
-    rounded: dict[tuple[SSAValue, str, int | None], tuple[SSAValue, SSAValue]],
+    rounded: dict[tuple[object, str, int | None], tuple[SSAValue, SSAValue]],
 ) -> None:
     build = builder_before(op)
     factors: list[SSAValue] = []
@@ -173,7 +173,7 @@ def _expand(
     inner = (len(shape_of(op.a)) - 1, 0)
     for x, name, dim in zip((op.a, op.b), op.formats, inner, strict=True):
         axis = None if op.scaling.data == "tensor" else dim
-        key = (x, name, axis)
+        key = (_shown(x), name, axis)
         if key not in rounded:
             sizes = list(shape_of(x))
             if axis is not None:
@@ -189,6 +189,23 @@ def _expand(
     y.name_hint = op.y.name_hint
     op.y.replace_all_uses_with(y)
     Rewriter.erase_op(op)
+
+
+def _shown(value: SSAValue) -> object:
+    """
+    Returns a key that is equal for values that show the same value in the same shape and
+    order, such as the input of several products in their gradients.
+    """
+    views: list[object] = []
+    while isinstance(op := value.owner, Operation) and op.name in (
+        "onnx.Reshape",
+        "onnx.Transpose",
+    ):
+        said = {**op.properties, **op.attributes}
+        said.pop(SCOPE, None)
+        views.append((op.name, op.results[0].type, frozenset(said.items())))
+        value = op.operands[0]
+    return value, tuple(views)
 
 
 def builder_before(before: Operation) -> GradientBuilder:

@@ -33,7 +33,7 @@
 
 // No gradient needs the last product; `whole` computes it again nevertheless, as PyTorch does.
 // WHOLE:     func.func private @layer_backward_recompute(
-// WHOLE:     onnx.MatMul(%p, %e) {dist.kept}
+// WHOLE:     onnx.MatMul(%p, %e) {dist.recomputed, dist.kept}
 
 // The PyTorch package does so, too.
 // TORCH:      def layer_backward_recompute(self,

@@ -8,7 +8,7 @@ import pytest
 from support.cost_programs import parse
 
 from distir.hardware import load_cluster
-from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.profiles.files import load_profile
 from distir.interpreters.simulator.profiles.profile import Dispatch
 
@@ -31,13 +31,17 @@ ADDED = f"""
   }}"""
 
 
-def seconds(text: str, *fusions: str) -> float:
-    """Returns the time of a program on H100s whose software knows these fusions."""
+def simulated(text: str, *fusions: str) -> Simulation:
+    """Returns the simulation of a program on H100s whose software knows these fusions."""
     profile = replace(
         load_profile("H100"), fusion=frozenset(fusions), dispatch=Dispatch()
     )
-    found = simulate(parse(text), load_cluster("dgx-h100"), profiles=[profile])
-    return found.step_time_s
+    return simulate(parse(text), load_cluster("dgx-h100"), profiles=[profile])
+
+
+def seconds(text: str, *fusions: str) -> float:
+    """Returns the time of a program on H100s whose software knows these fusions."""
+    return simulated(text, *fusions).step_time_s
 
 
 def test_scales_of_earlier_steps_take_no_time():
@@ -99,6 +103,38 @@ def test_a_sum_of_few_products_takes_the_time_of_its_bytes():
     assert seconds(few, "accumulation") == pytest.approx(expected)
 
 
+def test_a_sum_that_devices_reduce_at_once_is_made_by_the_product_too():
+    """As in the last micro-batch, where communication overlaps."""
+    type_ = f"{MATRIX}f32, #dist.layout<@m, partial sum {{d}}>>"
+    whole = f"{MATRIX}f32, #dist.layout<@m>>"
+    x = f"{MATRIX}bf16, #dist.layout<@m, [{{}}, {{d}}]>>"
+    dy = f"{MATRIX}bf16, #dist.layout<@m, [{{d}}, {{}}]>>"
+    y = f"{MATRIX}bf16, #dist.layout<@m, partial sum {{d}}>>"
+
+    def computing(end: str, result: str, *fusions: str) -> float:
+        text = f"""
+  device.mesh @m on @dgx_h100 <d = 8> [0 to 8]
+  func.func @main(%sum: {type_}, %x: {x}, %dy: {dy}) -> {result} {{
+    %g = onnx.MatMul(%x, %dy) : ({x}, {dy}) -> {y}
+    %wide = onnx.Cast(%g) {{to = 1 : i64}} : ({y}) -> {type_}
+    %new = onnx.Add(%sum, %wide) : ({type_}, {type_}) -> {type_}
+    {end}
+  }}"""
+        return simulated(text, *fusions).compute_s[0]
+
+    returned = f"func.return %new : {type_}", type_
+    reduced = (
+        (
+            f"%r = collective.all_reduce %new over [d] : {type_} -> {whole}\n"
+            f"    func.return %r : {whole}"
+        ),
+        whole,
+    )
+    for fusion in ("accumulation", "buckets"):
+        assert computing(*reduced, fusion) == computing(*returned, fusion)
+        assert computing(*reduced, fusion) < computing(*reduced)
+
+
 ROWS, PAIR = f"{MATRIX}bf16>", f'{MATRIX}!onnx.element<"float8e4m3fn">>'
 COLUMN = f"tensor<{SIZE}x1xf32>"
 CAST = f"({ROWS}, tensor<f32>) -> {PAIR}"
@@ -137,8 +173,11 @@ def test_gates_and_normalizations_write_8_bits_at_once(op: str):
     assert seconds(text, "views", "casts") == pytest.approx(alone(text))
 
 
-def test_the_backward_casts_gradients_and_weights_only():
-    """An input of a product was kept in 8 bits, a weight was not."""
+def test_the_backward_casts_gradients_only():
+    """
+    An input of a product was kept in 8 bits. The forward casts a weight in both orders,
+    so that the backward, which takes the transposed one, casts none.
+    """
     line = (
         f"    %y = train.to_float8 %x, %s : {CAST}\n    func.return %y : {PAIR}\n  }}"
     )
@@ -147,7 +186,14 @@ def test_the_backward_casts_gradients_and_weights_only():
     weight = (head + line).replace("ROLE", '{dist.role = "parameter"}')
     gradient = kept.replace("float8e4m3fn", "float8e5m2")
     assert seconds(kept, "casts") == 0
-    assert seconds(weight, "casts") == seconds(weight)
+    curve = load_profile("H100").curve("bf16", "elementwise")
+    moved = 4 * SIZE * SIZE / (3.35e12 * curve.bandwidth)
+    assert seconds(weight, "casts") == pytest.approx(curve.overhead + moved)
+    perm = "{perm = [1 : i64, 0 : i64]}"
+    turned = weight.replace("to_float8 %x", "to_float8 %t").replace(
+        "    %y", f"    %t = onnx.Transpose(%x) {perm} : ({ROWS}) -> {ROWS}\n    %y"
+    )
+    assert seconds(turned, "casts", "views") == 0 < seconds(turned, "views")
     assert seconds(gradient, "casts") > seconds(gradient)  # both orders
 
 

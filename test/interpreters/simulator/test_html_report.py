@@ -90,6 +90,7 @@ def test_its_numbers_are_those_of_the_simulation(options, tmp_path: Path):
         "step_time_s",
         "throughput_samples_per_s",
         "mfu",
+        "hfu",
         "exposed_communication",
         "bubble_fraction",
         "ops",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.asynchronous import make_asynchronous
-from support.cost_programs import MACHINES, STRATEGIES, distributed, uneven
+from support.cost_programs import MACHINES, STRATEGIES, cluster, distributed, uneven
 from support.thoroughness import sampled, tries
 from support.training_programs import training_gpt, training_mlp
 from xdsl.dialects.builtin import ModuleOp
@@ -71,15 +71,34 @@ def test_random_strategies(degrees, k, zero, checkpoint, blocking):
     assert_same(module)
 
 
+ONE_LINK = cluster(
+    64,
+    levels=((64, 1e8, 1e-9),),
+    peak=1e12,
+    bandwidth=1e11,
+    launch=1e-6,
+    memory=10**9,
+)
+"""Devices whose groups share all links, which bound what they send."""
+
+SHARING = [{"d": 2, "t": 2, "zero": 3}, {"d": 2, "t": 2, "p": 2, "k": 2}]
+"""Strategies with groups over several axes."""
+
+
 @functools.cache
 def blocking(strategy: int) -> tuple[ModuleOp, Simulation]:
-    module = distributed(
-        training_gpt(), MACHINES, **STRATEGIES[strategy], buckets=False
-    )
+    if strategy < len(STRATEGIES):
+        options, on = STRATEGIES[strategy], MACHINES
+    else:
+        options, on = SHARING[strategy - len(STRATEGIES)], ONE_LINK
+    module = distributed(training_gpt(), on, **options, buckets=False)
     return module, simulate(module)
 
 
-@given(strategy=st.integers(0, len(STRATEGIES) - 1), seed=st.integers(0, 10**6))
+@given(
+    strategy=st.integers(0, len(STRATEGIES) + len(SHARING) - 1),
+    seed=st.integers(0, 10**6),
+)
 @settings(max_examples=tries(20), deadline=None)
 def test_random_asynchronous_programs(strategy: int, seed: int):
     module, before = blocking(strategy)

@@ -131,7 +131,8 @@ class ComputationStep(OpStep):
 
     - `seconds`: the time on each of `positions`, one number for all or one per device;
     - `flops`: the floating-point operations on each device, and `seconds_at_peak` their
-      time at the device's peak;
+      time at the device's peak; `recomputed` is the share of them in which a backward
+      computes again what the forward computed;
     - `view_of`: the slot of the value whose memory the results share, if any; `is_part`
       tells whether they are only a part of it;
     - `shapes`: the shapes of operands and results on one device; `operand_bytes`: the
@@ -142,6 +143,7 @@ class ComputationStep(OpStep):
     seconds: Seconds = 0.0
     flops: float = 0.0
     seconds_at_peak: Seconds = 0.0
+    recomputed: float = 0.0
     view_of: int | None = None
     is_part: bool = False
     shapes: tuple[tuple[int, ...], ...] = ()

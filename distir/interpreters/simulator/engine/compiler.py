@@ -17,7 +17,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects.collective_ops.base import CollectiveOp, is_per_rank
 from distir.dialects.dist import ReshardOp, SendOp, layout_of
-from distir.dialects.dist_attributes import ASYNCHRONOUS
+from distir.dialects.dist_attributes import ASYNCHRONOUS, RECOMPUTED
 from distir.dialects.onnx_ops.traits import CACHE_WRITES
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.indexing import GatherGradOp, adds_by_row
@@ -489,6 +489,7 @@ class Compiler:
             seconds=found.seconds,
             flops=found.flops,
             seconds_at_peak=found.seconds_at_peak,
+            recomputed=1.0 if RECOMPUTED in op.attributes else found.recomputed,
             view_of=operands[0] if found.is_view else None,
             shapes=found.shapes,
             operand_bytes=found.operand_bytes,

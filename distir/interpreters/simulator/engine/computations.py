@@ -40,7 +40,8 @@ class Computation:
 
     - `seconds`: the time, one number for all devices or one per device;
     - `flops`: the floating-point operations, and `seconds_at_peak` their time at the
-      device's peak;
+      device's peak; `recomputed` is the share of them in which the op computes again
+      what the forward computed;
     - `issue`: the seconds in which the host issues the op;
     - `workspace`: the bytes that the op needs besides operands and results;
     - `is_view`: whether its result is its first operand's memory;
@@ -51,6 +52,7 @@ class Computation:
     seconds: Seconds
     flops: float
     seconds_at_peak: Seconds
+    recomputed: float
     issue: float
     workspace: Bytes
     is_view: bool
@@ -146,6 +148,7 @@ class Computations:
             seconds,
             work.flops,
             seconds_at_peak,
+            work.recomputed,
             max(c.issue for c in by_kind.values()),
             device_map.allocated(max(c.workspace for c in by_kind.values()), name),
             is_converted_later

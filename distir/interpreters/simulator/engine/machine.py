@@ -5,8 +5,8 @@ asynchronous communication beside it.
 Ops run in program order. A device does one thing at a time. A computation occupies each
 of its devices independently. A collective or send makes its devices wait for each
 other, and occupies all of them. Asynchronous communication leaves the devices free.
-Asynchronous collectives take turns on the communication streams of their devices
-(`CommunicationStreams`). Asynchronous sends between two devices run one after the
+Asynchronous collectives run on the communication streams of their devices
+(`streams.py`). Asynchronous sends between two devices run one after the
 other, each starting when the sender reaches it; a profile may say that the sender is
 busy meanwhile. A device waits for such a value where it uses it, which may be in
 another function than the one that started the communication.
@@ -36,90 +36,11 @@ from distir.interpreters.simulator.engine.compiled import (
 )
 from distir.interpreters.simulator.engine.computations import Seconds
 from distir.interpreters.simulator.engine.device_map import Bytes, Positions
-from distir.interpreters.simulator.engine.transfers import Transfer
-
-Array = npt.NDArray[np.float64]
-
-
-class CommunicationStreams:
-    """
-    The communication streams of all devices, for collectives that run beside
-    computation.
-
-    A device has a compute stream (the machine's `clock`) and a communication stream. An
-    asynchronous collective starts when all of its devices have reached it and their
-    communication streams are free; it occupies only these. Any other collective
-    occupies both streams. So the collectives of a device never overlap, and run in
-    program order. While its communication stream is busy, a device computes more
-    slowly, by the share that its profile gives (`contention`), because kernels of
-    collectives occupy multiprocessors too. Asynchronous sends have streams of their
-    own, one for each pair of devices.
-
-    All arrays have one entry per device. `free` is the time in seconds until which the
-    communication stream is busy, and `since` the time since when it has been busy
-    without a pause. `in_use` tells whether any collective was asynchronous; before
-    that, a communication stream is never busy for longer than its device. `contention`
-    is the share of the device that computations lose meanwhile, or None if it is 0 for
-    all. `slowed` is the number of seconds by which computations took longer.
-    """
-
-    def __init__(self, devices: int):
-        self.free = np.zeros(devices)
-        self.since = np.zeros(devices)
-        self.in_use = False
-        self.contention: Array | None = None
-        self.slowed = np.zeros(devices)
-
-    def beside(self, positions: Positions, clock: Array, seconds: Seconds) -> Seconds:
-        """
-        Returns the seconds of a computation that the devices at `positions` begin at
-        their `clock`. It takes `seconds` if nothing is communicated.
-        """
-        assert self.contention is not None
-        share, free = self.contention[positions], self.free[positions]
-        alone = np.minimum(np.maximum(self.since[positions] - clock, 0.0), seconds)
-        together = np.maximum(free - clock - alone, 0.0)
-        slowed = share * np.minimum((seconds - alone) / (1 - share), together)
-        self.slowed[positions] += slowed
-        return seconds + slowed
-
-    def start(self, transfer: Transfer, clock: Array) -> tuple[Array, Array]:
-        """
-        Starts an asynchronous collective that each device reaches at its `clock`, in
-        seconds. Returns when it starts and when it is done, as arrays with one entry
-        per group of devices.
-        """
-        self.in_use = True
-        rows = transfer.positions
-        begin = np.maximum(clock[rows], self.free[rows]).max(axis=1)
-        end = begin + transfer.seconds
-        pauses = self.free[rows] < begin[:, None]
-        self.since[rows] = np.where(pauses, begin[:, None], self.since[rows])
-        self.free[rows] = end[:, None]
-        return begin, end
-
-    def join(
-        self, transfer: Transfer, clock: Array, idle: Array, transit: Array
-    ) -> None:
-        """
-        Makes the devices of a synchronous collective wait until their communication
-        streams are free, because it occupies both streams. Advances their `clock`, and
-        adds the seconds waited to `idle`. The part in which another collective was in
-        progress is added to `transit` too.
-        """
-        rows = transfer.positions
-        waits = np.maximum(self.free[rows] - clock[rows], 0.0)
-        transit[rows] += np.minimum(waits, self.free[rows] - self.since[rows])
-        idle[rows] += waits
-        clock[rows] += waits
-
-    def occupy(self, transfer: Transfer, end: Array) -> None:
-        """
-        Marks the communication streams as busy until `end`, after a collective that
-        occupied both streams. `end` has one time in seconds per group.
-        """
-        self.free[transfer.positions] = end[:, None]
-        self.since[transfer.positions] = end[:, None]
+from distir.interpreters.simulator.engine.streams import (
+    CommunicationStreams,
+    DeviceStream,
+)
+from distir.interpreters.simulator.engine.timeline import MeshStream
 
 
 class Execution(NamedTuple):
@@ -151,13 +72,22 @@ class Buffer:
     Memory on the devices at `positions`, with `size` bytes on each. `holders` is the
     number of values that hold it; new memory has one.
 
-    Three fields are set while its value is in flight, and None otherwise. `arrival` is
-    the time at which the value arrives. `departure` is the time since when the value,
-    or another before it on the stream, has been in flight. `source` is the memory that
-    the value is made from, which must not be freed before.
+    Four fields are set while its value is in flight, and None otherwise. `arrival` is
+    the time at which the value arrives, without the delay of `stream`, the stream of
+    its collective (None for a send). `departure` is the time since when the value, or
+    another before it, has been in flight. `source` is the memory that the value is made
+    from, which must not be freed before.
     """
 
-    __slots__ = ("arrival", "departure", "holders", "positions", "size", "source")
+    __slots__ = (
+        "arrival",
+        "departure",
+        "holders",
+        "positions",
+        "size",
+        "source",
+        "stream",
+    )
 
     def __init__(self, positions: Positions, size: Bytes):
         self.positions = positions
@@ -166,6 +96,7 @@ class Buffer:
         self.arrival: Moments | None = None
         self.departure: Moments | None = None
         self.source: Buffer | None = None
+        self.stream: DeviceStream | MeshStream | None = None
 
 
 class Machine:
@@ -177,9 +108,10 @@ class Machine:
       being sent;
     - `live`, `peak`: the bytes in use now, and at most so far; `held`: the bytes in use
       throughout;
-    - `streams`: the streams of asynchronous collectives; `channels`: the clocks of
-      asynchronous sends, one per pair of devices, keyed by the pairs that send
-      together;
+    - `streams`: the streams of asynchronous collectives; `contention`: the share of a
+      device that computations lose while one is busy, or None if it is 0 for all;
+    - `channels`: the clocks of asynchronous sends, one per pair of devices, keyed by the
+      pairs that send together;
     - `runs`: the number of runs of each function (see `Totals`);
     - `constants`: the memory of each constant.
 
@@ -194,6 +126,7 @@ class Machine:
         self.devices = devices
         self.clock = np.zeros(devices)
         self.streams = CommunicationStreams(devices)
+        self.contention: npt.NDArray[np.float64] | None = None
         self.channels: dict[bytes, npt.NDArray[np.float64]] = {}
         self.idle = np.zeros(devices)
         self.transit = np.zeros(devices)
@@ -215,8 +148,8 @@ class Machine:
         The time in seconds at which the last device is done, and all communication too.
         """
         sends = [float(clock.max()) for clock in self.channels.values()]
-        free = float(self.streams.free.max())
-        return max(float(self.clock.max()), free, *sends, 0.0)
+        busy = float(self.streams.busy.max())
+        return max(float(self.clock.max()), busy, *sends, 0.0)
 
     def allocate(self, allocation: Allocation) -> Buffer:
         """
@@ -313,15 +246,18 @@ class Machine:
         """Makes the devices of a value that is in flight wait until it has arrived."""
         if buffer.arrival is None or buffer.departure is None:
             return
-        waits = np.maximum(buffer.arrival - self.clock, 0.0)
-        self.transit += np.minimum(waits, buffer.arrival - buffer.departure)
+        arrival = buffer.arrival
+        if buffer.stream is not None:
+            arrival = arrival + buffer.stream.delay
+        waits = np.maximum(arrival - self.clock, 0.0)
+        self.transit += np.minimum(waits, arrival - buffer.departure)
         self.idle += waits
         self.clock += waits
         self._arrive(buffer)
 
     def _arrive(self, buffer: Buffer) -> None:
         """Marks a value as arrived, and releases the memory that it was made from."""
-        buffer.arrival = buffer.departure = None
+        buffer.arrival = buffer.departure = buffer.stream = None
         if buffer.source is not None:
             source, buffer.source = buffer.source, None
             self.release(source)
@@ -333,12 +269,14 @@ class Machine:
         """
         departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
         busy = np.zeros_like(self.clock)
+        stream = None
         for transfer in step.transfers:
             rows = transfer.positions
             if step.is_collective:
-                start, end = self.streams.start(transfer, self.clock)
+                stream, start = self.streams.start(transfer, self.clock)
+                end = start + transfer.seconds
                 departure[rows] = self.streams.since[rows]
-                arrival[rows] = end[:, None]
+                arrival[rows] = end[:, None] - stream.delay[rows]
             else:
                 senders, receivers = rows.T
                 pairs = rows.tobytes()
@@ -356,7 +294,7 @@ class Machine:
                 departure[receivers] = np.where(begun, departure[receivers], start)
                 arrival[receivers] = end
             self._observe(step, rows, start, end - start)
-        self._send_off(step, frame, departure, arrival)
+        self._send_off(step, frame, departure, arrival, stream)
 
     def _send_off(
         self,
@@ -364,13 +302,16 @@ class Machine:
         frame: list[Buffer],
         departure: Moments,
         arrival: Moments,
+        stream: DeviceStream | MeshStream | None = None,
     ) -> None:
         """
         Allocates the memory of a value that is in flight from `departure` to `arrival`.
+        A collective has a `stream`, whose delay is added to `arrival`.
         """
         self._allocate_results(step, frame)
         received = frame[step.results[0].slot]
         received.departure, received.arrival = departure, arrival
+        received.stream = stream
         if step.holds_operand:
             received.source = frame[step.operands[0]]
             received.source.holders += 1
@@ -395,8 +336,9 @@ class Machine:
     def _compute(self, step: ComputationStep) -> None:
         """Runs a computation on each of its devices independently."""
         clock, positions, seconds = self.clock, step.positions, step.seconds
-        if self.streams.in_use and self.streams.contention is not None:
-            seconds = self.streams.beside(positions, clock[positions], seconds)
+        if self.contention is not None and self.streams.by_axes:
+            began = clock[positions]
+            seconds = self.streams.beside(positions, began, seconds, self.contention)
         if self._observer is not None:
             start = clock[positions].copy()
             self._observer(Execution(step, self._path, positions, start, seconds))
@@ -414,18 +356,18 @@ class Machine:
         Runs synchronous communication: devices wait for each other, and are then busy.
         """
         clock = self.clock
-        uses_stream = step.is_collective and self.streams.in_use
+        uses_stream = step.is_collective and bool(self.streams.by_axes)
         for transfer in step.transfers:
             if uses_stream:
                 self.streams.join(transfer, clock, self.idle, self.transit)
             rows = clock[transfer.positions]
             start = rows.max(axis=1)
             self.idle[transfer.positions] += start[:, None] - rows
-            self._observe(step, transfer.positions, start, transfer.seconds)
-            end = start + transfer.seconds
-            clock[transfer.positions] = end[:, None]
+            seconds = transfer.seconds
             if uses_stream:
-                self.streams.occupy(transfer, end)
+                seconds = self.streams.share(transfer, start)
+            self._observe(step, transfer.positions, start, seconds)
+            clock[transfer.positions] = (start + seconds)[:, None]
 
     def _store(self, step: ComputationStep, frame: list[Buffer]) -> None:
         """Sets the results of a computation in `frame`."""

@@ -68,7 +68,7 @@ def execute(
     machine.live += reserved.total
     contention = np.array([kind.contention for kind in kinds_of(device_map)])
     if contention.any():
-        machine.streams.contention = contention
+        machine.contention = contention
     held = [machine.allocate(allocation) for allocation in arguments]
     for index, buffer in enumerate(held):
         if index not in compiled.given_up:

@@ -24,7 +24,7 @@ from distir.interpreters.simulator.engine.compiled import (
 )
 from distir.interpreters.simulator.engine.device_map import Bytes
 from distir.interpreters.simulator.engine.machine import Buffer, Machine, Moments
-from distir.interpreters.simulator.engine.timeline import Timeline
+from distir.interpreters.simulator.engine.timeline import Arrival, MeshStream, Timeline
 
 
 class Pattern(NamedTuple):
@@ -106,11 +106,10 @@ class SummarisingMachine(Machine):
         self.summaries = summaries or Summaries()
         self.places = [slice(mesh, mesh + 1) for mesh in range(meshes)]
 
-    def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
+    def play(self, timeline: Timeline, mesh: int) -> Sequence[Arrival]:
         """
         Applies the effect of a function to the clocks of the mesh at position `mesh`.
-        Returns, for each asynchronous collective that the function starts, when its
-        value departs and when it arrives.
+        Returns the arrival of each asynchronous collective that the function starts.
         """
         raise NotImplementedError
 
@@ -173,10 +172,13 @@ class Summaries:
             return [Buffer(where, size) for size in summary.new]
         made: dict[int, Buffer] = {}
 
+        def fly(buffer: Buffer, started: int) -> None:
+            buffer.departure, buffer.arrival, buffer.stream = arrivals[started]
+
         def hold(what: Held) -> Buffer:
             if isinstance(what, Reduced):
                 buffer = buffers[what.number]
-                buffer.departure, buffer.arrival = arrivals[what.started]
+                fly(buffer, what.started)
             elif isinstance(what, int):
                 if what < len(buffers):
                     buffer = buffers[what]
@@ -191,7 +193,7 @@ class Summaries:
                 buffer = made[what.number] = Buffer(where, what.size)
                 buffer.holders = 0
                 if what.started is not None:
-                    buffer.departure, buffer.arrival = arrivals[what.started]
+                    fly(buffer, what.started)
                 if what.source is not None:
                     buffer.source = hold(what.source)
             buffer.holders += 1
@@ -267,16 +269,17 @@ class _TimelineRecorder(SummarisingMachine):
     def __init__(self, meshes: int, summaries: Summaries):
         super().__init__(meshes, summaries)
         self.timeline = Timeline()
+        self._stream = MeshStream()
 
     def number_of(self, arrival: Moments) -> int:
         """Returns the index of the collective whose value arrives at `arrival`."""
         assert isinstance(arrival, float)
         return int(arrival)
 
-    def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
+    def play(self, timeline: Timeline, mesh: int) -> Sequence[Arrival]:
         first = self.timeline.append(timeline)
         numbers = [float(first + i) for i in range(timeline.started)]
-        return [(number, number) for number in numbers]
+        return [Arrival(number, number, self._stream) for number in numbers]
 
     def wait_for(self, buffer: Buffer) -> None:
         if buffer.arrival is not None:
@@ -285,7 +288,8 @@ class _TimelineRecorder(SummarisingMachine):
 
     def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
         (transfer,) = step.transfers
-        number = float(self.timeline.start(float(transfer.seconds)))
+        seconds = float(transfer.seconds)
+        number = float(self.timeline.start(seconds, transfer.axes, transfer.loads))
         self._send_off(step, frame, number, number)
 
     def _compute(self, step: ComputationStep) -> None:
@@ -293,4 +297,6 @@ class _TimelineRecorder(SummarisingMachine):
 
     def _communicate(self, step: CommunicationStep) -> None:
         for transfer in step.transfers:
-            self.timeline.collective(float(transfer.seconds))
+            self.timeline.collective(
+                float(transfer.seconds), transfer.axes, transfer.loads
+            )

@@ -2,17 +2,23 @@
 The effect of a function on the clocks of its mesh.
 
 All devices of a mesh do the same at the same time, so one number per stream describes
-them all. A function without asynchronous communication adds a duration, unless the
+them all. A function without asynchronous communication adds a duration, unless a
 communication stream is busy when the function is called. Otherwise its effect depends
-on how far the two streams are apart. Then its moments are replayed: each collective and
+on how far the streams are apart. Then its moments are replayed: each collective and
 each wait, with the computation between them as one duration. The result is exact, and
-no single op is visited.
+no single op is visited. `streams.py` has the rules, and the same for many devices.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
+
+from distir.interpreters.simulator.costs.shared_links import (
+    Loads,
+    fair_rates,
+    left_by,
+)
 
 
 class Computing(NamedTuple):
@@ -23,17 +29,24 @@ class Computing(NamedTuple):
 
 class Communicating(NamedTuple):
     """
-    A moment in which a function takes part in a collective that occupies the compute
-    and the communication stream.
+    A moment in which a function takes part in a blocking collective. `axes` are the
+    mesh axes of its groups, and `loads` its loads on links.
     """
 
     seconds: float
+    axes: tuple[str, ...]
+    loads: Loads
 
 
 class Starting(NamedTuple):
-    """A moment in which a function starts its next asynchronous collective."""
+    """
+    A moment in which a function starts its next asynchronous collective. `axes` are the
+    mesh axes of its groups, and `loads` its loads on links.
+    """
 
     seconds: float
+    axes: tuple[str, ...]
+    loads: Loads
 
 
 class Waiting(NamedTuple):
@@ -52,45 +65,72 @@ one, or waits for one.
 """
 
 
+class MeshStream:
+    """
+    The communication stream of one set of mesh axes. `free` is the time in seconds
+    until which it is busy. `delay` is the number of seconds by which blocking
+    collectives have delayed it so far: a collective in flight arrives later by what was
+    added since its start. `loads` are those of the last collective.
+    """
+
+    __slots__ = ("delay", "free", "loads")
+
+    def __init__(self) -> None:
+        self.free = self.delay = 0.0
+        self.loads: Loads = ()
+
+
+class Arrival(NamedTuple):
+    """
+    The arrival of a collective's value on `stream`: the time `since` when collectives
+    have been in flight without a pause, and the time `until` which this one is, without
+    the stream's delay.
+    """
+
+    since: float
+    until: float
+    stream: MeshStream
+
+
 @dataclass
 class Clocks:
     """
     The clocks of a mesh, in seconds.
 
-    - `compute`, `free`: the times until which the compute and the communication stream
-      are busy;
-    - `since`: the time since when the communication stream has been busy without a
-      pause;
+    - `compute`: the time until which the mesh computes;
+    - `streams`: the communication streams by mesh axes; `busy`: the time until which any
+      of them is busy; `since`: the time since when one has been busy without a pause;
     - `idle`: the time waited; `transit`: the part of it in which a value was in flight;
-    - `arrivals`: for each asynchronous collective, the time since when the stream has
-      been busy, and the time at which the collective is done;
-    - `contention`: the share of the device that computations lose while the
-      communication stream is busy; `slowed`: the time that they lost.
+    - `contention`: the share of the device that computations lose while a communication
+      stream is busy;
+    - `slowed`, `shared`: the time by which computations and blocking collectives took
+      longer because others were in flight.
     """
 
-    compute: float
-    free: float
-    since: float
+    compute: float = 0.0
+    busy: float = 0.0
+    since: float = 0.0
     idle: float = 0.0
     transit: float = 0.0
-    arrivals: list[tuple[float, float]] = field(
-        default_factory=list[tuple[float, float]]
-    )
     contention: float = 0.0
     slowed: float = 0.0
+    shared: float = 0.0
+    streams: dict[tuple[str, ...], MeshStream] = field(
+        default_factory=dict[tuple[str, ...], MeshStream]
+    )
 
     def work(self, seconds: float) -> None:
         """Adds a computation that takes `seconds` if nothing is communicated."""
-        if self.contention and self.free > self.compute:
+        if self.contention and self.busy > self.compute:
             share = self.contention
-            slowed = share * min(seconds / (1 - share), self.free - self.compute)
+            slowed = share * min(seconds / (1 - share), self.busy - self.compute)
             self.slowed += slowed
             seconds += slowed
         self.compute += seconds
 
     def wait(self, since: float, until: float) -> None:
         """
-        Waits until the time `until` for a collective, on a stream that has been busy
+        Waits until the time `until` for a collective. Collectives have been in flight
         since the time `since`.
         """
         wait = until - self.compute
@@ -98,6 +138,56 @@ class Clocks:
             self.idle += wait
             self.transit += min(wait, until - since)
             self.compute += wait
+
+    def communicate(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> None:
+        """Adds a blocking collective that takes `seconds` by itself."""
+        if self.busy > self.compute:
+            own = self.streams.get(axes)
+            if own is not None:
+                self.wait(self.since, own.free)
+            longest = 0.0
+            for other in self.streams.values():
+                left = other.free - self.compute
+                if other is own or left <= 0:
+                    continue
+                own_rate, other_rate = fair_rates(loads, other.loads)
+                together = min(seconds / own_rate, left / other_rate)
+                longest = max(longest, together * (1 - own_rate))
+                delay = together * (1 - other_rate)
+                other.delay += delay
+                other.free += delay
+                self.busy = max(self.busy, other.free)
+            self.shared += longest
+            seconds += longest
+        self.compute += seconds
+
+    def start(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> Arrival:
+        """
+        Starts an asynchronous collective that takes `seconds` by itself, and returns
+        its arrival.
+        """
+        own = self.streams.get(axes)
+        if own is None:
+            own = self.streams[axes] = MeshStream()
+        begin = max(self.compute, own.free)
+        if self.busy > begin:
+            longest = 0.0
+            for other in self.streams.values():
+                left = other.free - begin
+                if other is own or left <= 0:
+                    continue
+                speed = left_by(other.loads, loads)
+                if speed > 0:
+                    left = min(left, seconds / speed)
+                longest = max(longest, left * (1 - speed))
+            begin += longest
+        elif self.busy < begin:
+            self.since = begin
+        own.free = begin + seconds
+        self.busy = max(self.busy, own.free)
+        if loads:
+            own.loads = loads
+        return Arrival(self.since, own.free - own.delay, own)
 
 
 class Timeline:
@@ -121,20 +211,20 @@ class Timeline:
             self.moments.pop()
         self.moments.append(Computing(seconds))
 
-    def collective(self, seconds: float) -> None:
+    def collective(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> None:
         """
-        Records a collective of `seconds` that occupies the compute and the
-        communication stream.
+        Records a blocking collective of `seconds` over mesh axes, with its loads on
+        links.
         """
         self.seconds += seconds
-        self.moments.append(Communicating(seconds))
+        self.moments.append(Communicating(seconds, axes, loads))
 
-    def start(self, seconds: float) -> int:
+    def start(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> int:
         """
-        Records the start of an asynchronous collective of `seconds`, and returns its
-        index.
+        Records the start of an asynchronous collective of `seconds` over mesh axes,
+        with its loads on links. Returns its index.
         """
-        self.moments.append(Starting(seconds))
+        self.moments.append(Starting(seconds, axes, loads))
         self.started += 1
         return self.started - 1
 
@@ -159,23 +249,23 @@ class Timeline:
         self.started += other.started
         return first
 
-    def play(self, clocks: Clocks) -> None:
-        """Applies the effect of a call of the function to `clocks`."""
-        if not self.started and clocks.free <= clocks.compute:
+    def play(self, clocks: Clocks) -> list[Arrival]:
+        """
+        Applies the effect of a call of the function to `clocks`. Returns the arrivals of
+        the asynchronous collectives that it starts, in order.
+        """
+        arrivals: list[Arrival] = []
+        if not self.started and clocks.busy <= clocks.compute:
             clocks.compute += self.seconds
-            return
+            return arrivals
         for moment in self.moments:
             if isinstance(moment, Computing):
                 clocks.work(moment.seconds)
             elif isinstance(moment, Communicating):
-                clocks.wait(clocks.since, clocks.free)
-                clocks.compute += moment.seconds
-                clocks.free = clocks.since = clocks.compute
+                clocks.communicate(*moment)
             elif isinstance(moment, Starting):
-                begin = max(clocks.compute, clocks.free)
-                if clocks.free < begin:
-                    clocks.since = begin
-                clocks.free = begin + moment.seconds
-                clocks.arrivals.append((clocks.since, clocks.free))
+                arrivals.append(clocks.start(*moment))
             else:
-                clocks.wait(*clocks.arrivals[moment.number])
+                since, until, stream = arrivals[moment.number]
+                clocks.wait(since, until + stream.delay)
+        return arrivals

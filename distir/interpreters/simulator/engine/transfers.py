@@ -23,6 +23,7 @@ from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs import communication
 from distir.interpreters.simulator.costs.communication import Topology
+from distir.interpreters.simulator.costs.shared_links import Loads, loads_of
 from distir.interpreters.simulator.engine.device_map import (
     DeviceMap,
     Groups,
@@ -46,7 +47,9 @@ class Transfer:
     - `sent`: the bytes that each device sends, in the shape of `positions`; `messages`:
       the number of messages;
     - `issue`: the seconds in which the host issues the transfer;
-    - `occupies`: whether an asynchronous send keeps its sender busy.
+    - `occupies`: whether an asynchronous send keeps its sender busy;
+    - `axes`: the mesh axes of a collective's groups, in alphabetical order;
+    - `loads`: the loads of a collective on the levels of links.
     """
 
     positions: npt.NDArray[np.intp]
@@ -55,6 +58,8 @@ class Transfer:
     issue: float = 0.0
     occupies: bool = False
     messages: int = 1
+    axes: tuple[str, ...] = ()
+    loads: Loads = ()
 
     @cached_property
     def meshes(self) -> tuple[int, ...]:
@@ -82,7 +87,7 @@ def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] |
     transfer = _PATTERNS[op.TRAFFIC.pattern](op, device_map)
     if op.is_joined:
         # The first one of the bucket takes the time of all.
-        transfer = replace(transfer, seconds=0.0, issue=0.0)
+        transfer = replace(transfer, seconds=0.0, issue=0.0, loads=())
     return (transfer,)
 
 
@@ -146,13 +151,14 @@ def _transfer(
     seconds: Seconds,
     size: float,
     sent: npt.NDArray[np.float64] | float,
+    axes: Sequence[str],
     kind: str | None = None,
 ) -> Transfer:
     """
-    Returns the transfer of an op among groups of devices. `seconds` gives its time for
-    `size` bytes and a topology; a profile adds the time of launching it. `sent` holds
-    the bytes that each device sends, or one number for all. `kind` is the kind of
-    collective, by default that of the op.
+    Returns the transfer of an op among groups of devices along `axes`. `seconds` gives
+    its time for `size` bytes and a topology; a profile adds the time of launching it.
+    `sent` holds the bytes that each device sends, or one number for all. `kind` is the
+    kind of collective, by default that of the op.
     """
     profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
     issue = 0.0
@@ -171,10 +177,21 @@ def _transfer(
     shape = groups.positions.shape
     per_device = np.ascontiguousarray(np.broadcast_to(np.float64(sent), shape))
     if len(by_topology) == 1:
-        (only,) = by_topology.values()
-        return Transfer(groups.positions, only, per_device, issue)
-    each = np.array([by_topology[stages] for stages in groups.topologies])
-    return Transfer(groups.positions, each, per_device, issue)
+        (every,) = by_topology.values()
+    else:
+        every = np.array([by_topology[stages] for stages in groups.topologies])
+    # The slowest group counts for all.
+    slowest = max(by_topology, key=by_topology.__getitem__, default=())
+    longest = by_topology.get(slowest, 0.0)
+    loads = loads_of(kind, size, longest, communication.of_kind(kind, slowest))
+    return Transfer(
+        groups.positions,
+        every,
+        per_device,
+        issue,
+        axes=tuple(sorted(axes)),
+        loads=loads,
+    )
 
 
 def _later(seconds: Seconds, by: float) -> Seconds:
@@ -207,7 +224,8 @@ def _exchange(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
         size = op.share * _local_bytes(op, device_map)[side]
         whole = op.share * _message_bytes(op, device_map, side)
     sent = traffic.rounds * (groups.size - 1) / groups.size * size
-    return _transfer(op, groups, _SECONDS[traffic.kind], whole, sent, traffic.kind)
+    seconds, axes = _SECONDS[traffic.kind], op.axis_names
+    return _transfer(op, groups, seconds, whole, sent, axes, traffic.kind)
 
 
 def _shift(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
@@ -216,7 +234,8 @@ def _shift(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
     groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
     sent = size if groups.size > 1 else 0
-    return _transfer(op, groups, communication.shift_seconds, size, sent)
+    seconds = communication.shift_seconds
+    return _transfer(op, groups, seconds, size, sent, op.axis_names)
 
 
 def _chain(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
@@ -227,7 +246,7 @@ def _chain(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     groups, (size, _) = _rooted_groups(op, device_map), _local_bytes(op, device_map)
     sent = np.full(groups.size, float(size))
     sent[-1 if _is_from_root(op) else 0] = 0.0  # the end of the chain
-    return _transfer(op, groups, communication.broadcast_seconds, size, sent)
+    return _transfer(op, groups, communication.broadcast_seconds, size, sent, ())
 
 
 def _parts(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
@@ -240,7 +259,7 @@ def _parts(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     whole = part * groups.size
     sent = np.full(groups.size, 0.0 if from_root else float(part))
     sent[0] = whole - part if from_root else 0.0
-    return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
+    return _transfer(op, groups, communication.all_to_all_seconds, whole, sent, ())
 
 
 def _is_from_root(op: CollectiveOp) -> bool:
@@ -284,7 +303,7 @@ def exchange_of(
     once = (groups.size - 1) / groups.size * found.size
     total: Transfer | None = None
     for kind, times in found.kinds:
-        each = _transfer(op, groups, _SECONDS[kind], found.size, once, kind)
+        each = _transfer(op, groups, _SECONDS[kind], found.size, once, found.axes, kind)
         seconds, sent, issue = (
             times * each.seconds,
             times * each.sent,

@@ -113,6 +113,7 @@ def report_data(
         "step_time_s": simulation.step_time_s,
         "throughput_samples_per_s": simulation.throughput_samples_per_s,
         "mfu": simulation.mfu,
+        "hfu": simulation.hfu,
         "exposed_communication": simulation.exposed_communication,
         "bubble_fraction": simulation.bubble_fraction,
         "ops": simulation.ops,

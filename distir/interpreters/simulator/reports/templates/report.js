@@ -10,6 +10,7 @@ for (const [text, value] of [
   ["step time", seconds(step)],
   ["samples/s", count(data.throughput_samples_per_s)],
   ["MFU", percent(data.mfu)],
+  ["HFU", percent(data.hfu)],
   ["exposed communication", percent(data.exposed_communication)],
   ["bubble (waiting)", percent(data.bubble_fraction)],
   ["highest peak memory", bytes(Math.max(0, ...data.groups.map(g => g.peak_memory_bytes)))],
