@@ -22,9 +22,11 @@ from typing import Any
 
 from report import cpu_seconds, table
 
+from distir.dialects.device import ClusterOp
 from distir.exports.runs.prediction import Prediction, Predictor
 from distir.exports.systems.settings import RunSettings
-from distir.hardware import load_cluster
+from distir.hardware import grow, load_cluster
+from distir.planning.plans.programs import cluster_of_text
 
 DATA = json.loads((Path(__file__).parent / "data" / "experts.json").read_text("utf-8"))
 _PROFILES = {"dgx-h100": "H100-megatron", "gb200-nvl72": "GB200"}
@@ -42,11 +44,23 @@ class Run:
 
     def predict(self) -> Prediction:
         """Returns the prediction of the step."""
-        s = self.settings
-        size = load_cluster(self.cluster, None).size
-        cluster = load_cluster(self.cluster, -(-s.devices // size) * size)
+        cluster = cluster_of(self.cluster, self.settings.devices)
         predictor = Predictor(cluster, [_PROFILES[self.cluster]], _EVEN)
-        return predictor.predict(s, s.vocab)
+        return predictor.predict(self.settings, self.settings.vocab)
+
+
+def cluster_of(name: str, devices: int) -> ClusterOp:
+    """
+    Returns the built-in cluster `name` with `devices` devices. Of several racks of 72
+    devices, runs use 64 each, so that no group of devices lies in two racks.
+    """
+    cluster = load_cluster(name, None)
+    if cluster.size == 72 and devices > 72:
+        text = str(cluster).replace("0 to 72", "0 to 64")
+        cluster = cluster_of_text(text.replace("spans 72", "spans 64"))
+    if devices <= cluster.size:
+        return cluster
+    return grow(cluster, -(-devices // cluster.size) * cluster.size)
 
 
 def _settings(model: str, **plan: Any) -> RunSettings:

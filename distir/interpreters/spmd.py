@@ -29,7 +29,7 @@ from distir.program import (
     result_attributes,
 )
 from distir.program.source_forms import SourceForm, source_form_of
-from distir.sharding.layout import REDUCTIONS, assemble, take_shard
+from distir.sharding.layout import COMBINE, assemble, take_shard
 from distir.sharding.mesh import Mesh, meshes
 
 RunOp = Callable[[Operation, PythonValues], PythonValues]
@@ -200,37 +200,42 @@ def _result(op: InSpmdForm, shards: Sequence[Array], position: int) -> Array:
     has the operands of all ranks of the group.
     """
     ranks = len(shards)
-    line = Mesh("group", (("g", ranks),), tuple(range(ranks)))
 
-    def layout(dim: str, run: str) -> Layout:
-        at = op.number(dim)
+    def line(split: str) -> Mesh:
+        blocks = op.number(f"{split}blocks") or 1
+        axes = (("b", blocks), ("g", ranks // blocks))
+        return Mesh("group", axes, tuple(range(ranks)))
+
+    def layout(split: str) -> Layout:
+        at = op.number(f"{split}dim")
         assert at is not None
-        rank = shards[0].ndim
-        return Layout("group").with_dim(at, (Shard("g", op.number(run)),), rank)
+        parts = (Shard("b"), Shard("g", op.number(f"{split}run")))
+        return Layout("group").with_dim(at, parts, shards[0].ndim)
 
     def gathered() -> Array:
         at = op.number("dim")
         shape = [n * ranks if i == at else n for i, n in enumerate(shards[0].shape)]
-        return assemble(shards, tuple(shape), layout("dim", "run"), line)
+        return assemble(shards, tuple(shape), layout(""), line(""))
 
-    def own_part(whole: Array, dim: str, run: str) -> Array:
-        return take_shard(whole, layout(dim, run), line, {"g": position})
+    def own_part(whole: Array, split: str = "") -> Array:
+        mesh = line(split)
+        return take_shard(whole, layout(split), mesh, mesh.coordinates[position])
 
     def reduced() -> Array:
-        assert op.monoid is not None
-        return reduce(REDUCTIONS[op.monoid], shards)
+        assert op.reduction_name is not None
+        return reduce(COMBINE[op.reduction_name], shards)
 
     match op.kind:
         case "all_reduce":
             return reduced()
         case "reduce_scatter":
-            return own_part(reduced(), "dim", "run")
+            return own_part(reduced())
         case "all_gather":
             return gathered()
         case "all_to_all":
-            return own_part(gathered(), "split_dim", "split_run")
+            return own_part(gathered(), "split_")
         case "slice":
-            return own_part(shards[position], "dim", "run")
+            return own_part(shards[position])
         case _:
             shift = op.number("shift")
             return shards[(position - (1 if shift is None else shift)) % ranks]

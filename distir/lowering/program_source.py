@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy.typing as npt
 from xdsl.context import Context
-from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 from xdsl.utils.target import Target
@@ -28,6 +28,7 @@ from distir.dialects.dist_attributes import (
     LIMIT,
     LOSS_SCALE,
     OF,
+    PAGES,
     SETTING,
     START,
     UPDATES,
@@ -431,6 +432,8 @@ def _tensor_table(
             fields.append("host=True")
         if (limit := LIMIT.of(extra)) is not None:
             fields.append(f"limit={limit}")
+        if isinstance(pages := extra.get(PAGES), DenseArrayBase):
+            fields.append(f"pages={tuple(pages.get_values())!r}")
         if (start := START.of(extra)) is not None:
             fields.append(f"start={start}")
         if COUNTER in extra:

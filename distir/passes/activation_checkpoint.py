@@ -27,8 +27,9 @@ class ActivationCheckpointPass(DistIRPass):
       Use it to predict software that does the same. `selective` recomputes the ops of
       attention between its two products of activations (Korthikanti et al. 2022).
       `products` keeps the results of products, convolutions and attention, after their
-      reduction over devices if they are sums. It recomputes the rest, such as norms and
-      activation functions. This is the usual policy of PyTorch's selective activation
+      reduction over devices if they are sums, and tokens at their experts, which devices
+      would exchange again. It recomputes the rest, such as norms and activation
+      functions. This is the usual policy of PyTorch's selective activation
       checkpointing. `offload` recomputes nothing: activations wait in the host's
       memory. `full:0.5` or `full:1/2` applies the policy to half of the layers, evenly
       spread; the others keep everything. `full:6/6+4/6+0/7` applies it to 6 of the

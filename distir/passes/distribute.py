@@ -58,6 +58,11 @@ class DistributePass(DistributionOptions, DistIRPass):
       `offload-states`.
     - `token_dispatch`: how tokens reach experts on other devices of axis "e": `gather`,
       `all-to-all`, or `auto` for the one that sends less; see `expert-parallel`.
+    - `expert_axes`: the axes over which experts are dealt out together, one letter
+      each: `e`, `ec`, `et` or `ect`. Over "e" alone, axis "t" splits the matrices of
+      each expert. With "t" (and "c"), each device has whole experts, and tokens come
+      from the parts of sequences that devices have: attention and experts are split in
+      different ways on the same devices. Mixtures must not drop tokens.
     - `context`: how keys and values reach queries on other devices of axis "c":
       `gather`, all at once, or `ring`, block by block; see `ring-attention`.
     - `context_order`: the order of tokens over the devices of axis "c"; see

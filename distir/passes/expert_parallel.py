@@ -48,4 +48,4 @@ class ExpertParallelPass(DistIRPass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         split_batch(op, self.axis)
-        split_experts(op, self.axis, self.token_dispatch)
+        split_experts(op, [self.axis], self.token_dispatch)

@@ -48,6 +48,7 @@ class SearchGridPass(TargetOptions, SearchOptions, DistIRPass):
       `none`, `off` and `off`;
     - `schedules`: pipeline schedules to try, by default the default of `pipeline`;
     - `c`, `e`: degrees of context and of expert parallelism, by default 1;
+    - `expert_axes`: the axes over which experts are dealt out, by default "e" alone;
     - `r`: numbers of groups that each hold a copy of the tensors that ZeRO splits, by
       default 1;
     - `no_sync`: whether ZeRO 3 adds up whole gradients over micro-batches, by default

@@ -23,7 +23,7 @@ from distir.dialects.tensors import tensor_of
 from distir.errors import DistIRError
 from distir.sharding.mesh import Mesh
 
-REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 """The function that combines two terms of a partial value, by reduction."""
 
 
@@ -203,22 +203,37 @@ def joint_run(size: int, shards: Sequence[Shard], mesh: Mesh) -> int | None:
     together, as one group with the first axis major. Returns None if the split is
     contiguous. Raises ValueError if no single run length describes it.
     """
-    parts = prod(mesh.size(s.axis) for s in shards)
-    left, runs = size, list[int]()
-    for shard in shards:
-        n = mesh.size(shard.axis)
-        runs.append(shard.run if shard.run is not None else left // n)
-        left //= n
-    contiguous = all(
-        run * mesh.size(s.axis) == size // prod(mesh.size(b.axis) for b in shards[:i])
-        for i, (run, s) in enumerate(zip(runs, shards, strict=True))
-    )
-    if contiguous:
-        return None
-    for outer, inner, shard in zip(runs, runs[1:], shards[1:], strict=False):
-        if outer != inner * mesh.size(shard.axis):
+    blocks, run = joint_split(size, shards, mesh)
+    if blocks > 1:
+        raise ValueError("the axes interleave differently")
+    return run
+
+
+def joint_split(
+    size: int, shards: Sequence[Shard], mesh: Mesh
+) -> tuple[int, int | None]:
+    """
+    Returns the split of `size` elements over all axes of `shards` together, as one
+    group with the first axis major: the number of contiguous blocks that the outer axes
+    divide the elements into, and the length of the runs that the other axes deal out
+    within a block. The run length is None, and the number of blocks 1, if the split is
+    contiguous. Raises ValueError if no single run length describes the inner split.
+    """
+    left, blocks, inner = size, 1, list(shards)
+    while inner and inner[0].run in (None, left // mesh.size(inner[0].axis)):
+        blocks *= mesh.size(inner[0].axis)
+        left = size // blocks
+        inner.pop(0)
+    if not inner:
+        return 1, None
+    runs = list[int]()
+    for shard in inner:
+        left //= mesh.size(shard.axis)
+        runs.append(left if shard.run is None else shard.run)
+    for outer, run, shard in zip(runs, runs[1:], inner[1:], strict=False):
+        if outer != run * mesh.size(shard.axis):
             raise ValueError("the axes interleave differently")
-    return None if runs[-1] * parts == size else runs[-1]
+    return blocks, runs[-1]
 
 
 def shard_indices(
@@ -289,8 +304,8 @@ def take_shard(
         if shards:
             indices = shard_indices(array.shape[dim], shards, mesh, coordinates)
             array = np.take(array, indices, axis=dim)
-    for axis, monoid in layout.partial:
-        if monoid == "sum" and coordinates[axis] != 0:
+    for axis, reduction in layout.partial:
+        if reduction == "sum" and coordinates[axis] != 0:
             array = np.zeros_like(array)
     return array
 
@@ -319,8 +334,8 @@ def assemble(
         if known is None:
             by_coordinates[key] = part
         else:
-            (monoid,) = set(partial.values())
-            by_coordinates[key] = REDUCTIONS[monoid](known, part)
+            (reduction,) = set(partial.values())
+            by_coordinates[key] = COMBINE[reduction](known, part)
     for key, part in by_coordinates.items():
         coordinates = dict(zip(split, key, strict=True))
         if layout.dims:

@@ -2,9 +2,9 @@
 Finds the cheapest way from one layout to another.
 
 `plan_reshard` searches chains of collectives, each over one mesh axis, for the chain
-that moves the fewest bytes per device. It then merges neighbouring steps of one kind
-into one collective over several axes. `partition` expands `dist.reshard` with it, and
-searches use the same function to price a reshard.
+that moves the fewest bytes per device; an all-to-all may move several axes. It then
+merges neighbouring steps of one kind into one collective over several axes. `partition`
+expands `dist.reshard` with it, and searches use the same function to price a reshard.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from typing import Literal
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError
-from distir.sharding.layout import check_layout, joint_run, layout_problem, local_shape
+from distir.sharding.layout import (
+    check_layout,
+    joint_split,
+    layout_problem,
+    local_shape,
+)
 from distir.sharding.mesh import Mesh
 
 StepKind = Literal[
@@ -137,13 +142,21 @@ class Planner:
                         step.kind,
                         size,
                         self._size(step.layout),
-                        self.mesh.size(step.axes[0]),
+                        prod(self.mesh.size(axis) for axis in step.axes),
                     ),
                     step,
                 )
                 for step in _moves(layout, self.after, len(self.shape))
+                if len(step.axes) == 1 or self._is_possible(layout, step)
             ]
         return found
+
+    def _is_possible(self, layout: Layout, step: ReshardStep) -> bool:
+        """Whether one all-to-all over several axes can do `step` from `layout`."""
+        return all(
+            _joint_blocks(step.axes, each, self.shape, self.mesh)
+            for each in (layout, step.layout)
+        )
 
     def _size(self, layout: Layout) -> int:
         if layout not in self._sizes:
@@ -159,8 +172,8 @@ def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
     """
     wanted = _wanted(layout, target, rank)
     target_partial = dict(target.partial)
-    for axis, monoid in layout.partial:
-        if target_partial.get(axis) == monoid:
+    for axis, reduction in layout.partial:
+        if target_partial.get(axis) == reduction:
             continue
         reduced = layout.without_partial([axis])
         yield ReshardStep("all_reduce", (axis,), reduced)
@@ -181,11 +194,36 @@ def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
             other, shard = goals[axis]
             moved = gathered.with_dim(other, (*gathered.dim(other), shard), rank)
             yield ReshardStep("all_to_all", (axis,), moved)
+        yield from _joint_exchanges(layout, target, dim, rank)
     used = {*layout.split_axes, *layout.partial_axes}
     for axis, (dim, shard) in wanted.items():
         if axis not in used:
             split = layout.with_dim(dim, (*layout.dim(dim), shard), rank)
             yield ReshardStep("slice", (axis,), split)
+
+
+def _joint_exchanges(
+    layout: Layout, target: Layout, dim: int, rank: int
+) -> Iterator[ReshardStep]:
+    """
+    Yields the steps that move several axes at once, in one all-to-all: the innermost
+    axes of dimension `dim`, if they are the next ones of another dimension of `target`,
+    in the same order. Chains of steps over single axes reach only the opposite order.
+    """
+    shards = layout.dim(dim)
+    for first in range(len(shards) - 1):
+        axes = tuple(shard.axis for shard in shards[first:])
+        gathered = layout.with_dim(dim, shards[:first], rank)
+        for other in range(rank):
+            have, want = layout.dim(other), target.dim(other)
+            added = want[len(have) : len(have) + len(axes)]
+            if (
+                other != dim
+                and want[: len(have)] == have
+                and tuple(shard.axis for shard in added) == axes
+            ):
+                moved = gathered.with_dim(other, (*have, *added), rank)
+                yield ReshardStep("all_to_all", axes, moved)
 
 
 def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, Shard]]:
@@ -242,22 +280,32 @@ def _gathers_at_once(
     axes: Sequence[str], start: Layout, shape: Sequence[int], mesh: Mesh
 ) -> bool:
     """Whether one all-gather can gather all `axes` of the layout `start`."""
+    return _joint_blocks(axes, start, shape, mesh) == 1
+
+
+def _joint_blocks(
+    axes: Sequence[str], layout: Layout, shape: Sequence[int], mesh: Mesh
+) -> int:
+    """
+    Returns the number of blocks in which `axes`, the innermost ones of a dimension,
+    split it together (see `joint_split`). Returns 0 if no collective can split or
+    gather them together.
+    """
     dims = {
         dim
-        for dim, shards in enumerate(start.dims)
+        for dim, shards in enumerate(layout.dims)
         for shard in shards
         if shard.axis in axes
     }
     if len(dims) > 1:
-        return False
+        return 0
     (dim,) = dims
-    shards = start.dim(dim)
+    shards = layout.dim(dim)
     outer = prod(mesh.size(s.axis) for s in shards[: -len(axes)])
     try:
-        joint_run(shape[dim] // outer, shards[-len(axes) :], mesh)
+        return joint_split(shape[dim] // outer, shards[-len(axes) :], mesh)[0]
     except ValueError:
-        return False
-    return True
+        return 0
 
 
 def reshard_bytes(

@@ -159,18 +159,18 @@ def _laid_out(value: SSAValue, layout: Layout) -> Any:
 
 
 def terms(
-    array: Array, monoid: str, count: int, rng: np.random.Generator
+    array: Array, reduction: str, count: int, rng: np.random.Generator
 ) -> list[Array]:
     """
-    Returns `count` arrays that reduce to `array` by `monoid`: `sum`, `max` or `min`.
+    Returns `count` arrays that reduce to `array` by `reduction`: `sum`, `max` or `min`.
     All but one are random, from `rng`.
     """
     noise = [
         rng.integers(0, 4, array.shape).astype(array.dtype) for _ in range(count - 1)
     ]
-    if monoid == "sum":
+    if reduction == "sum":
         return [*noise, (array - sum(noise)).astype(array.dtype)]
-    lower = [array - n if monoid == "max" else array + n for n in noise]
+    lower = [array - n if reduction == "max" else array + n for n in noise]
     return [*lower, array]
 
 
@@ -179,13 +179,13 @@ def run_split(
     on: Mesh,
     assignment: Assignment,
     partial_operands: frozenset[int] = frozenset(),
-    monoid: str = "sum",
+    reduction: str = "sum",
 ) -> None:
     """
     Runs the op `plain` on all devices of the mesh `on`, and compares the results with
     those on one device. `assignment` has the axes that split each factor. The operands
     with the indices `partial_operands` hold partial values over the last axis, which
-    are reduced by `monoid`: `sum`, `max` or `min`.
+    are reduced by `reduction`: `sum`, `max` or `min`.
 
     Raises OpCheckError if the rule derives another split from the layouts, or if
     results differ. The message names the layouts. Any other error gets a note that
@@ -193,7 +193,7 @@ def run_split(
     """
     rule = plain.rule
     axis, count = on.axes[-1]
-    over = ((axis, monoid),)
+    over = ((axis, reduction),)
     layouts = [
         layout_for(dims, rule, assignment, on, over if i in partial_operands else ())
         for i, dims in enumerate(rule.operands)
@@ -222,7 +222,7 @@ def run_split(
                 check_layout(value.type.get_shape(), layout, on, op.name)
         rng = np.random.default_rng(0)
         pieces = {
-            i: terms(plain.operands[i], monoid, count, rng)
+            i: terms(plain.operands[i], reduction, count, rng)
             for i in sorted(partial_operands)
         }
         shards = _shards(plain, op, on, layouts, pieces, axis)

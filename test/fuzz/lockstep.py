@@ -56,7 +56,7 @@ from distir.sharding.mesh import meshes
 from distir.transforms.projection import devices_of, project
 
 Array = npt.NDArray[Any]
-REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 class LockstepError(AssertionError):
@@ -153,18 +153,26 @@ def _number(op: Operation, name: str) -> int | None:
     return None if attribute is None else attribute.value.data  # type: ignore[attr-defined]
 
 
-def _split(x: Array, parts: int, dim: int, run: int | None) -> list[Array]:
-    """Element i of a dimension belongs to part (i // run) % parts."""
+def _split(
+    x: Array, parts: int, dim: int, run: int | None, blocks: int | None = None
+) -> list[Array]:
+    """Element i of a block belongs to part (i // run) % parts of the block."""
+    if blocks is not None:
+        own = parts // blocks
+        found = np.split(x, blocks, dim)
+        return [part for block in found for part in _split(block, own, dim, run)]
     size = x.shape[dim]
     run = size // parts if run is None else run
     owner = np.arange(size) // max(run, 1) % parts
     return [np.compress(owner == part, x, dim) for part in range(parts)]
 
 
-def _join(pieces: Sequence[Array], dim: int, run: int | None) -> Array:
+def _join(
+    pieces: Sequence[Array], dim: int, run: int | None, blocks: int | None = None
+) -> Array:
     """The inverse of `_split`."""
     size = sum(p.shape[dim] for p in pieces)
-    places = _split(np.arange(size), len(pieces), 0, run)
+    places = _split(np.arange(size), len(pieces), 0, run, blocks)
     joined = np.concatenate(pieces, dim)
     return np.take(joined, np.argsort(np.concatenate(places)), dim)
 
@@ -182,8 +190,8 @@ def _outcome(
     first = group.index(root) if root is not None else 0
 
     def reduced() -> Array:
-        assert op.monoid is not None
-        return reduce(REDUCTIONS[op.monoid], arrays)
+        assert op.reduction_name is not None
+        return reduce(COMBINE[op.reduction_name], arrays)
 
     def part(x: Array, over: int | None, length: int | None) -> Array:
         assert over is not None
@@ -200,7 +208,11 @@ def _outcome(
         case RankAllToAllOp() | RankRaggedAllToAllOp():
             assert dim is not None
             over, length = _number(op, "split_dim"), _number(op, "split_run")
-            return _join([part(x, over, length) for x in arrays], dim, run)
+            assert over is not None
+            within = _number(op, "split_blocks")
+            parts = [_split(x, len(group), over, length, within) for x in arrays]
+            mine = [each[place] for each in parts]
+            return _join(mine, dim, run, _number(op, "blocks"))
         case RankPermuteOp():
             shift = op.number("shift")
             shift = 1 if shift is None else shift

@@ -51,6 +51,19 @@ def test_mixtral_on_four_processes(tmp_path: Path, spawner: Spawner) -> None:
         pytest.param("mixtral", {"e": 4}, marks=pytest.mark.slow),
         pytest.param("gpt_oss", {"e": 4}, marks=pytest.mark.slow),
         ("mixtral", {"e": 2, "t": 2, "k": 2, "token_dispatch": "all-to-all"}),
+        # Experts over both axes, where a device has parts of two samples.
+        (
+            "mixtral",
+            {"e": 2, "t": 2, "expert_axes": "et", "sequence_parallel": True},
+        ),
+        pytest.param(
+            *("gpt_oss", {"d": 2, "t": 2, "expert_axes": "et", "zero": 3}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("mixtral", {"c": 2, "t": 2, "expert_axes": "ect"}),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *("gpt_oss", {"d": 2, "e": 2, "zero": 3, "token_dispatch": "all-to-all"}),
             marks=pytest.mark.slow,

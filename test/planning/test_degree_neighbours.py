@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distir.planning.auto.space import AutoSpace
-from distir.planning.plans.plan import GridPlan
+from distir.planning.plans.plan import GridPlan, Space
 
 PLAN = GridPlan(64, d=2, e=2, p=2, k=4, zero=1)
 SPACE = AutoSpace((64,), True, 8, e=(1, 2, 4, 8))
@@ -55,3 +55,32 @@ def test_frugal_plans_split_experts() -> None:
     assert {n.batch // (n.batch_parts * n.k) for n in found} == {1}
     surest = space.surest((24,), lambda plan: True)
     assert (surest[0].t, surest[0].p, surest[0].e) == (1, 1, 8)
+
+
+FOLDED = replace(SPACE, expert_axes=("e", "ec", "et", "ect"), next_c=(1, 2))
+
+
+def axes(plan: GridPlan) -> set[tuple[str, bool]]:
+    """The axes of experts of neighbours, and whether they split sequences over t."""
+    found = [n for n in FOLDED.neighbours(plan) if isinstance(n, GridPlan)]
+    for each in found:
+        sizes = {"e": 2, "c": each.c, "t": each.t}
+        assert all(sizes[axis] > 1 for axis in each.expert_axes)
+        assert each.devices == 8
+    return {(n.expert_axes, n.sequence_parallel) for n in found}
+
+
+def test_experts_over_the_devices_of_attention() -> None:
+    """Each device has tokens of its own; axes of size 1 are left out."""
+    plan = GridPlan(64, d=1, e=2, t=2, p=2, k=4, zero=1)
+    assert axes(plan) == {("e", False), ("et", True)}
+    folded = replace(plan, expert_axes="et", sequence_parallel=True)
+    assert axes(folded) == {("e", False), ("et", True)}
+    assert axes(PLAN) == {("e", False)}
+    assert axes(replace(PLAN, d=1, c=2)) == {("e", False), ("ec", False)}
+
+
+def test_grids_try_the_axes_that_plans_have() -> None:
+    grid = Space((8,), True, 4, e=(2,), expert_axes=("e", "et"), zero=(1,))
+    found = {(n.t, n.expert_axes, n.sequence_parallel) for n in grid.plans()}
+    assert found == {(1, "e", False), (2, "e", False), (2, "et", True)}

@@ -252,3 +252,10 @@ def test_experts_that_cannot_be_dealt_out() -> None:
 def _of_eight() -> ModuleOp:
     """A forward program of 8 sequences with 4 experts."""
     return build_moe(2, 32, 4, 4, 64, 8, 16)
+
+
+def test_places_of_sequences_are_over_one_axis() -> None:
+    """An expert counts the tokens of a whole sequence where it takes so many alone."""
+    module = imported_experts("qwen3_moe", 1.25).module
+    with pytest.raises(DistIRError, match=r"limits the tokens .*expert_axes=e"):
+        distributed(module, e=2, t=2, expert_axes="et")

@@ -17,7 +17,7 @@ from distir.planning.plans.saved_plan import SavedPlan
 
 _OF_PLAN = (
     *("batch", "t", "p", "c", "e", "r", "zero", "context", "schedule", "chunks"),
-    *("checkpoint", "no_sync", "offload_states"),
+    *("checkpoint", "no_sync", "offload_states", "expert_axes"),
 )
 """The settings that `GridPlan` has under the same names."""
 

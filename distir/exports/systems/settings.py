@@ -36,8 +36,8 @@ class RunSettings:
     - `overlap`: the kinds of communication that overlap with computation, such as
       `dp,tp,pp,params`;
     - `zero`: the ZeRO stage; `sequence_parallel`, `offload_states`, `no_sync`,
-      `context`, `schedule`, `chunks`, `checkpoint`: as the options of `distir
-      distribute`.
+      `context`, `schedule`, `chunks`, `checkpoint`, `expert_axes`: as the options of
+      `distir distribute`.
     """
 
     layers: int = 0
@@ -83,6 +83,7 @@ class RunSettings:
     schedule: str = ""
     chunks: int = 0
     checkpoint: str = "none"
+    expert_axes: str = "e"
 
     @property
     def d(self) -> int:

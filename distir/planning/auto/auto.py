@@ -19,7 +19,8 @@ from distir.planning.auto.leaders import leaders, offloads, refinements, sorted_
 from distir.planning.auto.recomputation import partly_recomputed
 from distir.planning.auto.space import AXES, AutoSpace, own_axes, with_micro_batches
 from distir.planning.distribution.context import context_degrees
-from distir.planning.distribution.experts import expert_degrees
+from distir.planning.distribution.experts import expert_degrees, limits_tokens
+from distir.planning.distribution.options import EXPERT_AXES
 from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.grid.results import ranked
@@ -122,6 +123,8 @@ def auto_search(
     defaults: dict[str, Any] = {}
     if not options.e:
         defaults["e"] = expert_degrees(modules, devices)
+    if not options.expert_axes and not any(map(limits_tokens, modules)):
+        defaults["expert_axes"] = EXPERT_AXES
     if not options.offload_states and not _may_offload(modules, cluster):
         defaults["offload_states"] = (False,)
     space = AutoSpace(

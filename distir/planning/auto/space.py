@@ -61,6 +61,8 @@ class AutoSpace:
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the allowed values
       of these options; by default all;
     - `c`, `e`: the degrees of context and of expert parallelism in plans of the grid;
+    - `expert_axes`: the sets of axes over which experts may be dealt out; plans start
+      with the first one;
     - `next_c`: the degrees of context parallelism that neighbours of plans may have;
     - `r`: the allowed numbers of groups that each hold a copy of the tensors that ZeRO
       splits; by default all;
@@ -83,6 +85,7 @@ class AutoSpace:
     c: Sequence[int] = (1,)
     next_c: Sequence[int] = (1,)
     e: Sequence[int] = (1,)
+    expert_axes: Sequence[str] = ("e",)
     r: Sequence[int] = ()
     no_sync: Sequence[bool] = (False, True)
     offload_states: Sequence[bool] = (False, True)
@@ -122,6 +125,7 @@ class AutoSpace:
             schedules=self.schedules[:1],
             c=self.c,
             e=self.e,
+            expert_axes=self.expert_axes[:1],
             r=self.r or (1,),
             no_sync=self.no_sync[:1],
             offload_states=self.offload_states[:1] if self.trains else (False,),
@@ -185,6 +189,7 @@ class AutoSpace:
             schedules=self.schedules[:1],
             offload_states=self.offload_states,
             e=self.e,
+            expert_axes=self.expert_axes[:1],
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
@@ -283,6 +288,9 @@ class AutoSpace:
             yield from self._next_contexts(c)
             if len(self.e) > 1:
                 yield from self._next_degrees(c)
+        if max(self.e) > 1:
+            folded = map(c.folded, self.expert_axes)
+            yield from (plan for plan in folded if plan)
         yield from self._pipelines(c, c.batch // c.batch_parts)
         if c.devices > 1:
             for overlap in self.overlap:
@@ -318,6 +326,11 @@ class AutoSpace:
                 continue
             zero = other.zero if other.d * other.e > 1 else 0
             schedule = other.schedule or (*self.schedules, "")[0]
+            # Experts over axes that all have a size above 1, if there is such a set.
+            sets = (other.expert_axes, *self.expert_axes)
+            other = next(filter(None, map(other.folded, sets)), None)
+            if other is None:
+                continue
             yield replace(
                 other,
                 k=k,
@@ -328,6 +341,15 @@ class AutoSpace:
             )
 
     def _next_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
+        """
+        Yields plans with other degrees of context parallelism and other ways to exchange
+        keys, of those with experts over axes that these degrees allow.
+        """
+        for plan in self._other_contexts(c):
+            sets = (plan.expert_axes, *self.expert_axes)
+            yield from [*filter(None, map(plan.folded, sets))][:1]
+
+    def _other_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
         """
         Yields the plan with twice and with half the degree of context parallelism. Data
         or tensor parallelism changes the opposite way, so that the number of devices

@@ -35,7 +35,12 @@ from distir.planning.distribution.meshes import (
     cluster_in,
     declare_mesh,
 )
-from distir.planning.distribution.options import AXES, NAME, DistributionOptions
+from distir.planning.distribution.options import (
+    AXES,
+    EXPERT_AXES,
+    NAME,
+    DistributionOptions,
+)
 from distir.planning.distribution.outputs import leave_outputs_split, split_outputs
 from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.distribution.own_axes import request_own_axes
@@ -79,11 +84,7 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
     program.
     """
     one_of("way to bring keys to queries", options.context, CONTEXTS, NAME)
-    if options.e == 1 and options.token_dispatch != "auto":
-        raise DistIRError(
-            f"distribute: token_dispatch={options.token_dispatch} says how tokens come to the "
-            f"experts of other devices, but e is 1; choose a larger -e"
-        )
+    check_experts(options)
     plain = options.context == "gather" and options.context_order == "contiguous"
     if options.c == 1 and not plain:
         raise DistIRError(
@@ -138,6 +139,37 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
             f"distribute: {' and '.join(asked)} needs a training step, but the "
             f"program updates no argument (dist.updates); build or import it with "
             f"--training, or run `differentiate` first"
+        )
+
+
+def check_experts(options: DistributionOptions) -> None:
+    """
+    Raises DistIRError for options of expert parallelism that contradict each other.
+    """
+    one_of("set of axes of experts", options.expert_axes, EXPERT_AXES, NAME)
+    axes = options.axes_of_experts
+    if not axes and options.token_dispatch != "auto":
+        raise DistIRError(
+            f"distribute: token_dispatch={options.token_dispatch} says how tokens come to the "
+            f"experts of other devices, but e is 1; choose a larger -e"
+        )
+    if options.expert_axes == "e":
+        return
+    idle = [axis for axis in options.expert_axes[1:] if axis not in axes]
+    if idle:
+        raise DistIRError(
+            f"distribute: expert_axes={options.expert_axes} deals experts out over axis "
+            f"{idle[0]!r}, but {idle[0]} is 1; choose a larger -{idle[0]}, or leave it out"
+        )
+    if options.c > 1 and "c" not in axes:
+        raise DistIRError(
+            f"distribute: expert_axes={options.expert_axes} leaves out axis 'c', whose devices "
+            f"have other tokens, between two of its axes; choose expert_axes=ect"
+        )
+    if "ct" in options.expert_axes and options.context_order == "cyclic":
+        raise DistIRError(
+            "distribute: expert_axes=ect sends the tokens of neighbours in one all-to-all, but "
+            "context_order=cyclic deals them out in turn; choose context_order=contiguous"
         )
 
 
@@ -203,12 +235,15 @@ def request_layouts(
             split_batch(module, axis)
     if options.e > 1:
         split_batch(module, "e")
-        split_experts(module, "e", options.token_dispatch)
+    if options.axes_of_experts and "c" not in options.axes_of_experts:
+        split_experts(module, options.axes_of_experts, options.token_dispatch)
     batch = ("r", "d", "e")
     axes = [axis for axis in batch if getattr(options, axis) > 1]
     split_outputs(module, mesh, [TIME_AXIS, *axes] if options.is_pipelined else axes)
     if options.c > 1:
         split_context(module, "c", options.context_order)
+    if "c" in options.axes_of_experts:
+        split_experts(module, options.axes_of_experts, options.token_dispatch)
     if options.sequence_parallel:
         split_sequences(module, mesh, "t", "parts")
     if options.t > 1:
@@ -307,14 +342,14 @@ def _distributed(
         raise DistIRError(
             f"{error} (for stage_meshes={shapes}, layouts are chosen with {' '.join(sizes)})"
         ) from error
-    layouts, homes = stored_layouts(module), dict[str, int]()
+    layouts, stages = stored_layouts(module), dict[str, int]()
     partition(module)
     if options.is_pipelined:
         follows = chosen is not None and chosen.stages
-        homes = make_pipeline_as_asked(
+        stages = make_pipeline_as_asked(
             module, options, () if follows else options.stages
         )
-    made = Chosen(layouts, homes)
+    made = Chosen(layouts, stages)
     lower_reshards(module)
     pass_keys_on_as_asked(module, options)
     check_expectations(module, options.k if options.is_pipelined else 1)

@@ -1,9 +1,9 @@
-"""Expert parallelism: distributes experts over a mesh axis and sends tokens to them."""
+"""Expert parallelism: distributes experts over mesh axes and sends tokens to them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import gcd
+from math import gcd, prod
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -23,12 +23,15 @@ from distir.dialects.train_ops.experts import (
     GroupedProductGradOp,
 )
 from distir.errors import DistIRError, one_of
-from distir.planning.annotations import axis_mesh
+from distir.planning.annotations import axis_mesh, requested_layout
 from distir.planning.distribution.own_axes import own_sizes
 from distir.planning.requests import request
 from distir.program import (
+    BATCH_ROLES,
     argument_names,
     argument_roles,
+    arguments_of,
+    describe,
     entry_function,
     parameters_of_states,
     reachable_functions,
@@ -56,12 +59,7 @@ def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]
         for argument in _Experts(module).matrices
     }
     # Grouped products of one shard have no dimension of experts yet.
-    sizes |= {
-        op.experts.value.data
-        for module in modules
-        for op in module.walk()
-        if isinstance(op, ExpertPlacesOp)
-    }
+    sizes |= {op.experts.value.data for module in modules for op in _places(module)}
     sizes |= {size for module in modules for size in own_sizes(module, "e")}
     if not sizes:
         return (1,)
@@ -69,19 +67,38 @@ def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]
     return tuple(e for e in range(1, most + 1) if most % e == 0)
 
 
-def split_experts(module: ModuleOp, axis: str, token_dispatch: str = "auto") -> None:
+def limits_tokens(module: ModuleOp) -> bool:
     """
-    Requests that the experts of a sequential program are distributed over the mesh axis
-    `axis`, as the pass `expert-parallel` documents. `token_dispatch` is one of
-    `DISPATCHES`. Raises DistIRError if the program has no experts, or if they cannot be
-    distributed evenly.
+    Whether an expert of a program takes a limited number of the tokens of a sequence.
+    The program then needs whole sequences on a device.
+    """
+    return any(not op.is_dropless for op in _places(module))
+
+
+def split_experts(
+    module: ModuleOp, axes: Sequence[str], token_dispatch: str = "auto"
+) -> None:
+    """
+    Requests that the experts of a sequential program are distributed over the mesh axes
+    `axes` together, as the pass `expert-parallel` documents. The inputs must already be
+    split over the axes that split the batch, and over those that split sequences in
+    front of others that do. `token_dispatch` is one of `DISPATCHES`. Raises DistIRError
+    if the program has no experts, or if they cannot be distributed evenly.
     """
     one_of("way of tokens to experts", token_dispatch, DISPATCHES, "expert-parallel")
-    mesh = axis_mesh(module, axis)
-    deal_out_experts(module, mesh.size(axis))
+    mesh = axis_mesh(module, axes[0])
+    devices = prod(mesh.size(axis) for axis in axes)
+    limited = [op for op in _places(module) if not op.is_dropless]
+    if len(axes) > 1 and limited:
+        raise DistIRError(
+            f"expert-parallel: {describe(limited[0])} limits the tokens that an expert takes "
+            f"of a sequence, so that a sequence cannot be in parts there; deal out the experts "
+            f"over {axes[0]!r} alone (expert_axes=e)"
+        )
+    deal_out_experts(module, devices)
     found = _Experts(module)
     if not found.parameters:
-        if own_sizes(module, axis):
+        if len(axes) == 1 and own_sizes(module, axes[0]):
             return  # a module sends the tokens to its experts itself
         raise DistIRError(
             "expert-parallel: the program has no mixture of experts: no product has a "
@@ -98,28 +115,35 @@ def split_experts(module: ModuleOp, axis: str, token_dispatch: str = "auto") -> 
         owner = states.get(i, i)
         if i != owner and shape != shape_of(types[owner]):
             continue
-        if shape[0] % mesh.size(axis):
+        if shape[0] % devices:
+            sizes = " x ".join(f"{axis}={mesh.size(axis)}" for axis in axes)
             raise DistIRError(
                 f"expert-parallel: the {shape[0]} experts of {names[i]!r} cannot be dealt out "
-                f"evenly over axis {axis!r} of size {mesh.size(axis)}; choose an -{axis} that "
-                f"divides {shape[0]}"
+                f"evenly over {sizes} devices; choose sizes whose product divides {shape[0]}"
             )
-        asked = Layout(mesh.name).with_dim(0, (Shard(axis),), len(shape))
-        request(function, i, asked, [axis], "expert parallelism")
+        asked = _split(mesh, axes, 0, len(shape))
+        request(function, i, asked, axes, "expert parallelism")
     for op, matrices, factor in found.products:
-        _send_tokens(op, matrices, factor, mesh, axis)
-    _bring_tokens(module, token_dispatch, mesh, axis)
+        _send_tokens(op, matrices, factor, mesh, axes)
+    _bring_tokens(module, token_dispatch, mesh, axes)
 
 
-def _bring_tokens(module: ModuleOp, token_dispatch: str, mesh: Mesh, axis: str) -> None:
+def _split(mesh: Mesh, axes: Sequence[str], dim: int, rank: int) -> Layout:
+    """Returns a layout that splits dimension `dim` of `rank` over `axes`."""
+    return Layout(mesh.name).with_dim(dim, tuple(map(Shard, axes)), rank)
+
+
+def _bring_tokens(
+    module: ModuleOp, token_dispatch: str, mesh: Mesh, axes: Sequence[str]
+) -> None:
     """
     Requests layouts that make tokens travel in the way `token_dispatch`, one of
     `DISPATCHES`. Raises DistIRError if it is not `auto` and the program has no op
     `train.expert_places`.
     """
-    places = [op for op in module.walk() if isinstance(op, ExpertPlacesOp)]
+    places = _places(module)
     if token_dispatch == "auto":
-        token_dispatch = _shorter(places, mesh.size(axis))
+        token_dispatch = _shorter(places, prod(mesh.size(axis) for axis in axes))
     elif not places:
         raise DistIRError(
             f"expert-parallel: token_dispatch={token_dispatch} says how tokens come to experts "
@@ -129,9 +153,9 @@ def _bring_tokens(module: ModuleOp, token_dispatch: str, mesh: Mesh, axis: str) 
     if token_dispatch == "gather":
         for op in list(module.walk()):
             if isinstance(op, DispatchOp):
-                _constrain(op, 0, Layout(mesh.name), axis)
+                _constrain(op, 0, Layout(mesh.name), axes)
     elif token_dispatch == "all-to-all":
-        _exchange_rows(module, mesh, axis, all(op.is_dropless for op in places))
+        _exchange_rows(module, mesh, axes, all(op.is_dropless for op in places))
 
 
 def _shorter(places: Sequence[ExpertPlacesOp], devices: int) -> str:
@@ -154,28 +178,28 @@ def _shorter(places: Sequence[ExpertPlacesOp], devices: int) -> str:
     return "all-to-all" if max(s[2] for s in shapes) < devices else "auto"
 
 
-def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> None:
+def _exchange_rows(
+    module: ModuleOp, mesh: Mesh, axes: Sequence[str], ragged: bool
+) -> None:
     """
     Requests that each device dispatches and combines its own tokens. With `ragged`,
     empty rows are not sent.
     """
-    shards, groups = (
-        Layout(mesh.name).with_dim(dim, (Shard(axis),), 4) for dim in range(2)
-    )
+    shards, groups = _split(mesh, axes, 0, 4), _of_tokens(module, mesh, axes)
     for op in list(module.walk()):
         if isinstance(op, DispatchOp):
-            asked = _requested(op.result, groups, axis, op)
+            asked = _requested(op.result, groups, axes, op)
             Rewriter.insert_op(asked, InsertPoint.after(op))
             op.result.replace_uses_with_if(
                 asked.result, lambda use, asked=asked: use.operation is not asked
             )
             requests = [asked]
         elif isinstance(op, CombineOp | CombineWeightsGradOp):
-            requests = [_constrain(*_narrow(op), groups, axis)]
+            requests = [_constrain(*_narrow(op), groups, axes)]
         elif isinstance(op, GroupedProductGradOp):
             # Its operands are no matrices of experts, so that nothing is requested yet.
             of_rows = [i for i, v in enumerate(op.operands) if rank_of(v.type) == 4]
-            requests = [_constrain(op, i, shards, axis) for i in of_rows]
+            requests = [_constrain(op, i, shards, axes) for i in of_rows]
         elif isinstance(op, GroupedOp) and isinstance(
             op.operands[0].owner, ConstrainOp
         ):
@@ -190,6 +214,41 @@ def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> Non
             )
             if ragged:
                 asked.attributes[RAGGED] = UnitAttr()
+
+
+def _of_tokens(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> Layout:
+    """
+    Returns the layout of rows of experts, [shards, groups, places, width], whose groups
+    are split over `axes` as the tokens of activations are: over the axes of the batch,
+    and within each sample over the others.
+    """
+    function = entry_function(module)
+    samples, before = 1, Layout(mesh.name)
+    for argument in arguments_of(function):
+        if argument.role in BATCH_ROLES and shape_of(argument.type):
+            samples = shape_of(argument.type)[0]
+            before = requested_layout(argument.attributes) or before
+            break
+    of_batch = {shard.axis for shard in before.dim(0)}
+    runs = {shard.axis: shard.run for shard in before.dim(1)}
+    own = samples // prod(mesh.size(axis) for axis in of_batch)
+    groups = max((shape_of(op.ids)[0] for op in _places(module)), default=samples)
+    length, shards = groups // samples, list[Shard]()
+    for axis in axes:
+        if axis in of_batch:
+            shards.append(Shard(axis))
+            continue
+        # Parts of sequences, which lie next to each other in one sample only.
+        length, rest = divmod(length, mesh.size(axis))
+        run = runs.get(axis)
+        if run is None and own > 1 and length and not rest:
+            run = length
+        shards.append(Shard(axis, run))
+    return Layout(mesh.name).with_dim(1, shards, 4)
+
+
+def _places(module: ModuleOp) -> list[ExpertPlacesOp]:
+    return [op for op in module.walk() if isinstance(op, ExpertPlacesOp)]
 
 
 def _narrow(op: Operation) -> tuple[Operation, int]:
@@ -210,31 +269,33 @@ def _narrow(op: Operation) -> tuple[Operation, int]:
 
 
 def _requested(
-    value: SSAValue, layout: Layout, axis: str, op: Operation
+    value: SSAValue, layout: Layout, axes: Sequence[str], op: Operation
 ) -> ConstrainOp:
     """
-    Returns a `dist.constrain` op that requests the layout of `value` on the axis
-    `axis`. It has the scope of `op`.
+    Returns a `dist.constrain` op that requests the layout of `value` on `axes`. It has
+    the scope of `op`.
     """
-    constrain = ConstrainOp(value, layout, [axis])
+    constrain = ConstrainOp(value, layout, axes)
     if SCOPE in op.attributes:
         constrain.attributes[SCOPE] = op.attributes[SCOPE]
     return constrain
 
 
-def _constrain(op: Operation, index: int, layout: Layout, axis: str) -> ConstrainOp:
+def _constrain(
+    op: Operation, index: int, layout: Layout, axes: Sequence[str]
+) -> ConstrainOp:
     """
-    Requests the layout of operand `index` of `op` on the axis `axis`. Returns the
-    inserted `dist.constrain` op.
+    Requests the layout of operand `index` of `op` on `axes`. Returns the inserted
+    `dist.constrain` op.
     """
-    constrain = _requested(op.operands[index], layout, axis, op)
+    constrain = _requested(op.operands[index], layout, axes, op)
     Rewriter.insert_op(constrain, InsertPoint.before(op))
     op.operands[index] = constrain.result
     return constrain
 
 
 def _send_tokens(
-    op: Operation, matrices: int, factor: int, mesh: Mesh, axis: str
+    op: Operation, matrices: int, factor: int, mesh: Mesh, axes: Sequence[str]
 ) -> None:
     """
     Requests that the other operands of a product are distributed like the experts, so
@@ -248,8 +309,7 @@ def _send_tokens(
             continue
         dims = rule.operands[i]
         dim = next(d for d, factors in enumerate(dims) if factor in factors)
-        layout = Layout(mesh.name).with_dim(dim, (Shard(axis),), len(dims))
-        _constrain(op, i, layout, axis)
+        _constrain(op, i, _split(mesh, axes, dim, len(dims)), axes)
 
 
 class _Experts:

@@ -16,6 +16,9 @@ NAME = "distribute"
 AXES = ("r", "d", "e", "c", "t")
 """The axes of a program's mesh in their order, without the axis of micro-batches."""
 
+EXPERT_AXES = ("e", "ec", "et", "ect")
+"""The sets of axes over which experts may be dealt out, one letter for each axis."""
+
 
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
@@ -112,6 +115,13 @@ class DistributionOptions(PipelineOptions):
         "by default the one that sends less",
         choices=("auto", "gather", "all-to-all"),
     )
+    expert_axes: str = option(
+        "e",
+        "the axes over which experts are dealt out, one letter each: -e alone, so that -t "
+        "splits the matrices of each expert (default), or also the -c and -t devices that "
+        "share the attention of the same samples (Megatron's parallel folding)",
+        choices=EXPERT_AXES,
+    )
     context: str = option(
         "gather",
         "how keys and values come to the queries of the other -c devices: all are "
@@ -153,6 +163,16 @@ class DistributionOptions(PipelineOptions):
     def batch_parts(self) -> int:
         """The number of parts into which a batch is split over devices."""
         return self.r * self.d * self.e
+
+    @property
+    def axes_of_experts(self) -> tuple[str, ...]:
+        """The axes with a size above 1 over which experts are dealt out."""
+        return tuple(axis for axis in self.expert_axes if getattr(self, axis) > 1)
+
+    @property
+    def expert_degree(self) -> int:
+        """The number of devices over which experts are dealt out."""
+        return prod(getattr(self, axis) for axis in self.expert_axes)
 
     def on_one_mesh(self) -> Self:
         """

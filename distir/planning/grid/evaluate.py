@@ -90,8 +90,9 @@ def _source_of(plan: Plan) -> Hashable:
     Returns a key of the program that a plan divides into micro-batches. The program
     depends on the batch size, and on the numbers of shards of experts and of sequences.
     """
-    shards = (plan.e, plan.c) if isinstance(plan, GridPlan) else (1, 1)
-    return plan.batch, *shards
+    if not isinstance(plan, GridPlan):
+        return plan.batch, 1, 1
+    return plan.batch, plan.options().expert_degree, plan.c
 
 
 def _schedule(plan: GridPlan) -> ScheduleOptions:

@@ -11,7 +11,7 @@ from distir.hardware.options import ProfileOptions
 from distir.options import SWITCH, option, options_of, same_option, values_of
 from distir.pipelining.options import PipelineOptions
 from distir.pipelining.registry import SCHEDULES
-from distir.planning.distribution.options import DistributionOptions
+from distir.planning.distribution.options import EXPERT_AXES, DistributionOptions
 
 
 def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
@@ -83,6 +83,13 @@ class SearchOptions(ProfileOptions):
         "divide the number of experts)",
         metavar="E,...",
     )
+    expert_axes: tuple[str, ...] = values_of(
+        DistributionOptions,
+        "expert_axes",
+        "the axes over which experts are dealt out: e, or also -c and -t devices, ec, et "
+        "(default e; with --auto all)",
+        metavar="AXES,...",
+    )
     r: tuple[int, ...] = values_of(
         DistributionOptions,
         "r",
@@ -135,6 +142,8 @@ class SearchOptions(ProfileOptions):
             for degree in values:
                 if degree < 1:
                     raise DistIRError(f"{what}={degree} must be positive")
+        for axes in self.expert_axes:
+            one_of("set of axes of experts", axes, EXPERT_AXES)
         for stage in self.zero:
             if stage not in (0, 1, 2, 3):
                 raise DistIRError(

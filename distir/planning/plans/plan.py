@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from itertools import product
 from math import isqrt
 from typing import Any
@@ -133,6 +133,7 @@ class GridPlan(Plan):
     splits over d. With `no_sync`, ZeRO 3 sums whole gradients over micro-batches. With
     `offload_states`, the optimizer's states are in the host's memory. With
     `sequence_parallel`, sequences are split over the t devices between the blocks.
+    `expert_axes` are the axes over which experts are dealt out.
     """
 
     d: int = same_option(DistributionOptions, "d")
@@ -145,6 +146,7 @@ class GridPlan(Plan):
     no_sync: bool = same_option(DistributionOptions, "no_sync")
     offload_states: bool = same_option(DistributionOptions, "offload_states")
     sequence_parallel: bool = same_option(DistributionOptions, "sequence_parallel")
+    expert_axes: str = same_option(DistributionOptions, "expert_axes")
 
     @property
     def devices(self) -> int:
@@ -158,7 +160,8 @@ class GridPlan(Plan):
 
     @property
     def division(self) -> tuple[object, ...]:
-        return self.d, self.t, self.p, self.zero, self.c, self.e, self.r
+        sizes = self.d, self.t, self.p, self.zero, self.c, self.e, self.r
+        return *sizes, self.expert_axes
 
     @property
     def shared(self) -> tuple[object, ...]:
@@ -171,7 +174,23 @@ class GridPlan(Plan):
     def _order(self) -> tuple[Any, ...]:
         sizes = self.d, self.t, self.p, self.zero, self.c, self.context, self.e, self.r
         switches = self.no_sync, self.offload_states, self.sequence_parallel
+        switches += (self.expert_axes,)
         return self.batch, *sizes, *switches, *self._rest, ()
+
+    def folded(self, expert_axes: str) -> GridPlan | None:
+        """
+        Returns the plan with experts dealt out over `expert_axes`, or None if an axis
+        has size 1 or the plan's way to split sequences does not allow it. Sequences are
+        split over axis "t" between the blocks if experts are dealt out over it, so that
+        each device has tokens of its own.
+        """
+        sizes = {"c": self.c, "t": self.t}
+        over = "".join(a for a in sizes if sizes[a] > 1 and a in expert_axes)
+        # Sequences in cyclic order over c cannot be divided further for the exchange.
+        if f"e{over}" != expert_axes or (self.c > 1 and "t" in over):
+            return None
+        parts = "t" in over or (self.sequence_parallel and "t" not in self.expert_axes)
+        return replace(self, expert_axes=expert_axes, sequence_parallel=parts)
 
     def options(
         self, shard: tuple[str, ...] = (), whole: tuple[str, ...] = ()
@@ -202,6 +221,8 @@ class GridPlan(Plan):
         text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
         text += f" r={self.r}" if self.r > 1 else ""
         text += f" e={self.e}" if self.e > 1 else ""
+        if self.expert_axes != "e":
+            text += f" expert-axes={self.expert_axes}"
         text += f" c={self.c} context={self.context}" if self.c > 1 else ""
         text += f" zero={self.zero}" if self.zero else ""
         text += " no-sync" if self.no_sync else ""
@@ -225,7 +246,7 @@ class LayoutPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        grid = 1, 1, self.p, 0, 1, "", 1, 1, False, False, False
+        grid = 1, 1, self.p, 0, 1, "", 1, 1, False, False, False, ""
         return self.batch, *grid, *self._rest, self.axes
 
     def __str__(self) -> str:
@@ -244,9 +265,10 @@ class Space:
     - `batches`: sizes of the batch; `trains`: whether the program is a training step;
     - `devices`: the number of devices, always equal to r x d x e x c x t x p, unless
       `degrees` lists triples (d, t, p);
-    - `c`, `e`: degrees of context and of expert parallelism; `r`: numbers of groups
-      that each hold a full copy of the tensors that ZeRO splits; plans without ZeRO use
-      the first one;
+    - `c`, `e`: degrees of context and of expert parallelism; `expert_axes`: the axes
+      over which experts are dealt out, where these have a size above 1; `r`: numbers
+      of groups that each hold a full copy of the tensors that ZeRO splits; plans without
+      ZeRO use the first one;
     - `micro_batches`: numbers of micro-batches k. If empty, k is 1 for p = 1, and one
       of 2, 4, ... 128 for a pipeline. If given, pipelines try each of them. A training
       step on one pipeline rank then tries 1 and each of them, and accumulates
@@ -273,6 +295,7 @@ class Space:
     schedules: Sequence[str] = ()
     c: Sequence[int] = (1,)
     e: Sequence[int] = (1,)
+    expert_axes: Sequence[str] = ("e",)
     r: Sequence[int] = (1,)
     no_sync: Sequence[bool] = (False,)
     offload_states: Sequence[bool] = (False,)
@@ -353,13 +376,15 @@ class Space:
                                 self.no_sync if zero == 3 and k > 1 else (False,),
                                 self.offload_states,
                             ):
-                                yield GridPlan(
+                                plan = GridPlan(
                                     batch, d=d, t=t, p=p, k=k, zero=zero,
                                     checkpoint=checkpoint, schedule=schedule,
                                     overlap=overlap, buckets=self.buckets,
                                     c=c, context=context, e=e, r=r, no_sync=no_sync,
                                     offload_states=offload_states,
                                 )  # fmt: skip
+                                folded = map(plan.folded, self.expert_axes)
+                                yield from (each for each in folded if each)
 
     def _degrees(self) -> Iterator[tuple[int, int, int, int, str, int, int]]:
         """

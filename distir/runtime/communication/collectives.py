@@ -68,23 +68,34 @@ def _unpacked(packed, dtype, shape):
     return packed.view(dtype).reshape(shape)
 
 
-def split(x, count, dim, run=None):
-    """Returns the `count` shards of dimension `dim`."""
+def split(x, count, dim, run=None, blocks=1):
+    """
+    Returns the `count` shards of dimension `dim`. With `blocks`, each of so many equal
+    blocks of the dimension is split by itself, and the shards of the first come first.
+    """
+    if blocks > 1:
+        own = count // blocks
+        parts = x.chunk(blocks, dim)
+        return [shard for part in parts for shard in split(part, own, dim, run)]
     if run is None:
         return list(x.chunk(count, dim))
-    blocks = x.unflatten(dim, (x.shape[dim] // (count * run), count, run))
-    return [part.flatten(dim, dim + 1) for part in blocks.unbind(dim + 1)]
+    runs = x.unflatten(dim, (x.shape[dim] // (count * run), count, run))
+    return [part.flatten(dim, dim + 1) for part in runs.unbind(dim + 1)]
 
 
-def join(parts, dim, run=None):
+def join(parts, dim, run=None, blocks=1):
     """
     Returns the tensor whose shards along dimension `dim` are `parts`; the inverse of
     `split`.
     """
+    if blocks > 1:
+        own = len(parts) // blocks
+        found = [parts[i * own : (i + 1) * own] for i in range(blocks)]
+        return torch.cat([join(each, dim, run) for each in found], dim)
     if run is None:
         return torch.cat(parts, dim)
-    blocks = [part.unflatten(dim, (part.shape[dim] // run, run)) for part in parts]
-    return torch.stack(blocks, dim + 1).flatten(dim, dim + 2)
+    runs = [part.unflatten(dim, (part.shape[dim] // run, run)) for part in parts]
+    return torch.stack(runs, dim + 1).flatten(dim, dim + 2)
 
 
 def coordinate(group):
@@ -174,13 +185,15 @@ def start_reduce_scatter(x, group, dim, reduction, run=None):
     return Arriving([handle], lambda: restored(out), rows)
 
 
-def start_all_to_all(x, group, dim, split_dim, run=None, split_run=None):
+def start_all_to_all(
+    x, group, dim, split_dim, run=None, split_run=None, blocks=1, split_blocks=1
+):
     """
     Starts to split dimension `split_dim` of a tensor and to gather dimension `dim`.
     """
     if group.size == 1:
         return Arriving([], lambda: x)
-    parts = group.by_number(split(x, group.size, split_dim, split_run))
+    parts = group.by_number(split(x, group.size, split_dim, split_run, split_blocks))
     dtype, shape = x.dtype, parts[0].shape
     sent = _packed(torch.stack(parts)).view(group.size, -1)
     received = torch.empty_like(sent)
@@ -188,7 +201,7 @@ def start_all_to_all(x, group, dim, split_dim, run=None, split_run=None):
 
     def finish():
         pieces = [_unpacked(piece, dtype, shape) for piece in received]
-        return join(group.by_position(pieces), dim, run)
+        return join(group.by_position(pieces), dim, run, blocks)
 
     return Arriving([handle], finish, sent)
 
@@ -205,8 +218,12 @@ def reduce_scatter(x, group, dim, reduction, run=None):
     return start_reduce_scatter(x, group, dim, reduction, run).wait()
 
 
-def all_to_all(x, group, dim, split_dim, run=None, split_run=None):
-    return start_all_to_all(x, group, dim, split_dim, run, split_run).wait()
+def all_to_all(
+    x, group, dim, split_dim, run=None, split_run=None, blocks=1, split_blocks=1
+):
+    return start_all_to_all(
+        x, group, dim, split_dim, run, split_run, blocks, split_blocks
+    ).wait()
 
 
 def start_permute(x, group, shift=1):

@@ -16,7 +16,16 @@ _library = torch.library.Library("distir_ragged", "FRAGMENT")
 
 
 def ragged_all_to_all(
-    x, rows, arriving, group, dim, split_dim, run=None, split_run=None
+    x,
+    rows,
+    arriving,
+    group,
+    dim,
+    split_dim,
+    run=None,
+    split_run=None,
+    blocks=1,
+    split_blocks=1,
 ):
     """
     Splits dimension `split_dim` of `x` and gathers dimension `dim`. `rows` tells which
@@ -28,8 +37,8 @@ def ragged_all_to_all(
     leaving, arriving_from = (
         torch.stack(group.by_number([part.reshape(-1) for part in parts]))
         for parts in (
-            split(_numbers(rows), group.size, split_dim, split_run),
-            split(_numbers(arriving), group.size, dim, run),
+            split(_numbers(rows), group.size, split_dim, split_run, split_blocks),
+            split(_numbers(arriving), group.size, dim, run, blocks),
         )
     )
     return torch.ops.distir_ragged.exchange(

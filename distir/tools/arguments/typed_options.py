@@ -34,6 +34,7 @@ class ParallelizeOptions(TypedDict, total=False):
     sequence_parallel: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
+    expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
@@ -70,6 +71,9 @@ class ImportOptions(TypedDict, total=False):
     serve: bool
     cache: int
     prompt: int
+    page_size: int
+    pages: int
+    pools: int
     weights_dtype: Literal["int8", "fp8", "int4"]
     weights_group: int
     meta: bool
@@ -155,6 +159,9 @@ class BuildOptions(TypedDict, total=False):
     serve: bool
     cache: bool | int | int
     prompt: int
+    page_size: int
+    pages: int
+    pools: int
     weights_dtype: Literal["int8", "fp8", "int4"]
     weights_group: int
     dtype: Literal["f32", "f16", "bf16"]
@@ -230,6 +237,7 @@ class SchedulingOptions(TypedDict, total=False):
     schedules: str | Sequence[str]
     c: int | Sequence[int]
     e: int | Sequence[int]
+    expert_axes: str | Sequence[str]
     r: int | Sequence[int]
     no_sync: str | Sequence[str]
     offload_states: str | Sequence[str]
@@ -281,6 +289,7 @@ class SearchingOptions(TypedDict, total=False):
     schedules: str | Sequence[str]
     c: int | Sequence[int]
     e: int | Sequence[int]
+    expert_axes: str | Sequence[str]
     r: int | Sequence[int]
     no_sync: str | Sequence[str]
     offload_states: str | Sequence[str]
@@ -348,6 +357,7 @@ class ShowOptions(DistributeOptions, total=False):
     sequence_parallel: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
+    expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
@@ -382,6 +392,7 @@ class SimulateOptions(DistributeOptions, total=False):
     sequence_parallel: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
+    expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool

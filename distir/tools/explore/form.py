@@ -181,7 +181,7 @@ def _plan_fields(state: State, module: ModuleOp, devices: int) -> Iterator[Field
     }
     useless = {name for name, values in degrees.items() if len(values) == 1}
     useless |= {"context", "context_order"} if "c" in useless else set()
-    useless |= {"token_dispatch"} if "e" in useless else set()
+    useless |= {"token_dispatch", "expert_axes"} if "e" in useless else set()
     useless |= set() if trains else {*_IN_TRAINING}
     order = [*_GROUPS, *(n for n in plan_options() if n not in _GROUPS)]
     for name in order:

@@ -15,6 +15,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.train_ops.attention import AttentionOp, PlacedAttentionOp
 from distir.dialects.train_ops.dropout import DroppedAttentionOp
+from distir.dialects.train_ops.experts import DispatchOp
 from distir.errors import DistIRError, did_you_mean, listed, one_of
 from distir.program import ancestors, argument_roles, return_op
 from distir.sharding.rule import rule_for
@@ -265,7 +266,7 @@ def beside_products(forward: FuncOp, results: Iterable[int]) -> set[int]:
     contraction. A contraction is a matrix product, a convolution or attention. The
     values are computed from the arguments and the other results of `forward`. The sum
     of a product and a bias is not among them, because the product would have to be kept
-    instead.
+    instead. Nor are tokens at their experts: devices would exchange them again.
     """
     values = return_op(forward).operands
     kept: set[SSAValue] = set(forward.body.block.args)
@@ -275,7 +276,9 @@ def beside_products(forward: FuncOp, results: Iterable[int]) -> set[int]:
     dropped: set[int] = set()
     for index in sorted(results, key=lambda i: place.get(values[i], -1)):
         needed = ancestors([values[index]], dict.fromkeys(kept))
-        costly = any(isinstance(o, CallOp) or rule_for(o).flops > 0 for o in needed)
+        costly = any(
+            isinstance(o, CallOp | DispatchOp) or rule_for(o).flops > 0 for o in needed
+        )
         if costly:
             kept.add(values[index])
         else:

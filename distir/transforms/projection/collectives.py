@@ -10,13 +10,14 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective_ops.distributed import InDistributedForm
+from distir.dialects.collective_ops.kinds import ExchangeKind
 from distir.dialects.collective_ops.rank_form import RANK_OPS, InRankForm
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.values import constant_attr, numpy_dtype
 from distir.errors import DistIRError
 from distir.program import describe
-from distir.sharding.layout import joint_run, local_type
+from distir.sharding.layout import joint_split, local_type
 from distir.sharding.mesh import Mesh
 
 
@@ -53,22 +54,21 @@ def per_rank_collective(
             joined = i
         elif len(before.dim(i)) < len(after.dim(i)):
             split = i
-    dim, run = _dim_and_run(op, before, joined, known)
-    split_dim, split_run = _dim_and_run(op, after, split, known)
+    gathered = _parts_along(op, before, joined, known)
+    parted = _parts_along(op, after, split, known)
     if joined is None:
-        dim, run, split_dim, split_run = split_dim, split_run, None, None
-    monoids = dict(before.partial)
-    reduced = [monoids[a] for a in op.axis_names if a in monoids]
+        numbers = parted
+    else:
+        numbers = gathered | {f"split_{name}": n for name, n in parted.items()}
+    reductions = dict(before.partial)
+    reduced = [reductions[a] for a in op.axis_names if a in reductions]
     new = RANK_OPS[op.kind].of(
         source,
         op.axis_names,
         local_type(op.result.type, known),
         mesh.group(rank, op.axis_names),
         reduction=reduced[0] if op.REDUCES else None,
-        dim=dim,
-        run=run,
-        split_dim=split_dim,
-        split_run=split_run,
+        **numbers,
     )
     new.attributes.update(op.attributes)
     own = {n: p for n, p in op.properties.items() if n not in new.properties}
@@ -76,19 +76,21 @@ def per_rank_collective(
     return new
 
 
-def _dim_and_run(
+def _parts_along(
     op: InDistributedForm,
     layout: Layout,
     dim: int | None,
     known: Mapping[str, Mesh],
-) -> tuple[int | None, int | None]:
+) -> dict[str, int | None]:
     """
-    Returns the dimension `dim` and the run length of the axes of `op` along it. These
-    axes are the innermost ones that split the dimension in `layout`. Returns None twice
-    if `dim` is None. Raises DistIRError if their run lengths do not nest.
+    Returns the dimension `dim`, the run length of the axes of `op` along it, and, if
+    there are several, the number of blocks in which the axes deal out these runs (see
+    `Exchanging`), by the names of the properties. These axes are the innermost ones
+    that split the dimension in `layout`. Returns nothing if `dim` is None. Raises
+    DistIRError if one collective of this kind cannot join or split the parts.
     """
     if dim is None:
-        return None, None
+        return {}
     count = len(op.axis_names)
     mesh = known[layout.mesh]
     shards = layout.dim(dim)
@@ -96,13 +98,16 @@ def _dim_and_run(
     assert isinstance(op.source.type, TensorType)
     size = op.source.type.get_shape()[dim] // outer
     try:
-        return dim, joint_run(size, shards[-count:], mesh)
+        blocks, run = joint_split(size, shards[-count:], mesh)
+        if blocks > 1 and not isinstance(op, ExchangeKind):
+            raise ValueError("only exchanges join blocks")
     except ValueError as error:
         raise DistIRError(
             f"{describe(op)}: dimension {dim} of {layout} is split over "
             f"{', '.join(op.axis_names)} with run lengths that do not nest, which "
             f"one collective cannot do; use one collective per axis"
         ) from error
+    return {"dim": dim, "run": run} | ({"blocks": blocks} if blocks > 1 else {})
 
 
 def placeholder(type_: TensorType) -> Operation:

@@ -30,6 +30,7 @@ from distir.program import (
     return_op,
 )
 from distir.sharding.mesh import Mesh
+from distir.sharding.placement import SplitPlacement, placement_in
 from distir.sharding.rule import rule_for
 from distir.sharding.rules.builder import constant_operand
 from distir.transforms.sequences.feature_dims import FeatureDims, Origin
@@ -193,8 +194,11 @@ def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
     lengths: set[int] = set()
     for op in forward.body.block.ops:
         if isinstance(op, ConstrainOp) and op.fixes(axis):
-            found.add(op.result)
-            lengths.add(shape_of(op.result.type)[-2])
+            before_last = SplitPlacement(len(shape := shape_of(op.result.type)) - 2)
+            # The axis may also split other things than sequences, such as experts.
+            if placement_in(op.layout.data, axis) == before_last:
+                found.add(op.result)
+                lengths.add(shape[-2])
         elif any(v in found for v in op.operands) and not rule_for(op).flops:
             found.update(
                 r
