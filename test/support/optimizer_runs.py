@@ -109,13 +109,13 @@ def fused_runs(options: Options) -> dict[str, tuple[list[bool], float]]:
     parameters and with whole gradients, and on DTensors of the script. Returns whether
     each step worked on local parts, and the largest difference from PyTorch's result.
     """
-    alike, paths = vars(fused_updates)["_are_alike"], list[bool]()
+    alike, paths = fused_updates.are_alike, list[bool]()
 
     def noted(lists: Any) -> bool:
         paths.append(alike(lists))
         return paths[-1]
 
-    fused_updates._are_alike = noted
+    fused_updates.are_alike = noted
     batch = _batch()
     made = parallelize(Layers(), batch, **options).train()
     own = [own_part(made, each) for each in batch]
