@@ -147,7 +147,7 @@ def _paging(
     if not sequences <= (pages or most) <= most:
         raise DistIRError(
             f"--pages {pages}: a pool is shared by {sequences} sequences of up to {cache} "
-            f"tokens, and needs from {sequences} to {most} pages of {size} tokens"
+            f"tokens, and can have from {sequences} to {most} pages of {size} tokens"
         )
     return Paging(pools, pages or most, size)
 

@@ -11,6 +11,7 @@ What steps of generation take, by simulation, against closed forms:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from support.generation import imported, quantized_program, tiny_config
 from support.thoroughness import sampled
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.serving import ServingSizes
+from distir.frontends.models.generation import build_serving
+from distir.frontends.models.llama import build_llama
+from distir.frontends.serving import Paging, ServingSizes
 from distir.frontends.torch.serving.importer import empty_cache
 from distir.frontends.torch.serving.modules import Prefill
 from distir.frontends.torch.sources import _parameters_on_meta
@@ -68,7 +71,7 @@ def elements(module: ModuleOp, *roles: str) -> int:
 def test_bytes_of_the_cache(
     kind: str, changes: dict[str, Any], per_sequence: int
 ) -> None:
-    prefill = Prefill(model_without_values(kind, **changes), SIZES.cache)
+    prefill = Prefill(model_without_values(kind, **changes), SIZES)
     tokens = torch.zeros(SIZES.batch, SIZES.prompt, dtype=torch.int64)
     cache = empty_cache(prefill, tokens, torch.zeros(SIZES.batch, dtype=torch.int64))
     numbers = sum(each.numel() for own in cache.values() for each in own.values())
@@ -117,6 +120,45 @@ def test_decode_reads_parameters_and_cache_once(llama: dict[str, ModuleOp]) -> N
     simulate(llama["decode"], on).run.observe(add)
     for name, elements_moved in expected.items():
         assert found[name] == pytest.approx(4 * elements_moved, rel=1e-12)
+
+
+def test_pages_that_decode_holds_and_reads() -> None:
+    """
+    A pool of P pages of s tokens takes 2 L kv d P s numbers, and attention reads each of
+    them once, where sequences could fill more pages than there are. With more pages, it
+    reads those that sequences can fill: their tokens, rounded up to pages.
+    """
+    batch, groups, size, bandwidth = SIZES.batch, 2, 16, 1e9
+    columns = 3  # 40 tokens in pages of 16
+    for pages, used in ((5, 5), (9, 9), (12, 9)):
+        sizes = replace(SIZES, paging=Paging(1, pages, size))
+        shapes = {"layers": LAYERS, "d_model": HIDDEN, "heads": HEADS, "vocab": VOCAB}
+        module = build_serving(build_llama, sizes, **shapes, kv_heads=groups, ffn=FFN)
+        decode = one_entry(module, "decode")
+        tokens = used * size
+        read = batch * (2 * HEADS * WIDTH + columns * size)
+        read += 2 * groups * WIDTH * tokens
+        found = {"seconds": 0.0, "written": 0.0}
+
+        def add(execution: Execution, found: dict[str, float] = found) -> None:
+            name = execution.step.op.name
+            kinds = {"train.paged_attention": "seconds", "train.paged_write": "written"}
+            if name in kinds:
+                found[kinds[name]] += np.max(execution.seconds) * bandwidth
+
+        result = simulate(decode, cluster(1, peak=1e300, bandwidth=bandwidth))
+        result.run.observe(add)
+        (group,) = MemoryReport.of(result).groups
+        held = 2 * LAYERS * groups * WIDTH * pages * size
+        assert group.by_kind[CACHES] == 4 * held == 4 * elements(decode, "cache")
+        table = 8 * batch * columns
+        assert found["seconds"] == pytest.approx(LAYERS * (4 * read + table), rel=1e-12)
+        new = 2 * 4 * batch * groups * WIDTH + table + 8 * batch
+        assert found["written"] == pytest.approx(2 * LAYERS * new, rel=1e-12)
+        weights = 2 * HIDDEN * HEADS * WIDTH + 2 * HIDDEN * groups * WIDTH
+        products = LAYERS * (weights + 3 * HIDDEN * FFN) + HIDDEN * VOCAB
+        attention = LAYERS * 2 * 2 * HEADS * WIDTH * tokens
+        assert sum(result.flops) == 2 * batch * products + attention
 
 
 def test_flops_of_prefill(llama: dict[str, ModuleOp]) -> None:

@@ -1,11 +1,10 @@
 """
-Packages whose cache is in pages, on gloo processes: greedy tokens equal those of the
-contiguous cache, and pools of pages stay where they are.
+Packages whose cache is in pages, on gloo processes: greedy tokens equal those of
+transformers, as from contiguous caches, and pools of pages stay where they are.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -13,16 +12,17 @@ from typing import Any
 
 import pytest
 from support.generation import (
-    NEW_TOKENS,
-    PROMPTS,
     SIZES,
     distributed,
     generated,
     generated_by_transformers,
+    imported,
     tiny_model,
 )
-from support.thoroughness import chosen
+from support.thoroughness import IS_THOROUGH, chosen
 
+from distir.dialects.train_ops.paged_attention import PagedAttentionOp, PagedReadOp
+from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.frontends.models.generation import build_serving
 from distir.frontends.models.llama import build_llama
@@ -33,44 +33,75 @@ from distir.program.entries import one_entry
 from distir.tools.entry_checks import compared
 
 BUILDERS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "llama": (build_llama, {"kv_heads": 2, "ffn": 64}),
-    "gpt2": (build_gpt, {}),
+    "built llama": (build_llama, {"kv_heads": 2, "ffn": 64}),
+    "built gpt2": (build_gpt, {}),
 }
 MODEL: dict[str, Any] = {"layers": 2, "d_model": 32, "heads": 4, "vocab": 96}
+CHANGES: dict[str, dict[str, Any]] = {
+    "llama": {"rms_norm_eps": 1e-5},
+    "gpt2": {"n_positions": SIZES.cache},
+    "gemma3": {"layer_types": ["sliding_attention", "full_attention"]},
+}
 
-# The four sequences have 34, 40, 32 and 36 tokens in the end: in pages of 8, 23 pages.
+# After 32 tokens, the four sequences have 34, 40, 32 and 36 tokens in the cache: 19 pages of
+# 8, where sequences of 48 tokens would need 24.
 PLANS: list[tuple[str, Paging, dict[str, int]]] = [
-    ("llama", Paging(1, 20, 8), {"t": 2}),
-    ("llama", Paging(2, 12, 8), {"d": 2, "t": 2}),
-    ("llama", Paging(4, 6, 7), {"p": 2, "k": 2}),
-    ("gpt2", Paging(1, 45, 4), {"p": 2}),
+    ("built llama", Paging(1, 19, 8), {"t": 2}),
+    ("built llama", Paging(2, 10, 8), {"d": 2, "t": 2}),
+    ("built llama", Paging(4, 7, 7), {"p": 2, "k": 2}),
+    ("built gpt2", Paging(1, 36, 4), {"p": 2}),
+    ("llama", Paging(2, 10, 8), {"d": 2, "t": 2}),
+    ("deepseek_v3", Paging(1, 19, 8), {"p": 2}),
+    ("deepseek_v3", Paging(2, 11, 8), {"e": 2}),
+    ("gemma3", Paging(1, 19, 8), {"t": 2}),
 ]
+QUICK = [PLANS[0]]
+NEW_TOKENS = 32 if IS_THOROUGH else 12
 
 
-@functools.cache
-def known(kind: str) -> tuple[dict[str, Any], list[list[int]]]:
-    """Weights of a model, and the tokens that transformers generates with them."""
-    norms = {} if kind == "gpt2" else {"rms_norm_eps": 1e-5}
-    positions = {"n_positions": SIZES.cache} if kind == "gpt2" else {}
-    model = tiny_model(kind, **norms, **positions)
-    weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    return weights, generated_by_transformers(model)
-
-
-@pytest.mark.parametrize(("kind", "paging", "plan"), chosen(PLANS, [PLANS[0]]), ids=str)
+@pytest.mark.parametrize(("kind", "paging", "plan"), chosen(PLANS, QUICK), ids=str)
 def test_tokens_equal_those_of_transformers(
     kind: str, paging: Paging, plan: dict[str, int], tmp_path: Path
 ) -> None:
-    builder, options = BUILDERS[kind]
-    sizes = replace(SIZES, paging=paging)
-    program = build_serving(builder, sizes, **MODEL, **options)
+    name, sizes = kind.split()[-1], replace(SIZES, paging=paging)
+    model = tiny_model(name, **CHANGES.get(name, {}))
+    if kind in BUILDERS:
+        builder, options = BUILDERS[kind]
+        program = build_serving(builder, sizes, **MODEL, **options)
+        weights: Any = {name: v.numpy() for name, v in model.state_dict().items()}
+    else:
+        found = imported(model, sizes)
+        program, weights = found.module, found.weights
     module = distributed(program, **plan)
-    weights, wanted = known(kind)
     names = {a.name for a in Program(one_entry(program, "decode")).arguments}
     own = {name: value for name, value in weights.items() if name in names}
-    found = compared((program, module), ("model", "distributed"), own, {}, 0, None)
-    assert found[-1].name == "decode after prefill"
-    assert all(each.within for each in found)
+    differences = compared(
+        (program, module), ("model", "distributed"), own, {}, 0, None
+    )
+    assert differences[-1].name == "decode after prefill"
+    assert all(each.within for each in differences)
     folder = write_package(module, tmp_path / "package")
     processes = prod(n for axis, n in plan.items() if axis != "k")
-    assert generated(folder, own, processes, in_place="k" not in plan) == wanted
+    made = generated(folder, own, processes, new=NEW_TOKENS, in_place="k" not in plan)
+    assert made == generated_by_transformers(model, new=NEW_TOKENS)
+
+
+@pytest.mark.slow
+def test_layers_without_a_window_attend_to_pages() -> None:
+    """Attention reads pages where they are; latents are read in order, and expanded."""
+    sizes = replace(SIZES, paging=Paging(1, 19, 8))
+    counts = {"llama": (2, 0), "gemma3": (1, 0), "deepseek_v3": (0, 4)}
+    for kind, (attended, read) in counts.items():
+        model = tiny_model(kind, **CHANGES.get(kind, {}))
+        decode = one_entry(imported(model, sizes, check=False).module, "decode")
+        calls = 2 if kind == "llama" else 1  # its layers share one function
+        ops = list(decode.walk())
+        assert calls * sum(isinstance(op, PagedAttentionOp) for op in ops) == attended
+        assert calls * sum(isinstance(op, PagedReadOp) for op in ops) == read
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mistral", "mamba"])
+def test_models_without_such_layers_are_refused(kind: str) -> None:
+    with pytest.raises(DistIRError, match="layers that attend to all tokens"):
+        imported(tiny_model(kind), replace(SIZES, paging=Paging(1, 19, 8)))

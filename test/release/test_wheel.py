@@ -131,6 +131,28 @@ def test_it_works_in_an_empty_environment(
     assert error.startswith("error: ") and "torch" in error
 
 
+def test_the_source_archive_gives_the_same_modules(wheel: Path, tmp_path: Path) -> None:
+    (archive,) = wheel.parent.glob("*.tar.gz")
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "-w",
+        "made",
+        archive,
+    )
+    run(tmp_path, *pip)
+    (made,) = (tmp_path / "made").glob("*.whl")
+    with ZipFile(made) as ours, ZipFile(wheel) as theirs:
+        assert sorted(ours.namelist()) == sorted(theirs.namelist())
+        assert {
+            n: ours.read(n) for n in ours.namelist() if n.startswith("distir/")
+        } == {n: theirs.read(n) for n in theirs.namelist() if n.startswith("distir/")}
+
+
 def test_pipx_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
     run(tmp_path, sys.executable, "-m", "venv", "env")
     python = tmp_path / "env" / "bin" / "python"
@@ -140,5 +162,5 @@ def test_pipx_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
         for name in ("PIPX_HOME", "PIPX_BIN_DIR", "PIPX_MAN_DIR")
     }
     command = (python, "-m", "pipx", "run", "--spec", wheel, "distir", "demo")
-    assert "the 5 fastest" in run(tmp_path, *command, **homes)
+    assert "the 5 fastest" in run(tmp_path, *command, code=0, **homes)
     assert (tmp_path / "distir-demo" / "report.html").exists()

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections import OrderedDict
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,25 @@ def test_tables_of_every_kind_are_read(checkpoint: Path) -> None:
         assert read_metadata(checkpoint).state_dict_metadata == before
 
 
+def test_enumerations_of_older_pythons_are_read(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before 3.11.4 a member of an enumeration was an attribute of its class."""
+    file = checkpoint / ".metadata"
+    metadata: Metadata = pickle.loads(file.read_bytes())
+
+    def reduced(member: Enum, _: int) -> tuple[Any, ...]:
+        return getattr, (type(member), member.name)
+
+    monkeypatch.setattr(Enum, "__reduce_ex__", reduced)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        file.write_bytes(pickle.dumps(metadata, protocol))
+        assert b"getattr" in file.read_bytes()
+        ours = read_metadata(checkpoint)
+        assert ours.state_dict_metadata == metadata.state_dict_metadata
+        assert ours.storage_data == metadata.storage_data
+
+
 class Calls:
     """An object whose pickle calls a function."""
 
@@ -129,6 +149,10 @@ CHANGED_CLASS = (
         b"cos\nsystem\n(S'touch PWNED'\ntR.",
         b"(S'touch PWNED'\nios\nsystem\n.",
         b"ctorch.distributed.checkpoint.metadata\nos.system\n(S'touch PWNED'\ntR.",
+        b"cbuiltins\ngetattr\n(cos\nsystem\nS'__call__'\ntR.",
+        # getattr(Metadata, "__setattr__"), which must be no function of a class.
+        b"cbuiltins\ngetattr\n(ctorch.distributed.checkpoint.metadata\nMetadata\n"
+        b"S'__setattr__'\ntR.",
         CHANGED_CLASS,
         b"\x80\x02r\xff\xff\xff\x7f.",  # a table of 2**31 entries
         b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",  # a text of 2**63 bytes

@@ -109,6 +109,11 @@ from distir.dialects.train_ops.optimizers import (
     SgdOp,
     SquareSumOp,
 )
+from distir.dialects.train_ops.paged_attention import (
+    PagedAttentionOp,
+    PagedReadOp,
+    PagedWriteOp,
+)
 from distir.dialects.train_ops.quantized_states import (
     DequantizeStateOp,
     QuantizeStateOp,
@@ -294,6 +299,36 @@ placed_attention_cases(
     *(a.astype(np.float16) for a in _packed[1:]),
     **_heads,
     label="packed f16",
+)
+
+# Caches in pages, of two pools that two sequences each share. One page is missing.
+_rng = np.random.default_rng(38)
+_table = np.array([[0, 3, 5], [4, 1, -1], [2, 0, 1], [3, 4, 5]])
+_shown = np.arange(6) <= np.array([5, 3, 0, 4])[:, None, None, None]
+_added = np.where(_shown, real(4, 1, 1, 6), -np.inf).astype(np.float32)
+for _key_heads in (6, 2):
+    _pool = (2, 6, _key_heads, 2, 4)
+    for _mask, _scale in ((_shown, None), (_added, 0.25)):
+        case(
+            *(PagedAttentionOp, real(4, 6, 1, 4), real(*_pool), real(*_pool)),
+            *(_table, _mask),
+            scale=_scale,
+            label=f"{_key_heads} heads, scale={_scale}",
+        )
+case(
+    *(PagedAttentionOp, real(4, 6, 4, 4), real(2, 6, 2, 2, 4), real(2, 6, 2, 2, 6)),
+    *(_table, np.broadcast_to(_shown, (4, 1, 4, 6)).copy()),
+    label="several queries, wide values",
+)
+case(PagedReadOp, real(2, 6, 6, 2, 4), _table)
+case(
+    *(PagedWriteOp, coarse(2, 6, 6, 2, 4), coarse(4, 6, 4, 4)),
+    *(_table, np.array([-2, 1, 0, 4])),
+)
+case(
+    *(PagedWriteOp, coarse(4, 3, 2, 2, 4), coarse(4, 2, 1, 4)),
+    *(_table.clip(max=2), np.array([-1, 4, 7, -3])),
+    label="nothing is written",
 )
 
 # Sums at indexed places

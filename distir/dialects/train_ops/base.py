@@ -246,6 +246,11 @@ class FormulaOp(TrainOp):
             record = self.record
         except FormulaError as error:
             raise VerifyException(f"{self.name}: {error}") from error
+        except ZeroDivisionError as error:
+            raise VerifyException(
+                f"{self.name}: its formula divides by an attribute that is 0; give another "
+                f"number"
+            ) from error
         for name, value, expr in zip(names, self.results, record.results, strict=False):
             if value.type is not expr.type:
                 check_type(self, name, value, expr.type)

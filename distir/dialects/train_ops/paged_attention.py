@@ -75,7 +75,7 @@ class PagedOp(TrainOp):
         """
         check_element_type(self, "table", pages, i64)
         shape, table = shape_of(pool), shape_of(pages)
-        if len(shape) != 5 or len(table) != 2 or 0 in shape:
+        if len(shape) != 5 or len(table) != 2 or 0 in (*shape, *table):
             raise VerifyException(
                 f"{self.name}: {name} has shape {list(shape)} and the table "
                 f"{list(table)}; expected [pools, pages, heads, page size, width] and "

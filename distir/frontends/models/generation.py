@@ -230,7 +230,8 @@ class GenerationStep:
         ]
         if self.entry == PREFILL:
             return b.op("Attention", [q, *given, cache.mask], shape_of(q)), new
-        (found,) = b.add(PagedAttentionOp(q, *new, table, cache.mask))
+        keys, values = new
+        (found,) = b.add(PagedAttentionOp(q, keys, values, table, cache.mask))
         return found, new
 
 

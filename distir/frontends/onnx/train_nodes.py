@@ -25,6 +25,7 @@ from distir.dialects.train_ops.experts import (
 )
 from distir.dialects.train_ops.losses import CtcLossOp
 from distir.dialects.train_ops.opaque import OpaqueOp
+from distir.dialects.train_ops.paged_attention import PagedReadOp, PagedWriteOp
 from distir.dialects.train_ops.selective_scan import SelectiveScanOp
 from distir.errors import DistIRError
 from distir.frontends.custom_operators import custom_operator
@@ -132,6 +133,16 @@ def cumprod(operands: Values, numbers: Numbers) -> Operation:
 def cache_write(operands: Values, numbers: Numbers) -> Operation:
     attributes = {"axis": -2, "mode": "circular"}
     return operator("TensorScatter").build_op(operands, [operands[0].type], attributes)
+
+
+@_node("paged_write", [5, 4, 2, 1])
+def paged_write(operands: Values, numbers: Numbers) -> Operation:
+    return PagedWriteOp(*operands)
+
+
+@_node("paged_read", [5, 2])
+def paged_read(operands: Values, numbers: Numbers) -> Operation:
+    return PagedReadOp(*operands)
 
 
 @_node("slogdet", [None])

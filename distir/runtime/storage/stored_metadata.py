@@ -64,6 +64,9 @@ _CLASSES = {
         for kind in ("", "Posix", "Windows")
     },
     ("collections", "OrderedDict"): "dict",
+    # Python before 3.11.4 writes the memory format as getattr(class, name). The stand-in
+    # gets nothing: it is a class that nobody uses, like the memory format.
+    **{(module, "getattr"): "" for module in ("builtins", "__builtin__")},
 }
 """
 The classes that DCP's pickles name, with the kinds of their stand-ins; an empty text

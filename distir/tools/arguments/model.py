@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distir.frontends.options import PAGING, ServingOptions
 from distir.tools.arguments.declared import add_options
@@ -319,7 +319,7 @@ def _sizes(arguments: argparse.Namespace) -> ServingSizes:
     )
 
 
-def paging_of(arguments: argparse.Namespace) -> dict[str, int | None]:
+def paging_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the options for pages of a cache, by name."""
     return {name: getattr(arguments, name) for name in PAGING}
 

@@ -29,6 +29,7 @@ from distir.transforms.patterns.identity import drop_identity
 from distir.transforms.patterns.masks import KnownMasks
 from distir.transforms.patterns.merged_heads import split_heads
 from distir.transforms.patterns.normalization import raise_rms_norm
+from distir.transforms.patterns.paged_attention import raise_paged_attention
 from distir.transforms.patterns.slices import raise_split
 
 Pattern = Callable[[OnnxOp], object]
@@ -118,6 +119,7 @@ def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
         masks = KnownMasks()
         replace_in(known, AttentionRaiser(masks).replace)
         replace_in(known, BlindQueryRaiser(masks).replace)
+        replace_in(known, raise_paged_attention)
     for pattern in (raise_rms_norm, raise_gelu, raise_silu):
         replace_in(known, pattern)
 

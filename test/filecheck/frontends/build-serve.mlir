@@ -38,3 +38,26 @@
 // MOE:     train.grouped_product %{{.*}}, %transformer.h.moe.experts.c_fc.weight {
 
 // PROMPT: error: --prompt 9 is longer than the 8 tokens of the cache (--cache); give a shorter one, or a larger cache
+
+// With pages, a table gives the pages of a pool to sequences. Decode attends to them where
+// they are.
+
+// RUN: distir build llama --layers 2 --d-model 16 --heads 4 --kv-heads 2 --vocab 32 --serve --batch 2 --cache 8 --page-size 3 --pages 5 -o %t.mlir && distir-opt %t.mlir | filecheck %s --check-prefix PAGES
+// RUN: not distir build llama --layers 2 --d-model 16 --heads 4 --vocab 32 --serve --batch 2 --cache 8 --page-size 3 --pages 7 -o %t.mlir 2>&1 | filecheck %s --check-prefix MOST
+// RUN: not distir build llama --layers 2 --d-model 16 --heads 4 --vocab 32 --serve --batch 2 --cache 8 --pools 2 -o %t.mlir 2>&1 | filecheck %s --check-prefix ALONE
+// RUN: not distir build llama --layers 2 --d-model 16 --heads 4 --vocab 32 --serve --batch 3 --cache 8 --page-size 4 --pools 2 -o %t.mlir 2>&1 | filecheck %s --check-prefix POOLS
+
+// PAGES:      func.func @prefill(
+// PAGES-SAME: %pages: tensor<2x3xi64> {dist.role = "input", dist.name = "pages", dist.feeds = "pages", dist.pages = array<i64: 1, 5, 3>}
+// PAGES-SAME: %cache.0.key: tensor<1x5x2x3x4xf32> {dist.role = "cache"
+// PAGES:        train.paged_write %cache.key, %[[OWN:[0-9]+]], %pages, %places
+// PAGES:        onnx.Attention(%{{[0-9]+}}, %[[OWN]],
+// PAGES:      func.func @decode(
+// PAGES:        %[[KEYS:[0-9]+]] = train.paged_write %cache.key,
+// PAGES-NEXT:   %[[VALUES:[0-9]+]] = train.paged_write %cache.value,
+// PAGES-NEXT:   train.paged_attention %{{[0-9]+}}, %[[KEYS]], %[[VALUES]], %pages, %mask
+// PAGES-SAME:   tensor<2x1x1x9xf32>
+
+// MOST: error: --pages 7: a pool is shared by 2 sequences of up to 8 tokens, and can have from 2 to 6 pages of 3 tokens
+// ALONE: error: --pools is of use with --page-size only; add it
+// POOLS: error: --batch 3 sequences cannot be divided over --pools 2; give a divisor of 3

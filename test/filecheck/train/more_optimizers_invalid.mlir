@@ -69,3 +69,11 @@ func.func @scales(%c: tensor<4x16xui8>, %s: tensor<4x3xf32>) {
   %a = train.dequantize_state %c, %s {block = 8 : i64} : (tensor<4x16xui8>, tensor<4x3xf32>) -> tensor<4x16xf32>
   func.return
 }
+
+// -----
+
+func.func @rows(%g: tensor<4x16xf32>, %r: tensor<4x1xf32>, %c: tensor<1x16xf32>, %t: tensor<1x1xf32>) {
+  // CHECK: train.factored_direction: its formula divides by an attribute that is 0; give another number
+  %a = train.factored_direction %g, %r, %c, %t {count = 0.0 : f64, epsilon = 1.0e-30 : f64} : (tensor<4x16xf32>, tensor<4x1xf32>, tensor<1x16xf32>, tensor<1x1xf32>) -> tensor<4x16xf32>
+  func.return
+}

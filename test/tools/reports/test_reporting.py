@@ -56,7 +56,7 @@ def test_long_work_is_named_where_there_is_no_terminal(
         assert enough.wait(60)
     count = len(printed)
     assert printed[:3] == ["running a.mlir ...", *["running a.mlir: 0 s"] * 2]
-    with pytest.raises(ValueError, match="of the block"):
-        with reporting.progress("running b.mlir"):
-            raise ValueError("of the block")
+    error = pytest.raises(ValueError, match="of the block")
+    with error, reporting.progress("running b.mlir"):
+        raise ValueError("of the block")
     assert len([line for line in printed if "a.mlir" in line]) == count

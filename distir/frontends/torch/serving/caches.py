@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionLayer
 
 from distir.errors import DistIRError
+from distir.frontends.serving import ServingSizes
 from distir.frontends.torch.export.functions import train_node
 
 Content = Mapping[str, Mapping[str, Tensor]]
@@ -35,6 +36,42 @@ def written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
         return train_node("cache_write", (cache, new, places), cache.shape, cache)
     slots = (places[:, None] + torch.arange(new.shape[2])) % cache.shape[2]
     return cache.scatter(2, slots[:, None, :, None].expand_as(new), new)
+
+
+def paged_written(pool: Tensor, new: Tensor, table: Tensor, first: Tensor) -> Tensor:
+    """
+    Returns `pool` [pools, pages, heads, page size, width] with `new` [batch, heads,
+    tokens, width] written into the pages that `table` [batch, columns] gives to each
+    sequence. `first[b]` is the number of the first token of sequence b; tokens with a
+    negative number are left out. It is exported as `train.paged_write`.
+    """
+    if torch.compiler.is_exporting():
+        return train_node("paged_write", (pool, new, table, first), pool.shape, pool)
+    size = pool.shape[3]
+    places = first[:, None] + torch.arange(new.shape[2])
+    is_token = places >= 0
+    places = places.clamp(min=0)
+    pages = table.gather(1, places // size)
+    pools = torch.arange(len(table))[:, None] // (len(table) // pool.shape[0])
+    where = (pools.expand_as(pages), pages, places % size)
+    number, page, slot = (index[is_token] for index in where)
+    found = pool.clone()
+    found[number, page, :, slot] = new.transpose(1, 2)[is_token]
+    return found
+
+
+def paged_read(pool: Tensor, table: Tensor) -> Tensor:
+    """
+    Returns the tokens of each sequence, [batch, heads, columns * page size, width], from
+    its pages in `pool`, which are in `table` [batch, columns]. It is exported as
+    `train.paged_read`.
+    """
+    (batch, columns), (_, _, heads, size, width) = table.shape, pool.shape
+    shape = (batch, heads, columns * size, width)
+    if torch.compiler.is_exporting():
+        return train_node("paged_read", (pool, table), shape, pool)
+    pools = torch.arange(batch)[:, None] // (batch // pool.shape[0])
+    return pool[pools, table].transpose(1, 2).reshape(shape)
 
 
 class _LayerContent(ABC):
@@ -124,6 +161,51 @@ class AttentionStep(CacheLayerMixin, _LayerContent):
         return self.slots
 
 
+class PagedStep(AttentionStep):
+    """
+    The keys and values of an attention layer in pages, each [pools, pages, heads, page
+    size, width]. `table` [batch, columns] has the pages of each sequence. Token n of a
+    sequence is in slot n modulo the page size of page n // page size.
+    """
+
+    def __init__(
+        self,
+        sizes: ServingSizes,
+        table: Tensor,
+        first: Tensor,
+        tokens: int | None,
+        content: Mapping[str, Tensor] | None,
+    ):
+        super().__init__(sizes.slots, first, tokens, content)
+        self.sizes, self.table = sizes, table
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """
+        Records the new content of the pages. Returns the keys and values for attention:
+        in prefill those of the prompt, in decode those of all pages of a sequence.
+        """
+        own = {"key": key_states, "value": value_states}
+        self._made = own
+        if self.is_discovering:
+            return key_states, value_states
+        self.new = {
+            n: paged_written(self.content[n], x, self.table, self.first)
+            for n, x in own.items()
+        }
+        if self.tokens is not None:
+            return key_states, value_states
+        keys, values = (paged_read(self.new[n], self.table) for n in own)
+        return keys, values
+
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        return {
+            name: (self.sizes.cache_shape(x.shape[1], x.shape[3]), x.dtype)
+            for name, x in self._made.items()
+        }
+
+
 class StateStep(LinearAttentionLayer, _LayerContent):
     """
     The states of a state-space layer: `conv` [batch, channels, kernel], the last inputs
@@ -180,29 +262,32 @@ _STATES = ("linear_attention",)
 
 class StepCache(Cache):
     """
-    The cache of a model in one step. `slots`, `first` and `tokens` are those of
-    `AttentionStep`. `content` has the tensors before the step by layer and name; None
-    serves to find their shapes. Raises DistIRError for a kind of layer without a static
-    cache.
+    The cache of a model in one step, of the sizes `sizes`. `first` and `tokens` are
+    those of `AttentionStep`. `content` has the tensors before the step by layer and
+    name; None serves to find their shapes. `table` is that of `PagedStep`: layers that
+    attend to all tokens have their keys and values in pages, others do not. Raises
+    DistIRError for a kind of layer without a static cache.
     """
 
     def __init__(
         self,
         config: Any,
-        slots: int,
+        sizes: ServingSizes,
         first: Tensor,
         tokens: int | None,
         content: Mapping[str, Mapping[str, Tensor]] | None,
+        table: Tensor | None,
     ):
         layers: list[Any] = []
         for index, window in enumerate(layer_windows(config)):
             own = None if content is None else content[f"layer{index}"]
             if window is None:
                 layers.append(StateStep(tokens, own))
+            elif table is not None and not window:
+                layers.append(PagedStep(sizes, table, first, tokens, own))
             else:
-                layers.append(
-                    AttentionStep(min(slots, window or slots), first, tokens, own)
-                )
+                slots = min(sizes.cache, window or sizes.cache)
+                layers.append(AttentionStep(slots, first, tokens, own))
         super().__init__(layers=layers)
 
     def new(self) -> dict[str, dict[str, Tensor]]:

@@ -124,7 +124,7 @@ class _Caches(EncoderDecoderCache):
 
 
 class _EncoderDecoderStep(StepModule):
-    """A step of an encoder-decoder; `slots` is the number of tokens that it generates."""
+    """A step of an encoder-decoder; `sizes.cache` is the number of tokens that it generates."""
 
     def run_decoder(
         self,
@@ -149,7 +149,7 @@ class _EncoderDecoderStep(StepModule):
         )[:, None, None, :]
         queries = positions[:, None]
         is_prefill = not any(cache.is_updated.values())
-        keys = queries if is_prefill else torch.arange(self.slots)[None, :]
+        keys = queries if is_prefill else torch.arange(self.sizes.cache)[None, :]
         masks = {**self.masks(queries, {0: keys}), BIDIRECTIONAL: of_prompts}
         model = self.source_model
         with masks_given(masks), _biases_at(model, positions, is_prefill):
@@ -169,7 +169,7 @@ class _EncoderDecoderStep(StepModule):
         """Returns the caches of a step; the arguments are those of `AttentionStep`."""
         layers = getattr(self.config, "num_decoder_layers", None)
         count = self.config.num_hidden_layers if layers is None else layers
-        return _Caches(count, self.slots, first, tokens, content)
+        return _Caches(count, self.sizes.cache, first, tokens, content)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.serving import (
     DECODE,
+    PAGE_TABLE,
     PREFILL,
     ServingSizes,
     mark_inputs,
@@ -23,6 +24,7 @@ from distir.frontends.serving import (
 from distir.frontends.torch.export.experts import experts_as_ops
 from distir.frontends.torch.importer import import_torch
 from distir.frontends.torch.modules.meta import lacks_values, without_values
+from distir.frontends.torch.serving.caches import layer_windows
 from distir.frontends.torch.serving.encoder_decoder import (
     CROSS,
     SELF,
@@ -65,16 +67,17 @@ def import_serving(
         if is_encoder_decoder
         else (Prefill, Decode)
     )
-    prefill, decode = (maker(model, sizes.cache) for maker in makers)
-    content = empty_cache(prefill, prompts, padding)
+    prefill, decode = (maker(model, sizes) for maker in makers)
+    paged = _page_table(model.config, sizes)
+    content = empty_cache(prefill, prompts, padding, *paged.values())
     tokens = torch.zeros(batch, 1, dtype=torch.int64)
     positions = torch.full((batch,), sizes.cache - 1, dtype=torch.int64)
     decoded = {"input_ids": tokens, "positions": positions}
     if is_encoder_decoder:
         decoded["padding"] = padding
     steps: dict[str, tuple[torch.nn.Module, dict[str, torch.Tensor]]] = {
-        PREFILL: (prefill, {"input_ids": prompts, "padding": padding}),
-        DECODE: (decode, decoded),
+        PREFILL: (prefill, {"input_ids": prompts, "padding": padding} | paged),
+        DECODE: (decode, decoded | paged),
     }
     found: dict[str, ImportedModel] = {}
     for name, (module, inputs) in steps.items():
@@ -96,22 +99,45 @@ def import_serving(
     return found
 
 
+def _page_table(config: Any, sizes: ServingSizes) -> dict[str, torch.Tensor]:
+    """
+    Returns a table of pages [batch, columns] by the name of the input, or nothing if the
+    cache has no pages. Sequences have different pages, as many as there are. Raises
+    DistIRError if no layer of the model attends to all tokens.
+    """
+    if (paging := sizes.paging) is None:
+        return {}
+    if 0 not in layer_windows(config):
+        raise DistIRError(
+            "--page-size is for layers that attend to all tokens, which the model does not "
+            "have; leave it out"
+        )
+    numbers = torch.arange(sizes.batch // paging.pools * sizes.columns) % paging.pages
+    table = numbers.reshape(sizes.columns, -1).t().repeat(paging.pools, 1)
+    return {PAGE_TABLE: table.contiguous()}
+
+
 def empty_cache(
-    prefill: torch.nn.Module, prompts: torch.Tensor, padding: torch.Tensor
+    prefill: torch.nn.Module,
+    prompts: torch.Tensor,
+    padding: torch.Tensor,
+    table: torch.Tensor | None = None,
 ) -> dict[str, dict[str, torch.Tensor]]:
     """
     Returns a cache of zeros with the shapes that the model needs. The shapes are found
-    by running prefill without values.
+    by running prefill without values. `table` has the pages of a cache in pages.
     """
+    given = (prompts, padding) if table is None else (prompts, padding, table)
     with (
-        without_values(prefill, (prompts, padding)) as own,
+        without_values(prefill, given) as own,
         experts_as_ops(None, len(prompts)),
         torch.no_grad(),
     ):
         # A module without values has stand-ins that compute nothing either.
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with contextlib.nullcontext() if lacks_values(prefill) else fake:
-            prefill(*(torch.zeros_like(x) for x in own), None)
+            zeros = [torch.zeros_like(x) for x in own]
+            prefill(*zeros[:2], None, *zeros[2:])
     shapes: Mapping[str, Mapping[str, Any]] = prefill.__dict__["discovered"]
     return {
         layer: {

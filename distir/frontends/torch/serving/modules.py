@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from distir.frontends.serving import ServingSizes
 from distir.frontends.torch.serving.caches import Content, StepCache, layer_windows
 
 _MODELS = "transformers.models."
@@ -28,17 +29,17 @@ _MODELS = "transformers.models."
 
 class StepModule(nn.Module):
     """
-    A step of generation that has the parameters of `model` under their own names.
-    `slots` is the number of tokens in the cache of a layer without a window.
+    A step of generation that has the parameters of `model` under their own names, and a
+    cache of the sizes `sizes`.
     """
 
-    def __init__(self, model: Any, slots: int):
+    def __init__(self, model: Any, sizes: ServingSizes):
         super().__init__()
         for name, child in model.named_children():
             self.add_module(name, child)
         # Not a child: its own children are registered here, under the names of the model.
         self.__dict__["_source"] = model
-        self.slots = slots
+        self.sizes = sizes
         self.eval()
 
     @property
@@ -149,15 +150,22 @@ class Prefill(StepModule):
     `padding` [batch] is the number of padding tokens of each prompt.
     """
 
-    def forward(self, input_ids: Tensor, padding: Tensor, cache: Content | None) -> Any:
+    def forward(
+        self,
+        input_ids: Tensor,
+        padding: Tensor,
+        cache: Content | None,
+        pages: Tensor | None = None,
+    ) -> Any:
         """
         Returns the logits of the last token and the new content of the cache. Without a
-        cache, only the shapes of the cache are recorded.
+        cache, only the shapes of the cache are recorded. `pages` [batch, columns] are
+        those of each sequence, if the cache has pages.
         """
         length = input_ids.shape[1]
         positions = torch.arange(length)[None, :] - padding[:, None]
         keys = dict.fromkeys(self.windows(), positions)
-        step = StepCache(self.config, self.slots, -padding, length, cache)
+        step = StepCache(self.config, self.sizes, -padding, length, cache, pages)
         logits = self.run(
             input_ids,
             positions.clamp(min=0),
@@ -176,16 +184,25 @@ class Decode(StepModule):
     is the number of tokens of each sequence in the cache.
     """
 
-    def forward(self, input_ids: Tensor, positions: Tensor, cache: Content) -> Any:
-        """Returns the logits of the token and the new content of the cache."""
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        cache: Content,
+        pages: Tensor | None = None,
+    ) -> Any:
+        """
+        Returns the logits of the token and the new content of the cache. `pages` [batch,
+        columns] are those of each sequence, if the cache has pages.
+        """
         keys: dict[int, Tensor] = {}
         for window in self.windows():
-            size = min(self.slots, window or self.slots)
+            size = min(self.sizes.cache, window) if window else self.sizes.slots
             # The newest token of each slot: the token itself is in one of them.
             back = (positions[:, None] - torch.arange(size)[None, :]) % size
             keys[window] = positions[:, None] - back
         queries = positions[:, None]
-        step = StepCache(self.config, self.slots, positions, None, cache)
+        step = StepCache(self.config, self.sizes, positions, None, cache, pages)
         logits = self.run(
             input_ids,
             queries,

@@ -23,7 +23,7 @@ from distir.frontends.torch.serving.modules import Decode, Prefill
 
 def generated(model: Any) -> tuple[list[list[int]], dict[str, Any]]:
     """What the two modules generate for `PROMPTS`, and the shapes of the cache."""
-    prefill, decode = Prefill(model, SIZES.cache), Decode(model, SIZES.cache)
+    prefill, decode = Prefill(model, SIZES), Decode(model, SIZES)
     counts = torch.tensor([len(prompt) for prompt in PROMPTS])
     padding = SIZES.prompt - counts
     tokens = torch.tensor([[0] * (SIZES.prompt - len(p)) + p for p in PROMPTS])
