@@ -2,7 +2,7 @@
 // RUN: distir-opt %s --split-input-file -p fuse-operators,compute-in-messages | distir-opt --split-input-file -t torch | filecheck %s --check-prefix TORCH
 
 // Products of two matrices that a message reduces are computed in its memory, the transposed
-// operands as they are; a sum of a bias's gradients is copied to it.
+// operands as they are, if they make up nine tenths of it; a sum of a bias's gradients is copied.
 
 device.cluster @pair {
   device.kind @unit on [0 to 2] {memory = 1000000 : i64, memory_bandwidth = 1.0e+30 : f64, peak_flops = {default = 1.0e+30 : f64}, launch_latency = 1.0 : f64}
