@@ -64,7 +64,10 @@ def shared_package(
         except DistIRError as error:
             sent[0] = error
         except Exception as error:
-            dist.broadcast_object_list([DistIRError(f"rank 0 failed: {error}")])
+            # A KeyError's text is the `repr` of the key, such as an op.
+            said = "KeyError" if isinstance(error, KeyError) else error
+            failed = f"rank 0 failed: {said}; its own traceback says where"
+            dist.broadcast_object_list([DistIRError(failed)])
             raise
     dist.broadcast_object_list(sent)
     if isinstance(sent[0], DistIRError):

@@ -16,9 +16,9 @@ class ComputeInMessagesPass(DistIRPass):
     """
     Lets products in the program of one rank that are all-reduced in a message
     (`torch.message`), such as the gradients of weights, be computed in the memory of
-    the message, a `torch.bucket`, so that they are not copied to it. Products of the
-    same function become `torch.product_into`. This is the third step of `lower`, after
-    `fuse-operators`; `lower --compile` leaves it out.
+    the message, a `torch.bucket`, so that they are not copied to it, if they make up
+    nine tenths of it. Such products become `torch.product_into`. This is the third
+    step of `lower`, after `fuse-operators`; `lower --compile` leaves it out.
     """
 
     name = "compute-in-messages"

@@ -20,17 +20,18 @@ from distir.passes import get_all_passes
 from distir.passes.differentiate import DifferentiatePass
 from distir.transforms.projection import devices_of, project
 
-PASSES = (
-    "await-gradients",
-    "fuse-operators",
-    "outline-text",
-    "outline-between-calls",
+FIRST = ("await-gradients", "fuse-operators")
+LAST = (
     "reuse-operands",
     "pack-saved-tensors",
     "release-saved-tensors",
     "choose-graphs",
 )
-"""The passes of `steps` for a program that is compiled, in their order."""
+PASSES = {
+    False: (*FIRST, "compute-in-messages", "outline-text", *LAST),
+    True: (*FIRST, "outline-text", "outline-between-calls", *LAST),
+}
+"""The passes of `steps` in their order, for a program that is compiled or not."""
 
 
 def mlp() -> ModuleOp:
@@ -57,21 +58,22 @@ def printed(program: ModuleOp, devices: tuple[int, ...]) -> tuple[object, ...]:
     return texts.texts, found.body, found.helpers, found.members, found.overwritten
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("model", "options"), PLANS)
 def test_each_step_is_a_pass_from_text_to_text(
-    model: Callable[[], ModuleOp], options: dict[str, Any]
+    model: Callable[[], ModuleOp], options: dict[str, Any], compiled: bool
 ) -> None:
     module = model()
     DifferentiatePass(optimizer="adamw").apply(Context(), module)
     plan = distributed(module, **options)
     own = project(plan, 0)
     text = str(own)
-    for name in PASSES:
+    for name in PASSES[compiled]:
         stepped = parse(text)
         get_all_passes()[name]()().apply(Context(), stepped)
         stepped.verify()
         text = str(stepped)
-    for step in steps(compiled=True):
+    for step in steps(compiled):
         step(own)
     devices = devices_of(plan)
     assert printed(parse(text), devices) == printed(own, devices)

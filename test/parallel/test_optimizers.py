@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.optimizer_runs import LR, REFUSED, STEPS, WORKING, differences, refusals
+from support.optimizer_runs import (
+    LR,
+    REFUSED,
+    STEPS,
+    WORKING,
+    differences,
+    fused_runs,
+    refusals,
+)
 from support.ranks import run_ranks
 from support.thoroughness import chosen
 
@@ -42,6 +50,14 @@ def test_optimizers_of_parts(options: dict[str, Any], names: list[str]) -> None:
             # Muon makes matrices orthogonal in bf16, whose sums are rounded in another order.
             limit = 0.05 * LR * STEPS if name.startswith("Muon") else 1e-10
             assert difference < limit, name
+
+
+def test_fused_optimizers_update_local_parts() -> None:
+    """But for gradients of another layout, and DTensors of others, which DTensor updates."""
+    for rank in run_ranks(2, fused_runs, dict(d=2, zero=3)):
+        paths = {kind: set(paths) for kind, (paths, _) in rank.items()}
+        assert paths == {"own": {True}, "whole gradients": {False}, "others": {False}}
+        assert all(difference < 1e-10 for _, difference in rank.values())
 
 
 @pytest.mark.parametrize("options", [dict(t=2), dict(p=2, k=2)], ids=str)

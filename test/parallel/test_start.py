@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.parallel_source import failed_start
+from support.ranks import run_ranks
 
 START = Path(__file__).parents[2] / "bench/parallelize_start.py"
 
@@ -19,3 +21,15 @@ def test_one_rank_of_two_machines_compiles_and_none_at_the_second_start() -> Non
     assert told.returncode == 0, told.stderr
     first, second = re.findall(r"(\d+) ranks compiled", told.stdout)
     assert (first, second) == ("1", "0")
+
+
+def test_other_ranks_are_told_why_the_first_one_fails() -> None:
+    """In words; the text of a missing key would be that of an object of Python."""
+    first, second = run_ranks(2, failed_start, "missing key")
+    assert first[0] == "KeyError"
+    assert second == (
+        "DistIRError",
+        "rank 0 failed: KeyError; its own traceback says where",
+    )
+    first, second = run_ranks(2, failed_start, "wrong value")
+    assert first[0] == "ValueError" and "rank 0 failed: too large; " in second[1]

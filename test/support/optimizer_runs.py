@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from distir.parallel.parallelize import parallelize
+from distir.parallel.scripts import fused_updates
 from distir.parallel.scripts.optimizers import ALLOWED
 from support.parallel_scripts import Options, own_part, whole
 from support.parallel_shapes import message_of
@@ -98,6 +100,62 @@ def differences(options: Options, names: Collection[str]) -> dict[str, float]:
                 float((whole(p) - plain.get_parameter(n)).detach().abs().max())
                 for n, p in parallel.named_parameters()
             )
+    return found
+
+
+def fused_runs(options: Options) -> dict[str, tuple[list[bool], float]]:
+    """
+    Makes steps of fused AdamW on a parallel module, with gradients in the layout of
+    parameters and with whole gradients, and on DTensors of the script. Returns whether
+    each step worked on local parts, and the largest difference from PyTorch's result.
+    """
+    alike, paths = fused_updates.are_alike, list[bool]()
+
+    def noted(lists: Any) -> bool:
+        paths.append(alike(lists))
+        return paths[-1]
+
+    fused_updates.are_alike = noted
+    batch = _batch()
+    made = parallelize(Layers(), batch, **options).train()
+    own = [own_part(made, each) for each in batch]
+    first = next(made.parameters())
+    assert isinstance(first, DTensor)
+    mesh = first.device_mesh
+    others = Layers()
+    for part in (others.first, others.second, others):
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            split = distribute_tensor(parameter.detach(), mesh, [Shard(0)])
+            part.register_parameter(name, nn.Parameter(split))
+    found: dict[str, tuple[list[bool], float]] = {}
+    for kind in ("own", "whole gradients", "others"):
+        module: nn.Module = others
+        if kind != "others":
+            module = parallelize(Layers(), batch, **options).train()
+        plain = Layers()
+        pairs = [(module, own), (plain, batch)]
+        kept = [torch.optim.AdamW(m.parameters(), LR, fused=True) for m, _ in pairs]
+        paths.clear()
+        for _ in range(STEPS):
+            if kind != "others":
+                module(*own).backward()
+            plain(*batch).backward()
+            for name, parameter in module.named_parameters():
+                gradient = plain.get_parameter(name).grad
+                if kind == "whole gradients":
+                    assert isinstance(parameter.grad, DTensor)
+                    parameter.grad = parameter.grad.redistribute(mesh, [Replicate()])
+                elif kind == "others":
+                    assert gradient is not None
+                    parameter.grad = distribute_tensor(gradient, mesh, [Shard(0)])
+            for optimizer in kept:
+                optimizer.step()
+                optimizer.zero_grad()
+        far = max(
+            float((whole(p) - plain.get_parameter(n)).detach().abs().max())
+            for n, p in module.named_parameters()
+        )
+        found[kind] = list(paths), far
     return found
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import distir
+from distir.errors import DistIRError
+from distir.parallel.packages import shared_package
 
 
 class Block(nn.Module):
@@ -97,3 +99,16 @@ def kept_source(options: dict[str, Any]) -> dict[str, Any]:
         "values": all(bool((after[n] == value).all()) for n, value in before.items()),
         "classes": [type(plain).__name__, type(plain.layers).__name__],
     }
+
+
+def failed_start(how: str) -> tuple[str, str]:
+    """Returns the name and the text of the error if making a package fails on rank 0."""
+
+    def make() -> dict[str, bytes]:
+        raise ValueError("too large") if how == "wrong value" else KeyError(object())
+
+    try:
+        shared_package(lambda: None, make)
+    except (DistIRError, KeyError, ValueError) as error:
+        return type(error).__name__, str(error)
+    return "", ""

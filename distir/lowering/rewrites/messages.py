@@ -36,6 +36,12 @@ from distir.transforms.projection import MESH
 _MULTIPLIED = BFloat16Type | Float16Type | Float32Type | Float64Type
 """The types of matrices that `torch.mm` multiplies on all devices."""
 
+_LEAST_SHARE = 0.9
+"""
+The smallest part of a message that products must make up. The memory of the other tensors
+would be taken twice from the first product on, where activations are still held.
+"""
+
 _Factor = tuple[SSAValue, bool]
 """A matrix, and whether it is transposed in the product."""
 
@@ -127,7 +133,8 @@ def _compute_in(message: MessageOp) -> None:
             assert isinstance(value, OpResult)
             found.append((value.op, start, factors))
         start += prod(shape_of(value))
-    if not found:
+    own = sum(prod(shape_of(product.results[0])) for product, _, _ in found)
+    if not found or own < _LEAST_SHARE * start:
         return
     products = {product for product, _, _ in found}
     block = message.parent_block()

@@ -36,7 +36,7 @@ def _updated(
 ) -> object:
     *lists, steps = args
     others = (*steps, *kwargs.values())
-    if _are_alike(lists) and not any(isinstance(other, DTensor) for other in others):
+    if are_alike(lists) and not any(isinstance(other, DTensor) for other in others):
         return op(*([local_part(x) for x in own] for own in lists), steps, **kwargs)
     handlers = _handlers()
     del handlers[op]
@@ -46,7 +46,7 @@ def _updated(
         handlers[op] = _updated
 
 
-def _are_alike(lists: Sequence[Sequence[torch.Tensor]]) -> bool:
+def are_alike(lists: Sequence[Sequence[torch.Tensor]]) -> bool:
     """
     Whether the first of `lists` has parameters of parallel modules, and the others, unless
     they are empty, a DTensor for each of them that has the same layout.
@@ -54,7 +54,8 @@ def _are_alike(lists: Sequence[Sequence[torch.Tensor]]) -> bool:
     if not all(is_of_module(parameter) for parameter in lists[0]):
         return False
     for tensors in lists[1:]:
-        for tensor, parameter in zip(tensors, lists[0], strict=False):
+        parameters = lists[0] if tensors else ()
+        for tensor, parameter in zip(tensors, parameters, strict=True):
             if not isinstance(tensor, DTensor):
                 return False
             own, wanted = _spec(tensor), _spec(parameter)

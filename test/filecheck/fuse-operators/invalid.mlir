@@ -80,3 +80,39 @@ func.func @main(%x: tensor<2xf32>) -> tuple<tensor<4xf32>> {
 }
 
 // CHECK: torch.pack: the tuple has other types
+
+// -----
+
+func.func @main(%x: tensor<4x8xf32>, %y: tensor<8x6xf32>, %bucket: tensor<30xf32>) -> tensor<4x6xf32> {
+  %z = torch.product_into %x, %y, %bucket {start = 8 : i64} : (tensor<4x8xf32>, tensor<8x6xf32>, tensor<30xf32>) -> tensor<4x6xf32>
+  func.return %z : tensor<4x6xf32>
+}
+
+// CHECK: torch.product_into: 24 elements from 8 on are not all in a bucket of 30
+
+// -----
+
+func.func @main(%x: tensor<8x4xf32>, %y: tensor<8x6xf32>, %bucket: tensor<30xf32>) -> tensor<4x6xf32> {
+  %z = torch.product_into %x, %y, %bucket {start = 0 : i64} : (tensor<8x4xf32>, tensor<8x6xf32>, tensor<30xf32>) -> tensor<4x6xf32>
+  func.return %z : tensor<4x6xf32>
+}
+
+// CHECK: torch.product_into: the product sums 4 and 8 terms
+
+// -----
+
+func.func @main(%x: tensor<2xf32>, %bucket: tensor<3xf32>) -> tensor<2xf32> {
+  %y = torch.message %x, %bucket {axes = ["d"], kind = "all_reduce", reduction = "sum", in_bucket} : (tensor<2xf32>, tensor<3xf32>) -> tensor<2xf32>
+  func.return %y : tensor<2xf32>
+}
+
+// CHECK: torch.message: bucket has shape [3], expected [2]
+
+// -----
+
+func.func @main(%x: tensor<2xf32>, %bucket: tensor<2xf32>) -> tensor<2xf32> {
+  %y = torch.message %x, %bucket {axes = ["d"], kind = "all_gather", dims = array<i64: 0>, runs = array<i64: -1>, in_bucket} : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+  func.return %y : tensor<2xf32>
+}
+
+// CHECK: torch.message: only an all_reduce, with one operand for each result and none to overwrite, has a bucket

@@ -17,6 +17,17 @@ PLANS: list[dict[str, Any]] = [
     dict(d=2),
     dict(d=2, t=2, zero=1),
 ]
+PIPELINES: list[dict[str, Any]] = [dict(p=2, k=2), dict(p=2, d=2, k=2, zero=3)]
+
+
+def mixed_loss(
+    logits: torch.Tensor, wanted: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """`wanted` are the teacher's probabilities, and labels."""
+    target, labels = wanted
+    found = (logits / TEMPERATURE).log_softmax(-1)
+    soft = F.kl_div(found, target, reduction="batchmean") * TEMPERATURE**2
+    return 0.7 * soft + 0.3 * F.cross_entropy(logits, labels)
 
 
 def distillation(side: Plain) -> Trained:
@@ -30,10 +41,7 @@ def distillation(side: Plain) -> Trained:
         own = side.part(x + step)
         with torch.no_grad():
             target = (teacher(own) / TEMPERATURE).softmax(-1)
-        logits = student(own)
-        found = (logits / TEMPERATURE).log_softmax(-1)
-        soft = F.kl_div(found, target, reduction="batchmean") * TEMPERATURE**2
-        loss = 0.7 * soft + 0.3 * F.cross_entropy(logits, side.part(labels))
+        loss = mixed_loss(student(own), (target, side.part(labels)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -41,6 +49,30 @@ def distillation(side: Plain) -> Trained:
     return Trained(losses, [student, teacher])
 
 
+def in_micro_batches(side: Plain) -> Trained:
+    """The same in steps, as the stages of a pipeline need it."""
+    x = side.data(0, WIDTH)
+    labels = torch.arange(len(x)) % CLASSES
+    teacher = side.make(layers(0, WIDTH, 32, CLASSES), x, loss="outside").eval()
+    student = side.make(layers(1, WIDTH, 8, CLASSES), x, loss="outside")
+    optimizer = side.optimizer(student.parameters())
+    losses: list[float] = []
+    for step in range(STEPS):
+        own = side.part(x + step)
+        with torch.no_grad():
+            target = (teacher(own) / TEMPERATURE).softmax(-1)
+        optimizer.zero_grad()
+        wanted = target, side.part(labels)
+        losses.append(side.step_outside(student, mixed_loss, own, wanted))
+        optimizer.step()
+    return Trained(losses, [student, teacher])
+
+
 @pytest.mark.parametrize("training, plan", cases(PLANS), ids=str)
 def test_distillation(training: Training, plan: dict[str, Any]) -> None:
     check(__file__, "distillation", training, plan)
+
+
+@pytest.mark.parametrize("training, plan", cases(PIPELINES), ids=str)
+def test_in_micro_batches(training: Training, plan: dict[str, Any]) -> None:
+    check(__file__, "in_micro_batches", training, plan)
