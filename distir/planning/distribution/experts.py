@@ -117,9 +117,10 @@ def split_experts(
             continue
         if shape[0] % devices:
             sizes = " x ".join(f"{axis}={mesh.size(axis)}" for axis in axes)
+            degrees = " x ".join(f"-{axis}" for axis in axes)
             raise DistIRError(
                 f"expert-parallel: the {shape[0]} experts of {names[i]!r} cannot be dealt out "
-                f"evenly over {sizes} devices; choose sizes whose product divides {shape[0]}"
+                f"evenly over {sizes} devices; choose an {degrees} that divides {shape[0]}"
             )
         asked = _split(mesh, axes, 0, len(shape))
         request(function, i, asked, axes, "expert parallelism")
