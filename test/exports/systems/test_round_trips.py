@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from distir.errors import DistIRError
 from distir.exports.systems.files import json_text, nested, toml_text, yaml_text
 from distir.exports.systems.plan_file import grid_plan
 from distir.exports.systems.registry import READABLE, SYSTEMS
@@ -140,3 +141,35 @@ def test_a_changed_degree_changes_the_options(system: str):
     assert after[key] == wider.t
     assert before.get(key, 1) == s.t
     nested({name: value for name, value in after.items()})
+
+
+def folded(**arguments: Any) -> Read:
+    """A published run with experts on 16 devices, with its own degrees."""
+    row = next(r for r in rows("megatron") if "num-experts" in r["arguments"])
+    own = {
+        "tensor-model-parallel-size": 2, "pipeline-model-parallel-size": 1,
+        "expert-model-parallel-size": 8, "global-batch-size": 128, **arguments,
+    }  # fmt: skip
+    degrees = {name.replace("_", "-"): value for name, value in own.items()}
+    changed = {
+        **row, "nodes": 2, "per_node": 8, "arguments": {**row["arguments"], **degrees}
+    }  # fmt: skip
+    return read("megatron", changed, script(changed))
+
+
+def test_experts_over_the_devices_of_attention():
+    """Without tensor parallelism of their own they are over both kinds of devices."""
+    first = folded(expert_tensor_parallel_size=1)
+    s = first.settings
+    assert (s.t, s.e, s.d, s.expert_axes) == (2, 4, 2, "et")
+    assert grid_plan(s).options().expert_degree == 8
+    own = SYSTEMS["megatron"]
+    values, _ = own.write(s, first.kept, {})
+    assert values["expert-model-parallel-size"] == 8
+    assert values["expert-tensor-parallel-size"] == 1
+    plain = folded().settings
+    assert (plain.e, plain.d, plain.expert_axes) == (8, 1, "e")
+    with pytest.raises(DistIRError, match="4 .* cannot be predicted"):
+        folded(expert_tensor_parallel_size=4)
+    with pytest.raises(DistIRError, match="nanotron has no option that deals"):
+        SYSTEMS["nanotron"].write(s, {}, {})
