@@ -78,6 +78,7 @@ gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.m
 docs: $(DOCS) ## The documentation as a site, in build/site; broken links, and cells of notebooks that fail, are errors.
 	$(BIN)/python -W ignore::UserWarning -m website.prose
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build # not --quiet: then warnings are no errors
+	$(BIN)/python -m website.widths
 
 drawings: install ## The drawings in docs/figures, from the TOML files beside them.
 	$(BIN)/python -m website.drawings

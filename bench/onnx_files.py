@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from record import commit
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -320,14 +321,13 @@ def main() -> int:
     kept = {entry["file"]: entry for entry in map(json.loads, lines)}
     words = arguments.words or [""]
     asked = [key for key in files if any(word in key for word in words)]
-    command = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    measured_commit = commit()
     found = dict.fromkeys(["are equal", *MARKS.values(), "are not as expected"], 0)
     for key in asked:
         package = key.partition("/")[0]
         fetch(package, data[package]["version"], data[package]["files"])
         kept[key] = outcomes = visit_apart(key)
-        outcomes["commit"] = commit.strip()
+        outcomes["commit"] = measured_commit
         text = outcome_text(outcomes)
         print(f"{key}: {text} ({outcomes['cpu_seconds']} s)", flush=True)
         hints = files[key][1]

@@ -26,6 +26,8 @@ from pathlib import Path
 
 from report import sections
 
+from distir.version import __version__
+
 RECORD = Path(__file__).parent / "data" / "record.jsonl"
 
 SLOWER = 1.1
@@ -86,12 +88,13 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """Returns the commit that is measured; `-dirty` behind it if files differ from it."""
+    """
+    Returns the commit that is measured; `-dirty` behind it if files differ from it. In a
+    folder that is no checkout of git it is the version.
+    """
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    done = subprocess.run(
-        command, cwd=RECORD.parent, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    done = subprocess.run(command, cwd=RECORD.parent, capture_output=True, text=True)
+    return f"version {__version__}" if done.returncode else done.stdout.strip()
 
 
 def lines(path: Path = RECORD) -> list[Line]:

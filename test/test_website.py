@@ -117,6 +117,14 @@ def test_the_gallery_is_made_of_commands() -> None:
         argument_parser().parse_args(command.split()[1:])
 
 
+def test_a_long_command_is_folded_at_its_options() -> None:
+    for entry in gallery.ENTRIES:
+        lines = commands.folded(entry.command).split(" \\\n")
+        assert max(map(len, lines)) <= 90 and len(lines) <= 2
+        assert " ".join(map(str.strip, lines)) == entry.command
+        assert all(line.startswith("    -") for line in lines[1:])
+
+
 def test_a_command_of_the_gallery(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     commands.run("distir build mlp --layers 1 --d-model 4 --batch 2 -o m.mlir")

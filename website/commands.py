@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 from io import StringIO
 
 from distir.tools.cli import main
+
+_WIDTH = 92
+"""Columns of a command on a page."""
+
+
+def folded(command: str) -> str:
+    """Returns a command as lines that fit a page, each of which begins with an option."""
+    lines = [""]
+    for part in re.split(r"(?= -{1,2}[a-z])", command):
+        if len(lines[-1] + part) > _WIDTH - 2:
+            lines.append("   ")
+        lines[-1] += part
+    return " \\\n".join(lines)
 
 
 def run(command: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from website.commands import run
+from website.commands import folded, run
 from website.drawings import picture
 from website.drawings.timelines import trace_panel
 
@@ -94,7 +94,7 @@ def gallery() -> dict[str, str]:
         "Reports of small programs: each picture is a link to its report. This page was made by the",
         "commands that it shows, after these:",
         "",
-        *("```sh", *PROGRAMS, "```", ""),
+        *("```sh", *map(folded, PROGRAMS), "```", ""),
     ]
     made: dict[str, str] = {}
     with TemporaryDirectory(prefix="distir-") as folder, contextlib.chdir(folder):
@@ -112,5 +112,6 @@ def gallery() -> dict[str, str]:
             made[path] = Path(entry.file).read_text("utf-8")
             lines += [f"## {entry.title}", "", entry.about, ""]
             lines += [f"[![{entry.title}]({image})]({path})", ""]
-            lines += ["```sh", entry.command, "```", "", "```text", printed, "```", ""]
+            lines += ["```sh", folded(entry.command), "```", ""]
+            lines += ["```text", printed, "```", ""]
     return {"gallery.md": "\n".join(lines), **made}

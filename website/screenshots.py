@@ -5,8 +5,6 @@ the system: `python -m website.screenshots` writes docs/figures/explore.png.
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import struct
 import subprocess
@@ -19,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from website.drawings import FIGURES
+from website.widths import browser
 
 _MARK = b"\x89PNG\r\n\x1a\n"
 
@@ -48,20 +47,17 @@ def take(path: Path) -> None:
             assert running.stdout is not None
             address = running.stdout.readline().strip().partition("?")[0]
             with sync_playwright() as api:
-                options = ["--disable-lcd-text"]  # fewer colours, a smaller file
-                options += ["--no-sandbox"] if os.geteuid() == 0 else []
-                browser = api.chromium.launch(
-                    executable_path=shutil.which("chromium"), args=options
-                )
+                # Fewer colours, a smaller file.
+                chromium = browser(api, "--disable-lcd-text")
                 size = {"width": 1180, "height": 1010}
-                page = browser.new_page(viewport=size, color_scheme="light")
+                page = chromium.new_page(viewport=size, color_scheme="light")
                 page.set_default_timeout(120_000)
                 model = "model=gpt&size=1.6B&cluster=dgx-h100"
                 for plan in _OTHERS:
                     _show(page, f"{address}?{model}&{plan}")
                 _show(page, f"{address}?{_SETTINGS}")
                 path.write_bytes(with_few_colours(page.screenshot()))
-                browser.close()
+                chromium.close()
         finally:
             running.send_signal(signal.SIGINT)
             running.wait(20)

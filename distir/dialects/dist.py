@@ -51,7 +51,7 @@ from distir.dialects.axis_names import AxisNames, parse_axis
 from distir.dialects.dist_attributes import DistAttribute
 from distir.dialects.host import HostType
 
-MONOIDS = ("sum", "max", "min")
+REDUCTIONS = ("sum", "max", "min")
 
 
 class Shard(NamedTuple):
@@ -76,8 +76,8 @@ class Layout:
     - `dims`: for each dimension the axes that split it, major to minor; each axis
       splits the part that the axes before it left on a device. The empty tuple stands
       for a tensor of any rank that no axis splits, so that one layout has one spelling.
-    - `partial`: axes over which the values on the devices are still terms of a
-      reduction, each with its monoid (`sum`, `max`, `min`), sorted by axis.
+    - `partial`: axes over which the values on the devices are still terms, each with
+      the reduction (`sum`, `max`, `min`) that combines them, sorted by axis.
 
     An axis that is neither in `dims` nor in `partial` replicates the tensor.
     """
@@ -145,12 +145,14 @@ class Layout:
                 "{" + ", ".join(_shard_text(s) for s in dim) + "}" for dim in self.dims
             )
             text += f", [{', '.join(dims)}]"
-        by_monoid: dict[str, list[str]] = {}
-        for axis, monoid in self.partial:
-            by_monoid.setdefault(monoid, []).append(axis)
-        for monoid in MONOIDS:
-            if monoid in by_monoid:
-                text += f", partial {monoid} {{{', '.join(by_monoid[monoid])}}}"
+        by_reduction: dict[str, list[str]] = {}
+        for axis, reduction in self.partial:
+            by_reduction.setdefault(reduction, []).append(axis)
+        for reduction in REDUCTIONS:
+            if reduction in by_reduction:
+                text += (
+                    f", partial {reduction} {{{', '.join(by_reduction[reduction])}}}"
+                )
         return text + ">"
 
 
@@ -189,9 +191,9 @@ class LayoutAttr(Data[Layout]):
             partial: list[tuple[str, str]] = []
             while parser.parse_optional_punctuation(",") is not None:
                 if parser.parse_optional_keyword("partial") is not None:
-                    monoid = parser.parse_keyword_in(MONOIDS)
+                    reduction = parser.parse_keyword_in(REDUCTIONS)
                     partial += [
-                        (axis, monoid)
+                        (axis, reduction)
                         for axis in parser.parse_comma_separated_list(
                             parser.Delimiter.BRACES, lambda: parse_axis(parser)
                         )

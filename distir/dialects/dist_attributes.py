@@ -267,13 +267,20 @@ DEFAULT = Number(
 FEEDS = Text(
     "dist.feeds",
     'Of an input of inference: what generation gives it: `"tokens"`, `"padding"` (the '
-    'number of tokens to the left of each prompt that are none) or `"positions"` (the '
-    "number of tokens that the cache holds of each sequence)",
+    'number of tokens to the left of each prompt that are none), `"positions"` (the '
+    'number of tokens that the cache holds of each sequence) or `"pages"` (the pages of '
+    "the cache that belong to each sequence, in order; -1 for none)",
 )
 
 LIMIT = Integer(
     "dist.limit",
     "Of an input of inference: the largest number of tokens of a sequence",
+)
+
+PAGES = Integers(
+    "dist.pages",
+    "Of the table of pages of a cache: the number of pools over which the sequences are "
+    "divided, the number of pages of each pool, and the number of tokens of a page",
 )
 
 START = Integer(

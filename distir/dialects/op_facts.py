@@ -64,6 +64,12 @@ class OpFacts:
     IS_UPDATE: ClassVar[bool] = False
     """Whether the op updates a parameter with its gradient."""
 
+    IS_CACHE_WRITE: ClassVar[bool] = False
+    """
+    Whether the op replaces a part of its first operand, and can do so in the operand's
+    own memory if nothing else needs it.
+    """
+
     FACTORS: ClassVar[str] = ""
     """
     The sharding rule, for ops whose rule follows from shapes and attributes alone: the

@@ -16,6 +16,7 @@ therefore safe to print ops from any file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import (
@@ -237,6 +238,84 @@ class ConvGradsOp(ConvGradOp):
         super().verify_()
 
 
+@irdl_op_definition
+class BucketOp(TorchOp):
+    """
+    New memory for the tensors of a message, a vector. The tensors lie in it one after
+    the other.
+    """
+
+    name = "torch.bucket"
+    IS_FRESH: ClassVar[bool] = True
+
+    bucket = result_def(TensorType)
+
+    assembly_format = "attr-dict `:` type($bucket)"
+
+    def __init__(self, values: Sequence[SSAValue]):
+        size = sum(prod(shape_of(value)) for value in values)
+        kind = element_type(values[0])
+        super().__init__(operands=[], result_types=[TensorType(kind, [size])])
+
+
+@irdl_op_definition
+class ProductIntoOp(TorchOp):
+    """
+    `torch.mm`: the product of the matrices `x` [n, k] and `y` [k, m], which is written
+    to the elements of the vector `bucket` from `start` on. `x_transposed` and
+    `y_transposed` say that an operand is the transpose of the matrix.
+    """
+
+    name = "torch.product_into"
+    IS_FRESH: ClassVar[bool] = True
+
+    x = operand_def(TensorType)
+    y = operand_def(TensorType)
+    bucket = operand_def(TensorType)
+    start = prop_def(I64)
+    x_transposed = opt_prop_def(UnitAttr)
+    y_transposed = opt_prop_def(UnitAttr)
+    product = result_def(TensorType)
+
+    def __init__(
+        self,
+        x: tuple[SSAValue, bool],
+        y: tuple[SSAValue, bool],
+        bucket: SSAValue,
+        start: int,
+        result_type: Attribute,
+    ):
+        """`x` and `y` are operands, each with whether it is transposed."""
+        super().__init__(
+            operands=[x[0], y[0], bucket],
+            result_types=[result_type],
+            properties={
+                "start": IntegerAttr(start, i64),
+                "x_transposed": UnitAttr() if x[1] else None,
+                "y_transposed": UnitAttr() if y[1] else None,
+            },
+        )
+
+    def verify_(self) -> None:
+        shapes = [shape_of(value) for value in (self.x, self.y)]
+        if any(len(shape) != 2 for shape in shapes):
+            raise VerifyException(f"{self.name}: an operand is not a matrix")
+        x, y = shapes
+        n, k = reversed(x) if self.x_transposed else x
+        rows, m = reversed(y) if self.y_transposed else y
+        if k != rows:
+            raise VerifyException(f"{self.name}: the product sums {k} and {rows} terms")
+        check_shape(self, "product", self.product, (n, m))
+        for name, value in (("x", self.x), ("y", self.y), ("bucket", self.bucket)):
+            check_element_type(self, name, value, element_type(self.product))
+        size, start = prod(shape_of(self.bucket)), self.start.value.data
+        if not 0 <= start <= size - n * m:
+            raise VerifyException(
+                f"{self.name}: {n * m} elements from {start} on are not all in a bucket of "
+                f"{size}"
+            )
+
+
 # Calls on lists of tensors
 
 _MESSAGES: dict[str, type[InRankForm]] = {
@@ -259,7 +338,8 @@ class MessageOp(TorchOp):
     the collectives' properties `dim`, `run` and `reduction`. `dims` and `runs` have one
     number per collective, -1 where it has none; an `all_reduce` has neither. With
     `overwrites`, the second half of the operands are arguments of the program, and the
-    results overwrite them.
+    results overwrite them. With `in_bucket`, the last operand is the memory of an
+    `all_reduce` (`torch.bucket`), in which some of the other operands lie already.
     """
 
     name = "torch.message"
@@ -272,6 +352,7 @@ class MessageOp(TorchOp):
     runs = opt_prop_def(INTEGERS)
     reduction = opt_prop_def(StringAttr)
     overwrites = opt_prop_def(UnitAttr)
+    in_bucket = opt_prop_def(UnitAttr)
     traits = traits_def(MayBeInFlight())
 
     def __init__(self, bucket: Sequence[InRankForm], targets: Sequence[SSAValue] = ()):
@@ -292,6 +373,11 @@ class MessageOp(TorchOp):
         )
         if first.is_asynchronous:
             self.attributes[ASYNCHRONOUS] = UnitAttr()
+
+    def put_in(self, bucket: SSAValue) -> None:
+        """Gives the message its memory."""
+        self.operands = [*self.operands, bucket]
+        self.in_bucket = UnitAttr()
 
     @property
     def overwritten(self) -> dict[SSAValue, SSAValue]:
@@ -330,7 +416,21 @@ class MessageOp(TorchOp):
                 raise VerifyException(
                     f"{self.name}: dims and runs have a number for each result"
                 )
-        _verify_halves(self, self.overwrites)
+        if self.in_bucket is None:
+            _verify_halves(self, self.overwrites)
+            return
+        *own, bucket = self.inputs
+        if (
+            kind is not RankAllReduceOp
+            or self.overwrites
+            or len(own) != len(self.outputs)
+        ):
+            raise VerifyException(
+                f"{self.name}: only an all_reduce, with one operand for each result and none "
+                f"to overwrite, has a bucket"
+            )
+        check_shape(self, "bucket", bucket, (sum(prod(shape_of(x)) for x in own),))
+        check_element_type(self, "bucket", bucket, element_type(own[0]))
 
 
 @irdl_op_definition
@@ -677,7 +777,7 @@ Torch = Dialect(
     "torch",
     [
         *(LinearOp, AddcmulOp, AddLookUpsOp, AddIntoOp, ConvGradsOp),
-        *(MessageOp, StateCopiesOp, UpdatesOp),
+        *(BucketOp, ProductIntoOp, MessageOp, StateCopiesOp, UpdatesOp),
         *(PackOp, UnpackOp, AwaitGradientsOp),
     ],
 )

@@ -48,7 +48,7 @@ from distir.sharding.rule import Factor, Linear, Rule
 
 Array = npt.NDArray[Any]
 
-MONOIDS = {
+REDUCTION_OF_OP = {
     "arith.addf": "sum",
     "arith.addi": "sum",
     "arith.maximumf": "max",
@@ -157,11 +157,11 @@ class Loops:
     ) -> tuple[str, SSAValue] | None:
         if not isinstance(value, OpResult) or len(list(old.uses)) != 1:
             return None
-        monoid = MONOIDS.get(value.owner.name)
-        if monoid is None or old not in value.owner.operands:
+        reduction = REDUCTION_OF_OP.get(value.owner.name)
+        if reduction is None or old not in value.owner.operands:
             return None
         first, second = value.owner.operands
-        return monoid, second if first is old else first
+        return reduction, second if first is old else first
 
     @property
     def is_in_place(self) -> bool:
@@ -174,7 +174,7 @@ class Loops:
         return all(map(is_zero, self.op.operands[self.inputs :]))
 
     @cached_property
-    def monoid(self) -> str | None:
+    def reduction(self) -> str | None:
         """
         The common reduction of all outputs; None if an output has none, or if they
         differ.
@@ -188,7 +188,7 @@ class Loops:
         Whether a sum is added to outputs that may not be zero. If the sum were split,
         every device would add them.
         """
-        return self.monoid == "sum" and not self.starts_at_zero
+        return self.reduction == "sum" and not self.starts_at_zero
 
     def rule(self) -> Rule:
         """
@@ -196,7 +196,7 @@ class Loops:
         can be split only by the op's decomposition, which adds them once.
         """
         factors = tuple(
-            Factor(n, self._kind(i), self.monoid or "sum")
+            Factor(n, self._kind(i), self.reduction or "sum")
             for i, n in enumerate(self.sizes)
         )
         dims = dims_of_maps(self.maps, self.sizes)
@@ -220,7 +220,7 @@ class Loops:
             return "replicate"
         if loop not in self.reductions:
             return "parallel"
-        if self.monoid is None or (self.adds_to_outputs and len(self.joined) > 1):
+        if self.reduction is None or (self.adds_to_outputs and len(self.joined) > 1):
             return "replicate"
         return "reduction"
 
@@ -246,7 +246,7 @@ class Loops:
         """
         inputs = [i for i in range(self.inputs) if self.maps[i].results]
         sets = [(i,) for i in inputs] + ([tuple(inputs)] if len(inputs) > 1 else [])
-        if self.is_in_place and not (self.monoid == "sum" and self.starts_at_zero):
+        if self.is_in_place and not (self.reduction == "sum" and self.starts_at_zero):
             return []
         return [s for s in sets if self._is_linear(s)]
 
@@ -301,11 +301,11 @@ class Loops:
             for i, output in enumerate(outputs):
                 place = places[self.inputs + i]
                 if together:
-                    monoid, new = joins[i]
+                    reduction, new = joins[i]
                     over = tuple(sorted(self.reductions))
                     full = np.broadcast_to(values[new], sizes) if over else values[new]
-                    found = _UFUNCS[monoid].reduce(full, axis=over, keepdims=True)
-                    found = _UFUNCS[monoid](given[self.inputs + i], found)
+                    found = _UFUNCS[reduction].reduce(full, axis=over, keepdims=True)
+                    found = _UFUNCS[reduction](given[self.inputs + i], found)
                 else:
                     returned = self.body.last_op
                     assert returned is not None

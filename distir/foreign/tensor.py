@@ -84,7 +84,9 @@ def concat_rule(op: Operation) -> Rule:
         for dim, size in enumerate(shape_of(op.results[0]))
     )
     every = range(len(op.operands))
-    return build.rule([dims for _ in every], [dims], linear=[list(every)], monoids=ANY)
+    return build.rule(
+        [dims for _ in every], [dims], linear=[list(every)], reductions=ANY
+    )
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,8 @@ def slice_rule(op: Operation) -> Rule:
     )
     part = tuple(dims[dim] for dim in found.kept)
     if op.name == "tensor.extract_slice":
-        return build.rule([dims], [part], linear=[[0]], monoids=ANY)
-    return build.rule([part, dims], [dims], linear=[[0, 1]], monoids=ANY)
+        return build.rule([dims], [part], linear=[[0]], reductions=ANY)
+    return build.rule([part, dims], [dims], linear=[[0, 1]], reductions=ANY)
 
 
 @local_form("tensor.extract_slice", "tensor.insert_slice")

@@ -20,6 +20,10 @@ class ModuleOptions:
     )
 
 
+PAGING = ("page_size", "pages", "pools")
+"""The options of `ServingOptions` for the pages of a cache."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServingOptions:
     """
@@ -41,6 +45,24 @@ class ServingOptions:
         None,
         "with --serve, length of the prompts that prefill takes; shorter ones are padded on "
         "the left (default: --cache)",
+        metavar="N",
+    )
+    page_size: int | None = option(
+        None,
+        "with --serve, tokens of a page: keys and values are in pools of pages, which a table "
+        "gives to sequences (default: one piece of --cache tokens for each sequence)",
+        metavar="N",
+    )
+    pages: int | None = option(
+        None,
+        "with --page-size, pages of each pool (default: enough for --cache tokens of every "
+        "sequence)",
+        metavar="N",
+    )
+    pools: int | None = option(
+        None,
+        "with --page-size, pools over which the sequences are divided; data parallelism splits "
+        "them (default: one for each sequence, with --pages one for all)",
         metavar="N",
     )
     weights_dtype: str | None = option(

@@ -6,11 +6,12 @@ of the entries, and the cache that one entry passes to the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from xdsl.dialects.builtin import DenseArrayBase, i64
 from xdsl.dialects.func import FuncOp
 
-from distir.dialects.dist_attributes import FEEDS, LIMIT, NAME, START, UPDATES
+from distir.dialects.dist_attributes import FEEDS, LIMIT, NAME, PAGES, START, UPDATES
 from distir.errors import DistIRError
 from distir.program import (
     argument_attributes,
@@ -24,10 +25,30 @@ from distir.program import (
 PREFILL, DECODE = "prefill", "decode"
 """The names of the entries of an inference program."""
 
-_FEEDS = {"input_ids": "tokens", "padding": "padding", "positions": "positions"}
+PAGE_TABLE = "pages"
+"""The name of the input that has the pages of each sequence in a cache with pages."""
+
+_FEEDS = {
+    "input_ids": "tokens",
+    "padding": "padding",
+    "positions": "positions",
+    PAGE_TABLE: "pages",
+}
 """
 The value that generation passes to each input of a step, by the name of the input.
 """
+
+
+@dataclass(frozen=True)
+class Paging:
+    """
+    The pages of a cache: `pools` pools of `pages` pages each, and `size` tokens in a
+    page. The sequences are divided over the pools evenly and in order.
+    """
+
+    pools: int
+    pages: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -35,21 +56,54 @@ class ServingSizes:
     """
     The sizes of an inference program: `batch` sequences, a cache of `cache` tokens for
     each, and prompts of at most `prompt` tokens. In an encoder-decoder the cache is
-    that of generated tokens; keys and values of the prompts are kept besides.
+    that of generated tokens; keys and values of the prompts are kept besides. With
+    `paging`, the keys and values of layers that attend to all tokens are in pages.
     """
 
     batch: int
     cache: int
     prompt: int
+    paging: Paging | None = None
+
+    @property
+    def columns(self) -> int:
+        """The number of pages of a sequence with `cache` tokens; 0 without pages."""
+        return 0 if self.paging is None else -(-self.cache // self.paging.size)
+
+    @property
+    def slots(self) -> int:
+        """
+        The number of tokens of a sequence for which there are places: `cache`, rounded
+        up to whole pages.
+        """
+        return self.cache if self.paging is None else self.columns * self.paging.size
+
+    def cache_shape(self, heads: int, width: int) -> tuple[int, ...]:
+        """
+        Returns the shape of the keys or values of a layer that attends to all tokens:
+        [batch, heads, tokens, width], or [pools, pages, heads, page size, width].
+        """
+        if self.paging is None:
+            return self.batch, heads, self.cache, width
+        own = self.paging
+        return own.pools, own.pages, heads, own.size, width
 
 
 def serving_sizes(
-    batch: int, cache: int | None, prompt: int | None, *, has_encoder: bool = False
+    batch: int,
+    cache: int | None,
+    prompt: int | None,
+    *,
+    has_encoder: bool = False,
+    page_size: int | None = None,
+    pages: int | None = None,
+    pools: int | None = None,
 ) -> ServingSizes:
     """
-    Returns the sizes that the options `--batch`, `--cache` and `--prompt` ask for. The
-    prompts of a model that `has_encoder` are not in its cache. Raises DistIRError if
-    there is no size of the cache, or if prompts do not fit into the cache.
+    Returns the sizes that the options `--batch`, `--cache`, `--prompt`, `--page-size`,
+    `--pages` and `--pools` ask for. The prompts of a model that `has_encoder` are not
+    in its cache. Raises DistIRError if there is no size of the cache, or if sizes do
+    not fit together.
     """
     if cache is None:
         raise DistIRError(
@@ -60,7 +114,42 @@ def serving_sizes(
             f"--prompt {prompt} is longer than the {cache} tokens of the cache "
             f"(--cache); give a shorter one, or a larger cache"
         )
-    return ServingSizes(batch, cache, prompt or cache)
+    sizes = ServingSizes(batch, cache, prompt or cache)
+    if page_size is None:
+        for name, value in {"pages": pages, "pools": pools}.items():
+            if value is not None:
+                raise DistIRError(f"--{name} is of use with --page-size only; add it")
+        return sizes
+    if has_encoder:
+        raise DistIRError(
+            "--page-size is for decoders alone: an encoder-decoder has no cache in "
+            "pages; leave it out"
+        )
+    return replace(sizes, paging=_paging(batch, cache, page_size, pages, pools))
+
+
+def _paging(
+    batch: int, cache: int, size: int, pages: int | None, pools: int | None
+) -> Paging:
+    """
+    Returns the pages of a cache of `cache` tokens for each of `batch` sequences. Raises
+    DistIRError if sizes do not fit together.
+    """
+    if pools is None:
+        pools = batch if pages is None else 1
+    if batch % pools:
+        raise DistIRError(
+            f"--batch {batch} sequences cannot be divided over --pools {pools}; give a "
+            f"divisor of {batch}"
+        )
+    sequences = batch // pools
+    most = sequences * -(-cache // size)
+    if not sequences <= (pages or most) <= most:
+        raise DistIRError(
+            f"--pages {pages}: a pool is shared by {sequences} sequences of up to {cache} "
+            f"tokens, and needs from {sequences} to {most} pages of {size} tokens"
+        )
+    return Paging(pools, pages or most, size)
 
 
 def mark_inputs(
@@ -68,7 +157,7 @@ def mark_inputs(
 ) -> None:
     """
     Sets attributes on each input of an entry: the value that generation passes to it,
-    and the number of tokens in the cache as its limit. `start` is the token with which
+    and the number of tokens in the cache as its limit, or the sizes of the pages. `start` is the token with which
     the decoder of an encoder-decoder begins; None stands for a decoder alone. The
     padding of an encoder-decoder is limited by its prompts, which are not in the cache.
     """
@@ -79,7 +168,11 @@ def mark_inputs(
         if role == "input":
             own[FEEDS] = FEEDS.attr(_FEEDS[name])
             of_prompts = start is not None and name == "padding"
-            own[LIMIT] = LIMIT.attr(sizes.prompt if of_prompts else sizes.cache)
+            if name != PAGE_TABLE:
+                own[LIMIT] = LIMIT.attr(sizes.prompt if of_prompts else sizes.cache)
+            elif (paging := sizes.paging) is not None:
+                numbers = (paging.pools, paging.pages, paging.size)
+                own[PAGES] = DenseArrayBase.from_list(i64, numbers)
             if start is not None and name == "input_ids":
                 own[START] = START.attr(start)
     set_argument_attributes(function, attributes)

@@ -36,7 +36,7 @@ from distir.dialects.dist import Layout, layout_of
 from distir.errors import DistIRError
 from distir.interpreters.sharded import Array, Sharded, from_shards, mesh_of
 from distir.program import describe
-from distir.sharding.layout import REDUCTIONS, assemble, local_shape, take_shard
+from distir.sharding.layout import COMBINE, assemble, local_shape, take_shard
 from distir.sharding.mesh import Mesh
 from distir.sharding.sends import keeps_coordinates, plan_send
 
@@ -84,7 +84,7 @@ def received(source: Sharded, after: Layout, target: Mesh) -> list[Array]:
     them with layout `after`. Each shard is assembled from the pieces that its device
     receives.
     """
-    monoid = next((monoid for _, monoid in source.layout.partial), "sum")
+    reduction = next((reduction for _, reduction in source.layout.partial), "sum")
     shape = local_shape(source.shape, after, target)
     kind = source.shards[0].dtype
     terms: dict[int, dict[int, Array]] = {device: {} for device in target.devices}
@@ -95,7 +95,7 @@ def received(source: Sharded, after: Layout, target: Mesh) -> list[Array]:
             own = terms[piece.receiver].setdefault(piece.term, np.empty(shape, kind))
             own[placed] = source.on(piece.sender)[taken]
     return [
-        reduce(REDUCTIONS[monoid], own.values()) if own else np.zeros(shape, kind)
+        reduce(COMBINE[reduction], own.values()) if own else np.zeros(shape, kind)
         for own in terms.values()
     ]
 

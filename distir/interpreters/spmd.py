@@ -29,7 +29,7 @@ from distir.program import (
     result_attributes,
 )
 from distir.program.source_forms import SourceForm, source_form_of
-from distir.sharding.layout import REDUCTIONS, assemble, take_shard
+from distir.sharding.layout import COMBINE, assemble, take_shard
 from distir.sharding.mesh import Mesh, meshes
 
 RunOp = Callable[[Operation, PythonValues], PythonValues]
@@ -222,8 +222,8 @@ def _result(op: InSpmdForm, shards: Sequence[Array], position: int) -> Array:
         return take_shard(whole, layout(split), mesh, mesh.coordinates[position])
 
     def reduced() -> Array:
-        assert op.monoid is not None
-        return reduce(REDUCTIONS[op.monoid], shards)
+        assert op.reduction_name is not None
+        return reduce(COMBINE[op.reduction_name], shards)
 
     match op.kind:
         case "all_reduce":

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy.typing as npt
 from xdsl.context import Context
-from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 from xdsl.utils.target import Target
@@ -28,6 +28,7 @@ from distir.dialects.dist_attributes import (
     LIMIT,
     LOSS_SCALE,
     OF,
+    PAGES,
     SETTING,
     START,
     UPDATES,
@@ -47,6 +48,7 @@ from distir.lowering.rewrites.functions import (
 )
 from distir.lowering.rewrites.fusions import fuse
 from distir.lowering.rewrites.interruption import await_gradients
+from distir.lowering.rewrites.messages import compute_in_messages
 from distir.lowering.rewrites.reuse import reuse_operands
 from distir.lowering.rewrites.saved_tensors import (
     pack_saved_tensors,
@@ -121,19 +123,21 @@ them.
 """
 
 
-_BEFORE = (await_gradients, fuse, outline)
+_BEFORE = (await_gradients, fuse)
 _AFTER = (reuse_operands, pack_saved_tensors, release_saved_tensors, choose_graphs)
 
 
 def steps(compiled: bool) -> tuple[Callable[[ModuleOp], None], ...]:
     """
     Returns the rewrites of a rank's program that precede its printing as Python, in
-    order. Each step is a pass: `await-gradients`, `fuse-operators`, `outline-text`,
-    `outline-between-calls` if `compiled`, `reuse-operands`, `pack-saved-tensors`,
-    `release-saved-tensors`, `choose-graphs`. `lower --compile` runs `compile-leaves`
-    after them.
+    order. Each step is a pass: `await-gradients`, `fuse-operators`,
+    `compute-in-messages` if not `compiled`, `outline-text`, `outline-between-calls` if
+    `compiled`, `reuse-operands`, `pack-saved-tensors`, `release-saved-tensors`,
+    `choose-graphs`. `lower --compile` runs `compile-leaves` after them.
     """
-    return (*_BEFORE, *([outline_between_calls] if compiled else []), *_AFTER)
+    if compiled:
+        return (*_BEFORE, outline, outline_between_calls, *_AFTER)
+    return (*_BEFORE, compute_in_messages, outline, *_AFTER)
 
 
 @dataclass
@@ -428,6 +432,8 @@ def _tensor_table(
             fields.append("host=True")
         if (limit := LIMIT.of(extra)) is not None:
             fields.append(f"limit={limit}")
+        if isinstance(pages := extra.get(PAGES), DenseArrayBase):
+            fields.append(f"pages={tuple(pages.get_values())!r}")
         if (start := START.of(extra)) is not None:
             fields.append(f"start={start}")
         if COUNTER in extra:

@@ -27,6 +27,7 @@ from distir.parallel.pretrained.saving import save_in_shards, saves_in_shards
 from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
+from distir.parallel.scripts.fused_updates import update_local_parts
 from distir.parallel.scripts.optimizers import owned, refuse_optimizers
 from distir.parallel.scripts.sealed import seal
 from distir.parallel.scripts.source_class import copy_attributes
@@ -120,6 +121,7 @@ class ParallelModule(GenerationMethods):
         others = fill(self, source, program, seed, weights)
         self._stored = StoredValues(program, others, buffers)
         refuse_optimizers()
+        update_local_parts()
         if program.is_pipeline:
             # PyTorch's checkpoints are a tenth of a second of imports.
             from distir.parallel.scripts.stage_groups import list_all_stages

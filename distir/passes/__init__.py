@@ -57,6 +57,7 @@ _PASSES: dict[str, str] = {
     "outline-text": "OutlineTextPass",
     "outline-between-calls": "OutlineBetweenCallsPass",
     "reuse-operands": "ReuseOperandsPass",
+    "compute-in-messages": "ComputeInMessagesPass",
     "pack-saved-tensors": "PackSavedTensorsPass",
     "release-saved-tensors": "ReleaseSavedTensorsPass",
     "choose-entry": "ChooseEntryPass",

@@ -16,7 +16,7 @@ class ChooseGraphsPass(DistIRPass):
     """
     Checks which functions with `dist.compiled = "cuda_graph"` CUDA can capture as one
     graph. The other functions lose this attribute, and get the reason as
-    `torch.no_graph`. This is the seventh and last step of `lower`, after
+    `torch.no_graph`. This is the eighth and last step of `lower`, after
     `release-saved-tensors`. The target `torch` prints the resulting program without
     further changes.
     """

@@ -16,8 +16,8 @@ class OutlineTextPass(DistIRPass):
     """
     Moves ops that the program of one rank repeats, such as the collectives around the
     calls of layers, into functions. The Python code of a package then contains them
-    once. Each new function has the attribute `torch.repeat`. This is the third step of
-    `lower`, after `fuse-operators`.
+    once. Each new function has the attribute `torch.repeat`. This is the fourth step of
+    `lower`, after `compute-in-messages`.
     """
 
     name = "outline-text"

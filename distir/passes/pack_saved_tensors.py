@@ -16,7 +16,7 @@ class PackSavedTensorsPass(DistIRPass):
     """
     Packs results of a function into one list (`torch.pack`) if the same calls take all
     of them, such as the tensors that the forward of a layer saves for its backward.
-    These calls unpack the list (`torch.unpack`). This is the fifth step of `lower`,
+    These calls unpack the list (`torch.unpack`). This is the sixth step of `lower`,
     after `reuse-operands`.
     """
 

@@ -16,7 +16,7 @@ class ReleaseSavedTensorsPass(DistIRPass):
     """
     Marks a `torch.unpack` with `releases` if no caller needs its list afterwards. The
     op then empties the list, so that its tensors are freed one by one. This is the
-    sixth step of `lower`, after `pack-saved-tensors`.
+    seventh step of `lower`, after `pack-saved-tensors`.
     """
 
     name = "release-saved-tensors"

@@ -16,7 +16,7 @@ class ReuseOperandsPass(DistIRPass):
     """
     Lets ops in the program of one rank write their result into the memory of an operand
     that no other op needs. A sum becomes `torch.add_into`; all-reduces and
-    `torch.add_look_ups` get the attribute `torch.in_place`. This is the fourth step of
+    `torch.add_look_ups` get the attribute `torch.in_place`. This is the fifth step of
     `lower`, after `outline-text`.
     """
 

@@ -52,8 +52,11 @@ class Tensor:
       refers to the flattened tensor;
     - `loss_scale`: the state of loss scaling that it is;
     - `host`: whether it stays in the host's memory;
-    - `feeds`: what generation gives to an input: `tokens`, `padding` or `positions`;
+    - `feeds`: what generation gives to an input: `tokens`, `padding`, `positions` or
+      `pages`;
     - `limit`: the largest number of tokens of a sequence;
+    - `pages`: for the table of pages of a cache, the number of pools, of the pages of
+      each pool, and of the tokens of a page;
     - `start`: the token with which the decoder of an encoder-decoder begins.
     """
 
@@ -79,6 +82,7 @@ class Tensor:
     host: bool = False
     feeds: str = ""
     limit: int = 0
+    pages: tuple = ()
     start: int | None = None
 
     def parts(self):
@@ -199,7 +203,7 @@ def shard(value, spec, mesh, rank):
         for axis, run in axes:
             parts = collectives.split(value, mesh.axes[axis], dim, run)
             value = parts[place[axis]]
-    if any(monoid == "sum" and place[axis] for axis, monoid in spec.partial):
+    if any(reduction == "sum" and place[axis] for axis, reduction in spec.partial):
         value = torch.zeros_like(value)
     return value
 
@@ -242,12 +246,12 @@ def assemble(parts, spec, mesh):
         held.clear()
         held.update({place: how(row) for place, row in rows.items()})
 
-    for axis, monoid in spec.partial:
+    for axis, reduction in spec.partial:
 
-        def reduced(row, monoid=monoid):
+        def reduced(row, reduction=reduction):
             total = row[0]
             for part in row[1:]:
-                total = combine[monoid](total, part)
+                total = combine[reduction](total, part)
             return total
 
         merge(axis, reduced)

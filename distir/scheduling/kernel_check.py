@@ -150,10 +150,10 @@ class KernelCheck:
         count = smallest_divisor(rule.factors[factor].size)
         mesh = Mesh("parts", (("part", count),), tuple(range(count)))
         meshes, assignment = {"parts": mesh}, {factor: (Shard("part", None),)}
-        kind, monoid = rule.factors[factor].kind, rule.factors[factor].monoid
+        kind, reduction = rule.factors[factor].kind, rule.factors[factor].reduction
 
         def placed(type_: Any, dims: Any, partial: bool) -> Any:
-            terms = [("part", monoid)] if partial else []
+            terms = [("part", reduction)] if partial else []
             return with_layout(type_, layout_for(dims, rule, assignment, mesh, terms))
 
         sides = zip(inputs, types.inputs, rule.operands, strict=True)

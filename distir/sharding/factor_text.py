@@ -42,7 +42,7 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import IRDLOperation
 
-from distir.dialects.dist import MONOIDS
+from distir.dialects.dist import REDUCTIONS
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError, listed
@@ -102,11 +102,11 @@ class FactorText:
         """
         text = self.clauses.get("linear", "")
         first, _, rest = text.partition(" ")
-        monoids = frozenset(MONOIDS if first == "any" else (first,))
-        if first not in ("any", *MONOIDS):
-            monoids, rest = frozenset({"sum"}), text
+        reductions = frozenset(REDUCTIONS if first == "any" else (first,))
+        if first not in ("any", *REDUCTIONS):
+            reductions, rest = frozenset({"sum"}), text
         groups = [group for group in rest.split(",") if group]
-        return [(frozenset(map(int, g.split("+"))), monoids) for g in groups]
+        return [(frozenset(map(int, g.split("+"))), reductions) for g in groups]
 
 
 @lru_cache(maxsize=512)
@@ -198,7 +198,7 @@ def _check(text: str) -> None:
                 f"split two of its dimensions; write `?` for both"
             )
     known = {name.removeprefix("?") for _, name, _ in map(_parts, words)}
-    named = {n for c in ("keep", "decompose", *MONOIDS) for n in found.names(c)}
+    named = {n for c in ("keep", "decompose", *REDUCTIONS) for n in found.names(c)}
     named |= set(re.findall(r"[A-Za-z_]\w*", found.clauses.get("flops", "")))
     strangers = sorted(named - known)
     if strangers:
@@ -354,9 +354,9 @@ def rule_for_shapes(
         kind: Kind = "parallel" if is_result else "reduction"
         if run in chosen.get("keep", ()):
             kind = "replicate"
-        monoid = next((m for m in ("max", "min") if run in chosen.get(m, ())), "sum")
+        reduction = next((m for m in ("max", "min") if run in chosen.get(m, ())), "sum")
         number[name] = (len(factors),)
-        factors.append(Factor(sizes[name], kind, monoid))
+        factors.append(Factor(sizes[name], kind, reduction))
 
     def numbered(dims: NamedDims) -> tuple[Dim, ...]:
         return tuple(
@@ -378,8 +378,8 @@ def rule_for_shapes(
         operands=tuple(inputs),
         results=outputs,
         linear=tuple(
-            Linear(frozenset(index[i] for i in group), monoids)
-            for group, monoids in pattern.linear()
+            Linear(frozenset(index[i] for i in group), reductions)
+            for group, reductions in pattern.linear()
             if group <= index.keys()
         ),
         decomposed=frozenset(

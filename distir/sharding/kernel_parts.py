@@ -172,7 +172,7 @@ def _problem(block: Block, rule: Rule, factor: int, count: int) -> str | None:
     reduced = rule.factors[factor].kind == "reduction"
     for i, (dims, layout) in enumerate(zip(rule.results, first.layouts, strict=True)):
         over = reduced or i in rule.partial_results.get(factor, ())
-        partial = [(f"f{factor}", rule.factors[factor].monoid)] if over else []
+        partial = [(f"f{factor}", rule.factors[factor].reduction)] if over else []
         expected = layout_for(dims, rule, assignment, mesh, partial)
         if layout != expected:
             return (

@@ -23,7 +23,7 @@ from distir.dialects.tensors import tensor_of
 from distir.errors import DistIRError
 from distir.sharding.mesh import Mesh
 
-REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 """The function that combines two terms of a partial value, by reduction."""
 
 
@@ -304,8 +304,8 @@ def take_shard(
         if shards:
             indices = shard_indices(array.shape[dim], shards, mesh, coordinates)
             array = np.take(array, indices, axis=dim)
-    for axis, monoid in layout.partial:
-        if monoid == "sum" and coordinates[axis] != 0:
+    for axis, reduction in layout.partial:
+        if reduction == "sum" and coordinates[axis] != 0:
             array = np.zeros_like(array)
     return array
 
@@ -334,8 +334,8 @@ def assemble(
         if known is None:
             by_coordinates[key] = part
         else:
-            (monoid,) = set(partial.values())
-            by_coordinates[key] = REDUCTIONS[monoid](known, part)
+            (reduction,) = set(partial.values())
+            by_coordinates[key] = COMBINE[reduction](known, part)
     for key, part in by_coordinates.items():
         coordinates = dict(zip(split, key, strict=True))
         if layout.dims:

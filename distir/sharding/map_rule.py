@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation
 from xdsl.ir.affine import AffineDimExpr, AffineMap
 
-from distir.dialects.dist import MONOIDS
+from distir.dialects.dist import REDUCTIONS
 from distir.dialects.registries import name_of
 from distir.errors import DistIRError, one_of
 from distir.sharding.rule import Dim, Factor, Kind, Linear, Rule, RuleFunction
@@ -95,7 +95,7 @@ def rule_from_maps(
     every = reductions if isinstance(reductions, str) else "sum"
     kinds = {} if isinstance(reductions, str) else dict(reductions)
     for name in (every, *kinds.values()):
-        one_of("reduction", name, MONOIDS, "rule_from_maps")
+        one_of("reduction", name, REDUCTIONS, "rule_from_maps")
 
     def rule(op: Operation) -> Rule:
         found = tuple(maps(op))

@@ -24,10 +24,10 @@ class SplitPlacement(NamedTuple):
 class PartialPlacement(NamedTuple):
     """
     A partial value: each device along the axis has a term with the value's full shape.
-    The reduction `monoid` combines the terms into the value.
+    `reduction` (`sum`, `max` or `min`) combines the terms into the value.
     """
 
-    monoid: str
+    reduction: str
 
 
 class ReplicatedPlacement(Enum):
@@ -68,9 +68,9 @@ def placement_in(layout: Layout, axis: str) -> Placement:
         for shard in shards:
             if shard.axis == axis:
                 return SplitPlacement(dim, shard.run)
-    for name, monoid in layout.partial:
+    for name, reduction in layout.partial:
         if name == axis:
-            return PartialPlacement(monoid)
+            return PartialPlacement(reduction)
     return REPLICATED
 
 
@@ -83,8 +83,8 @@ def add_placement(layout: Layout, axis: str, placement: Placement, rank: int) ->
         case SplitPlacement(dim, run):
             shards = (*layout.dim(dim), Shard(axis, run))
             return layout.with_dim(dim, shards, rank)
-        case PartialPlacement(monoid):
-            partial = (*layout.partial, (axis, monoid))
+        case PartialPlacement(reduction):
+            partial = (*layout.partial, (axis, reduction))
             return Layout(layout.mesh, layout.dims, partial)
         case _:
             return layout

@@ -172,8 +172,8 @@ def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
     """
     wanted = _wanted(layout, target, rank)
     target_partial = dict(target.partial)
-    for axis, monoid in layout.partial:
-        if target_partial.get(axis) == monoid:
+    for axis, reduction in layout.partial:
+        if target_partial.get(axis) == reduction:
             continue
         reduced = layout.without_partial([axis])
         yield ReshardStep("all_reduce", (axis,), reduced)

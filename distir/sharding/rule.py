@@ -61,19 +61,19 @@ class Factor:
 
     size: int
     kind: Kind = "parallel"
-    monoid: str = "sum"
+    reduction: str = "sum"
 
 
 @dataclass(frozen=True)
 class Linear:
     """
     A set of operands through which partial values pass. If exactly these operands are
-    partial over an axis, all with the same reduction out of `monoids`, the results are
+    partial over an axis, all with the same reduction out of `reductions`, the results are
     partial over that axis too.
     """
 
     operands: frozenset[int]
-    monoids: frozenset[str] = frozenset({"sum"})
+    reductions: frozenset[str] = frozenset({"sum"})
 
 
 BY_ITSELF = -1
@@ -349,15 +349,15 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
                     )
     partial: dict[str, str] = {}
     for axis in sorted({a for layout in operands for a in layout.partial_axes}):
-        monoid = _passed_monoid(rule, operands, axis)
-        if monoid is None:
+        reduction = _passed_reduction(rule, operands, axis)
+        if reduction is None:
             index = next(i for i, o in enumerate(operands) if axis in o.partial_axes)
             return (
                 f"operand {index} has layout {operands[index]}, but the op cannot work on "
                 f"values that are partial over {axis!r} there; expected layout "
                 f"{operands[index].without_partial([axis])}"
             )
-        partial[axis] = monoid
+        partial[axis] = reduction
     seen: dict[str, int] = {}
     for f, shards in assignment.items():
         kind = rule.factors[f].kind
@@ -390,7 +390,7 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
                 )
             seen[shard.axis] = f
             if kind == "reduction":
-                partial[shard.axis] = rule.factors[f].monoid
+                partial[shard.axis] = rule.factors[f].reduction
     if len(set(partial.values())) > 1:
         return (
             f"the results would be partial with several reductions at once, over "
@@ -522,7 +522,7 @@ def _reduced(rule: Rule, assignment: Assignment, result: int) -> list[tuple[str,
     factor over which the result is a sum.
     """
     return [
-        (shard.axis, rule.factors[f].monoid)
+        (shard.axis, rule.factors[f].reduction)
         for f, reduced in rule.partial_results.items()
         if result in reduced
         for shard in assignment.get(f, ())
@@ -545,7 +545,7 @@ def _expectation(
     return f"; expected layout {expected}"
 
 
-def _passed_monoid(rule: Rule, operands: Sequence[Layout], axis: str) -> str | None:
+def _passed_reduction(rule: Rule, operands: Sequence[Layout], axis: str) -> str | None:
     """
     Returns the reduction with which the results are partial over `axis`. Returns None
     if the partial operands cannot pass through the op.
@@ -555,10 +555,10 @@ def _passed_monoid(rule: Rule, operands: Sequence[Layout], axis: str) -> str | N
         for i, layout in enumerate(operands)
         if axis in layout.partial_axes
     }
-    monoids = set(over.values())
+    reductions = set(over.values())
     for linear in rule.linear:
-        if linear.operands == frozenset(over) and len(monoids) == 1:
-            (monoid,) = monoids
-            if monoid in linear.monoids:
-                return monoid
+        if linear.operands == frozenset(over) and len(reductions) == 1:
+            (reduction,) = reductions
+            if reduction in linear.reductions:
+                return reduction
     return None

@@ -80,8 +80,8 @@ def check_send(before: Layout, source: Mesh, after: Layout, target: Mesh) -> Non
             f"{replace(before, mesh=after.mesh)}, got {after}"
         )
     terms, wanted = _terms(before, source), _terms(after, target)
-    monoids = {monoid for _, monoid in (*before.partial, *after.partial)}
-    if len(monoids) > 1 or (wanted > terms and monoids != {"sum"}):
+    reductions = {reduction for _, reduction in (*before.partial, *after.partial)}
+    if len(reductions) > 1 or (wanted > terms and reductions != {"sum"}):
         raise DistIRError(
             f"a send cannot make the terms of {after} of those of {before}; reduce the "
             f"value before it is sent"

@@ -134,10 +134,10 @@ def check_op(
             run_split(plain, on, assignment)
             count += bool(assignment)
         terms = list(partial_assignments(rule, given, on))
-        for assignment, which, monoid in (
+        for assignment, which, reduction in (
             terms if splits is None else sample(terms, splits, str(seed))
         ):
-            run_split(plain, on, assignment, which, monoid)
+            run_split(plain, on, assignment, which, reduction)
             partial += 1
     has_gradient = gradient_rule.of(op) is not None and any(
         map(is_differentiable, op.results)

@@ -159,18 +159,18 @@ def _laid_out(value: SSAValue, layout: Layout) -> Any:
 
 
 def terms(
-    array: Array, monoid: str, count: int, rng: np.random.Generator
+    array: Array, reduction: str, count: int, rng: np.random.Generator
 ) -> list[Array]:
     """
-    Returns `count` arrays that reduce to `array` by `monoid`: `sum`, `max` or `min`.
+    Returns `count` arrays that reduce to `array` by `reduction`: `sum`, `max` or `min`.
     All but one are random, from `rng`.
     """
     noise = [
         rng.integers(0, 4, array.shape).astype(array.dtype) for _ in range(count - 1)
     ]
-    if monoid == "sum":
+    if reduction == "sum":
         return [*noise, (array - sum(noise)).astype(array.dtype)]
-    lower = [array - n if monoid == "max" else array + n for n in noise]
+    lower = [array - n if reduction == "max" else array + n for n in noise]
     return [*lower, array]
 
 
@@ -179,13 +179,13 @@ def run_split(
     on: Mesh,
     assignment: Assignment,
     partial_operands: frozenset[int] = frozenset(),
-    monoid: str = "sum",
+    reduction: str = "sum",
 ) -> None:
     """
     Runs the op `plain` on all devices of the mesh `on`, and compares the results with
     those on one device. `assignment` has the axes that split each factor. The operands
     with the indices `partial_operands` hold partial values over the last axis, which
-    are reduced by `monoid`: `sum`, `max` or `min`.
+    are reduced by `reduction`: `sum`, `max` or `min`.
 
     Raises OpCheckError if the rule derives another split from the layouts, or if
     results differ. The message names the layouts. Any other error gets a note that
@@ -193,7 +193,7 @@ def run_split(
     """
     rule = plain.rule
     axis, count = on.axes[-1]
-    over = ((axis, monoid),)
+    over = ((axis, reduction),)
     layouts = [
         layout_for(dims, rule, assignment, on, over if i in partial_operands else ())
         for i, dims in enumerate(rule.operands)
@@ -222,7 +222,7 @@ def run_split(
                 check_layout(value.type.get_shape(), layout, on, op.name)
         rng = np.random.default_rng(0)
         pieces = {
-            i: terms(plain.operands[i], monoid, count, rng)
+            i: terms(plain.operands[i], reduction, count, rng)
             for i in sorted(partial_operands)
         }
         shards = _shards(plain, op, on, layouts, pieces, axis)
@@ -264,7 +264,9 @@ def _shards(
             )
         ]
         if not ops or local_form.of(op) is not None:
+            before = _users(arguments.args)
             ops = local_ops(op, arguments.args, {"m": on}, coordinates)
+            _check_users(ops, _users(arguments.args) - before)
             verify_ops(ops, "what one device computes (give it a local form?)")
         if is_joint:
             devices.append((ops[-1], tuple(arrays)))
@@ -278,6 +280,24 @@ def _shards(
         for result, array in zip(shards, of_device, strict=True):
             result.append(array)
     return shards
+
+
+def _users(values: Sequence[SSAValue]) -> set[Operation]:
+    return {use.operation for value in values for use in value.uses}
+
+
+def _check_users(ops: Sequence[Operation], users: set[Operation]) -> None:
+    """
+    Raises OpCheckError unless the new `users` of an op's operands are among `ops`, the
+    local form. Others would stay in the lists of users, where passes find them.
+    """
+    left = users - {inner for op in ops for inner in op.walk()}
+    if left:
+        names = ", ".join(sorted(name_of(op) for op in left))
+        raise OpCheckError(
+            f"{name_of(ops[-1])}: its local form makes {names} besides the ops that it "
+            f"returns, and leaves it a user of the operands; erase it"
+        )
 
 
 def verify_ops(ops: Sequence[Operation], what: str) -> None:

@@ -88,15 +88,15 @@ def partial_assignments(
     for linear in rule.linear:
         if any(operands[i].dtype == np.bool_ for i in linear.operands):
             continue
-        for monoid in sorted(linear.monoids):
-            yield {}, linear.operands, monoid
+        for reduction in sorted(linear.reductions):
+            yield {}, linear.operands, reduction
             for a, m in on.axes[:-1]:
                 for f, factor in enumerate(rule.factors):
                     # A sum over one axis and a maximum over another do not commute.
-                    if factor.kind == "reduction" and factor.monoid != monoid:
+                    if factor.kind == "reduction" and factor.reduction != reduction:
                         continue
                     if can_split(rule, f) and factor.size % m == 0:
-                        yield {f: (Shard(a),)}, linear.operands, monoid
+                        yield {f: (Shard(a),)}, linear.operands, reduction
 
 
 def nests(rule: Rule, assignment: Assignment, on: Mesh) -> bool:

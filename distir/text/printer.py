@@ -160,8 +160,8 @@ def _alias(type_: Attribute, show_mesh: bool) -> str:
     shape = type_.get_shape()
     sizes = zip(shape, layout.full_dims(len(shape)), strict=False)
     parts = [str(type_.element_type), *[_dim(size, shards) for size, shards in sizes]]
-    for axis, monoid in layout.partial:
-        parts += [monoid, axis]
+    for axis, reduction in layout.partial:
+        parts += [reduction, axis]
     if show_mesh:
         parts.append(layout.mesh)
     return "!" + re.sub(r"\W", "_", "_".join(parts), flags=re.ASCII)

@@ -17,13 +17,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp
 
-from distir.dialects.dist_attributes import FEEDS, LIMIT, START
+from distir.dialects.dist_attributes import FEEDS, LIMIT, PAGES, START
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.serving import DECODE, PREFILL
 from distir.program import Program, entry_points
 from distir.program.entries import one_entry
+from distir.program.view import Argument
 from distir.tools.comparison import (
     OutputDifference,
     check_same_outputs,
@@ -104,8 +106,9 @@ def _values(
     module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays, seed: int
 ) -> Values:
     """
-    Returns the arguments of an entry by name. Paddings and positions that `given` does
-    not contain are random values within the range that generation uses.
+    Returns the arguments of an entry by name. Paddings, positions and pages that `given`
+    does not contain are random values within the range that generation uses. The pages
+    are the same for all entries.
     """
     from distir.tools.arguments.program import whole_arguments
 
@@ -116,11 +119,59 @@ def _values(
     for kind, name in fed.items():
         if kind == "tokens" or name in given:
             continue
+        if kind == "pages":
+            values[name] = _random_pages(module, name, seed)
+            continue
         limit = _limit(module, name)
         if kind == "padding" and _start(module) is None:
             limit = values[fed["tokens"]].shape[1]
         values[name] = random.integers(0, limit, values[name].shape)
     return values
+
+
+def _paging(module: ModuleOp) -> tuple[Argument, tuple[int, int, int]] | None:
+    """
+    Returns the table of an entry's pages, with the numbers of pools, of pages of each
+    pool and of tokens of a page. Returns None if the cache has no pages.
+    """
+    for argument in Program(module).arguments:
+        numbers = argument.attributes.get(PAGES)
+        if isinstance(numbers, DenseArrayBase):
+            pools, pages, size = (int(n) for n in numbers.get_values())
+            return argument, (pools, pages, size)
+    return None
+
+
+def _random_pages(module: ModuleOp, name: str, seed: int) -> npt.NDArray[Any]:
+    """
+    Returns a table of pages in which every page of a pool occurs once, in random order,
+    and -1 stands in places for which there are no pages. Sequences have equally many
+    pages, or one more.
+    """
+    found = _paging(module)
+    assert found is not None and found[0].name == name
+    argument, (pools, pages, _) = found
+    random = np.random.default_rng(seed)
+    batch, columns = shape_of(argument.value)
+    shared = batch // pools
+    table = np.full((pools, columns * shared), -1)
+    for own in table:
+        numbers = random.permutation(pages)[: len(own)]
+        own[: len(numbers)] = numbers
+    # A pool gives a page to each of its sequences, then a second one, and so on.
+    tables = table.reshape(pools, columns, shared).swapaxes(1, 2)
+    return tables.reshape(batch, columns)
+
+
+def _full_pages(module: ModuleOp, length: int) -> int:
+    """
+    Returns the number of tokens, at most `length`, for which each sequence has places.
+    """
+    found = _paging(module)
+    if found is None:
+        return length
+    argument, (pools, pages, size) = found
+    return min(length, pages // (shape_of(argument.value)[0] // pools) * size)
 
 
 def _own(module: ModuleOp, values: Arrays) -> Arrays:
@@ -186,10 +237,11 @@ def _decode_after_prefill(
     start = _start(decode)
     if start is None:
         batch, length = values[fed[0]["tokens"]].shape
-        if length < 2:
+        if (length := _full_pages(decode, length)) < 2:
             raise DistIRError(
-                f"{path}: prefill takes prompts of one token, so that decode cannot be "
-                f"compared with it; import the model with a larger --prompt"
+                f"{path}: prefill takes prompts of one token, or each sequence has one "
+                f"page of one token, so that decode cannot be compared with it; import the "
+                f"model with a larger --prompt, or more --pages"
             )
         counts = np.random.default_rng(seed).integers(2, length + 1, batch)
         expected, actual = _last_of_prompts(entries, (values, arguments), fed, counts)

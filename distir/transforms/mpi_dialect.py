@@ -199,10 +199,10 @@ class _Lowering:
             self._add(memref.CopyOp(source, target))
             self._add(mpi.BcastOp(*self._unwrapped(target), root))
             return self._tensor(target)
-        assert op.monoid is not None
+        assert op.reduction_name is not None
         pointer, count, type_ = self._unwrapped(source)
         into, _, _ = self._unwrapped(target)
-        reduction = REDUCTIONS[op.monoid]
+        reduction = REDUCTIONS[op.reduction_name]
         if isinstance(op, kinds.Reduce):
             self._add(mpi.ReduceOp(pointer, into, count, type_, reduction, root))
         else:

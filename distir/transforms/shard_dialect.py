@@ -82,8 +82,8 @@ def _replace(op: InSpmdForm, mesh: Mesh) -> None:
         "grid_axes": DenseArrayBase.from_list(i16, axes),
     }
     new: Operation
-    if isinstance(op, kinds.AllReduce) and op.monoid is not None:
-        kind = shard.ReductionKind(op.monoid)
+    if isinstance(op, kinds.AllReduce) and op.reduction_name is not None:
+        kind = shard.ReductionKind(op.reduction_name)
         properties["reduction"] = shard.ReductionKindAttr(kind)
         new = shard.AllReduceOp.create(
             operands=[op.source], result_types=[op.result.type], properties=properties

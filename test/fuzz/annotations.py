@@ -200,7 +200,7 @@ class Annotator:
             possible += [
                 dict.fromkeys(linear.operands, (partial,))
                 for partial in sorted(common)
-                if here and partial[1] in linear.monoids
+                if here and partial[1] in linear.reductions
             ]
         if not possible or self.draw(st.integers(0, 2)) == 0:
             return {}

@@ -56,7 +56,7 @@ from distir.sharding.mesh import meshes
 from distir.transforms.projection import devices_of, project
 
 Array = npt.NDArray[Any]
-REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 class LockstepError(AssertionError):
@@ -190,8 +190,8 @@ def _outcome(
     first = group.index(root) if root is not None else 0
 
     def reduced() -> Array:
-        assert op.monoid is not None
-        return reduce(REDUCTIONS[op.monoid], arrays)
+        assert op.reduction_name is not None
+        return reduce(COMBINE[op.reduction_name], arrays)
 
     def part(x: Array, over: int | None, length: int | None) -> Array:
         assert over is not None

@@ -133,8 +133,8 @@ def _other_layout(draw: Draw, value: SSAValue, module: ModuleOp) -> Layout | Non
             shards.insert(draw(st.integers(0, len(shards))), Shard(axis, run))
             other = other.with_dim(dim, shards, rank)
         elif dim == -2:
-            monoid = draw(st.sampled_from(["sum", "max", "min"]))
-            other = Layout(other.mesh, other.dims, (*other.partial, (axis, monoid)))
+            reduction = draw(st.sampled_from(["sum", "max", "min"]))
+            other = Layout(other.mesh, other.dims, (*other.partial, (axis, reduction)))
     return None if other == layout else other
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.parallel_families import FAMILIES, family_run
+from support.parallel_families import FAMILIES, dropped_t5_run, family_run
 from support.ranks import run_ranks
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -38,3 +38,12 @@ def test_what_resizes_in_a_pipeline() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families(name: str, plan: str) -> None:
     assert_trains_as_pytorch_does(name, plan, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [dict(d=2, zero=3), dict(t=2)], ids=str)
+def test_t5_with_dropout(options: dict[str, Any]) -> None:
+    """Its layers of cross-attention become a loop over functions with attention in them."""
+    (alone,) = run_ranks(1, dropped_t5_run, {})
+    for losses in run_ranks(2, dropped_t5_run, options):
+        assert losses == pytest.approx(alone, rel=1e-4)

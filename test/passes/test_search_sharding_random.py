@@ -240,7 +240,7 @@ func.func @main(%x: {shape} {{dist.role = "input"}}, %w: {shape} {{dist.role = "
     builder, _ = built(*placed(program, (("d", 2),), slow=True))
     partial = {
         op.results[0].name_hint: [
-            o.monoid for o in options if isinstance(o, PassPartial)
+            o.reduction for o in options if isinstance(o, PassPartial)
         ]
         for op, (options,) in builder.axis_options.items()
     }

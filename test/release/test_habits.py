@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -143,6 +144,35 @@ def test_a_renamed_name_works_and_warns(monkeypatch: pytest.MonkeyPatch) -> None
     assert caught[0].filename == __file__
     with pytest.raises(AttributeError, match="no attribute 'plan_against'"):
         _ = distir.plan_against
+
+
+def test_a_record_without_git_names_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import record
+
+    monkeypatch.setattr(record, "RECORD", tmp_path / "record.jsonl")
+    assert record.commit() == f"version {distir.__version__}"
+
+
+def test_a_release_without_git_says_why(tmp_path: Path) -> None:
+    (tmp_path / ".ci").mkdir()
+    copy = shutil.copy(ROOT / ".ci" / "release", tmp_path / ".ci")
+    done = subprocess.run([copy], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("a release is built of a commit")
+    assert done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+def test_a_section_of_the_benchmarks_holds_nothing_else() -> None:
+    """A script replaces all that stands between its marks."""
+    import report
+
+    text = report.DOCUMENT.read_text("utf-8")
+    found = re.findall(r"^<!-- (\w+) -->\n(.*?)^<!-- end of \1 -->", text, re.M | re.S)
+    assert len(found) > 8 and {name for name, _ in found} <= set(report.sections())
+    for name, section in found:
+        assert len(re.findall(r"^## ", section, re.M)) <= 1, name
 
 
 def test_the_record_of_numbers() -> None:

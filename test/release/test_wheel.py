@@ -11,18 +11,26 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
+
+import distir
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.slow
 
-LARGEST = 2_400_000
+LARGEST = 2_500_000
 """
-Bytes of the wheel. The goal is 2,000,000; 1,000 files of Python with their docstrings are
-2.3 million bytes, whatever compresses them, and this keeps them from growing.
+Bytes of the wheel. The goal, 2,000,000, is missed: of 2,411,000 bytes in November 2026,
+2,160,000 are 1,055 modules (590,000 of these docstrings, which help and reference show),
+160,000 the names and headers of a zip file, 50,000 RECORD, 37,000 all data. A slower
+compressor (zopfli) would save 60,000.
 """
+
+DATA = 50_000
+"""Compressed bytes of files that are no modules: clusters, profiles, pages, metadata."""
 
 SECONDS = 1.0
 """CPU seconds that `distir --version` may take."""
@@ -70,7 +78,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_is_small(wheel: Path) -> None:
+    """Nothing goes in but modules and the data that they read."""
     assert wheel.stat().st_size <= LARGEST
+    with ZipFile(wheel) as content:
+        files = content.infolist()
+    folders = {file.filename.partition("/")[0] for file in files}
+    assert folders == {"distir", f"distir-{distir.__version__}.dist-info"}
+    data = [f for f in files if not f.filename.endswith((".py", "/RECORD"))]
+    assert len(data) > 40 and sum(file.compress_size for file in data) <= DATA
 
 
 def test_the_same_commit_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
@@ -110,8 +125,10 @@ def test_it_works_in_an_empty_environment(
     run(tmp_path, distir, "cluster", "--kind", "A100", "-o", "a.mlir")
     run(tmp_path, distir, "lower", distributed, "-o", "package")
     assert (tmp_path / "package" / "program.py").exists()
-    error = run(tmp_path, distir, "run", distributed, "--backend", "gloo", code=1)
-    assert error.count("\n") == 1 and error.startswith("error: ") and "torch" in error
+    said = run(tmp_path, distir, "run", distributed, "--backend", "gloo", code=1)
+    # On a busy machine there may be lines about progress.
+    (error,) = (line for line in said.splitlines() if not line.startswith("note: "))
+    assert error.startswith("error: ") and "torch" in error
 
 
 def test_pipx_runs_the_demo(wheel: Path, tmp_path: Path) -> None:

@@ -148,8 +148,9 @@ def test_a_checkpoint_from_before_loads(
 
 
 def test_check_compares_steps_by_the_parts(
-    steps: tuple[ModuleOp, ModuleOp], tmp_path: Path
+    steps: tuple[ModuleOp, ModuleOp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # names in one line
     paths = tmp_path / "before.mlir", tmp_path / "after.mlir"
     for path, module in zip(paths, steps, strict=True):
         path.write_text(str(module))

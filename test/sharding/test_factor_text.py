@@ -89,12 +89,12 @@ def test_results_that_lack_a_parallel_factor_are_sums_over_it():
     assert rule.partial_results == {0: frozenset({1})}
 
 
-def test_clauses_name_reductions_decomposed_factors_and_monoids():
+def test_clauses_name_kinds_decomposed_factors_and_reductions():
     rule = rule_of("[n, v] -> [n] max v decompose n linear any 0", [(2, 3)], [(2,)])
     assert rule.factors[1] == Factor(3, "reduction", "max")
     assert rule.decomposed == {0}
     (linear,) = rule.linear
-    assert linear.monoids == {"sum", "max", "min"}
+    assert linear.reductions == {"sum", "max", "min"}
 
 
 def test_partial_operands_may_pass_together():

@@ -27,13 +27,13 @@ def check(case: Case) -> None:
         for assignment in sample(list(assignments(plain.rule, on)), 6, str(case)):
             run_split(plain, on, assignment)
     on = mesh(a=2, b=2)
-    for assignment, operands, monoid in sample(
+    for assignment, operands, reduction in sample(
         list(partial_assignments(plain.rule, plain.operands, on))
         or [({}, frozenset(), "sum")],
         3,
         str(case),
     ):
-        run_split(plain, on, assignment, operands, monoid)
+        run_split(plain, on, assignment, operands, reduction)
 
 
 @st.composite

@@ -95,11 +95,11 @@ def test_devices_that_have_the_same_take_turns() -> None:
     ]
 
 
-@pytest.mark.parametrize("monoid", ["max", "min"])
-def test_a_maximum_has_no_term_for_a_device_that_gets_none(monoid: str) -> None:
+@pytest.mark.parametrize("reduction", ["max", "min"])
+def test_a_maximum_has_no_term_for_a_device_that_gets_none(reduction: str) -> None:
     source, target = mesh("a", ()), mesh("b", (("t", 4),), 1)
     with pytest.raises(DistIRError, match="cannot make the terms of"):
-        check_send(Layout("a"), source, Layout("b", (), (("t", monoid),)), target)
+        check_send(Layout("a"), source, Layout("b", (), (("t", reduction),)), target)
 
 
 def test_a_send_between_meshes_with_the_same_axes_keeps_the_layout() -> None:

@@ -99,7 +99,7 @@ def bert() -> Family:
     return _of_words(BertForMaskedLM(config), attention_mask=mask)
 
 
-def t5() -> Family:
+def t5(dropout: float = 0.0) -> Family:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
@@ -109,7 +109,7 @@ def t5() -> Family:
         d_ff=64,
         num_layers=2,
         num_heads=4,
-        dropout_rate=0.0,
+        dropout_rate=dropout,
         use_cache=False,
     )
     module = T5ForConditionalGeneration(config)
@@ -222,6 +222,19 @@ def _train(
         optimizer.zero_grad()
         found.append(value.item())
     return found
+
+
+def dropped_t5_run(options: dict[str, Any]) -> list[float]:
+    """Returns the losses of steps of a T5 with dropout, which begins alike on all ranks."""
+    torch.manual_seed(0)
+    family = t5(dropout=0.1)
+    parallel = distir.parallelize(
+        family.module, (), family.inputs, loss=family.loss, **options
+    ).train()
+    own = {n: own_part(parallel, v) for n, v in family.inputs.items()}
+    labels = own_part(parallel, family.labels)
+    clip = parallel.clip_grad_norm_
+    return _train(parallel, lambda: parallel(labels, **own), clip, 3)
 
 
 def family_run(name: str, options: dict[str, Any], steps: int) -> dict[str, Any]:

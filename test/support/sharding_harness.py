@@ -178,5 +178,5 @@ def assert_partial_operands(plain: Sequential) -> None:
         split = [case for case in cases if case[0]]
         cases = [case for case in cases if not case[0]]
         cases += sample(split, SAMPLES, str(plain.case))
-    for assignment, operands, monoid in cases:
-        run_split(plain, on, assignment, operands, monoid)
+    for assignment, operands, reduction in cases:
+        run_split(plain, on, assignment, operands, reduction)

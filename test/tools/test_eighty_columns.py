@@ -1,8 +1,10 @@
-"""Tables of the commands fit a terminal of 80 columns."""
+"""Tables of the commands fit 80 columns, in a terminal and in a pipe."""
 
 from __future__ import annotations
 
+import os
 import re
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         out = folder / f"{name}.mlir"
         to = ("--cluster", "dgx2", *degrees.split(), "-o", out)
         succeed("distribute", model, *to)
+    (folder / "asked.py").write_text(
+        "def schedule(s):\n"
+        "    s.knob('share_of_the_layers', [0.25, 0.5, 0.75])\n"
+        "    s.knob('another_long_name', [1, 2])\n"
+    )
     return folder
 
 
@@ -33,13 +40,15 @@ COMMANDS = (
     "simulate --diff dist.mlir other.mlir",
     "search model.mlir --cluster dgx2 --devices 4 --jobs 1",
     "check model.mlir dist.mlir",
+    "lower dist.mlir -o package --check-memory",
+    "schedule model.mlir asked.py --tune exhaustive --cluster dgx2 --world-size 2 -o o.mlir",
     "doctor",
 )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_tables(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    assert "COLUMNS" not in os.environ  # as in a pipe of most users
     monkeypatch.chdir(folder)
     output = succeed(*command.split()).output
     rows = [
@@ -51,13 +60,31 @@ def test_tables(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [line for line in rows if len(line) > 80] == []
 
 
-def test_a_table_that_is_too_wide_is_split(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+class Terminal(StringIO):
+    """A file that says that it is a terminal, one without colours."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(file: StringIO) -> str:
+    """A table with many columns, as it is printed to `file`."""
     headings = ["name", *(f"a heading {i}" for i in range(12))]
-    reporting.table(headings, [[WIDE, *(f"{10**i} bytes" for i in range(12))]])
-    printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= 80
-    assert all(f"{10**i} bytes" in printed for i in range(12))
-    assert printed.count("name") > 1
+    row = [WIDE, *(f"{10**i} bytes" for i in range(12))]
+    reporting.table(headings, [row], file)
+    return re.sub("\x1b\\[[0-9;]*m", "", file.getvalue())
+
+
+def test_a_table_that_is_too_wide_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = shown(StringIO())
+    assert 60 < max(map(len, piped.splitlines())) <= 80
+    assert all(f"{10**i} bytes" in piped for i in range(12))
+    assert piped.count("name") > 1
+    for columns, widest in ((200, 80), (80, 80), (60, 60)):
+        size = os.terminal_size((columns, 24))
+        monkeypatch.setattr(os, "get_terminal_size", lambda *_: size)  # noqa: B023
+        printed = shown(Terminal())
+        assert max(map(len, printed.splitlines())) <= widest
+        assert (printed == piped) == (columns >= 80)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert 80 < max(map(len, shown(StringIO()).splitlines())) <= 120

@@ -24,7 +24,10 @@ from distir.planning.plans.saved_plan import SavedPlan
 TWO = ("--cluster", "dgx2", "--world-size", "2", "--jobs", "1")
 
 
-def test_the_best_of_all_searches(tmp_path: Path) -> None:
+def test_the_best_of_all_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # the table of layouts as one
     model, best, out = (tmp_path / name for name in ("m.mlir", "b.mlir", "out.json"))
     write_program(model)
     command = ("search", model, "--auto", *TWO, "--explain")

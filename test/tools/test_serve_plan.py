@@ -34,8 +34,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_answer_is_a_plan_with_its_tokens(
-    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # headings in one line
     files = [
         "--json",
         str(tmp_path / "plan.json"),

@@ -17,7 +17,7 @@ from website.drawings.canvas import COLOURS, Panel, box, label
 
 _SHEET = 92
 _BETWEEN = 26
-_LEFT = 250
+_LEFT = 262
 
 
 def layout_panel(told: Mapping[str, Any]) -> Panel:

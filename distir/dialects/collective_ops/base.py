@@ -114,7 +114,7 @@ class CollectiveOp(IRDLOperation):
       collective can be asynchronous.
     - the integer `dist.bucket`: collectives of a function with the same integer form
       one *bucket*, and travel in one message. They are next to each other, have the
-      same kind, mesh, axes, element type and monoid, and all are asynchronous or none
+      same kind, mesh, axes, element type and reduction, and all are asynchronous or none
       is. If a pass deletes some of them, the others still form a bucket. The attribute
       does not change results. Not every collective can be in a bucket.
 
@@ -141,7 +141,7 @@ class CollectiveOp(IRDLOperation):
 
     REDUCES: ClassVar[bool] = False
     """
-    Whether the op reduces terms by a monoid. The per-rank form names it in `reduction`.
+    Whether the op combines terms. The per-rank form names the reduction in `reduction`.
     """
 
     KEEPS_VALUE: ClassVar[bool] = True
@@ -187,8 +187,8 @@ class CollectiveOp(IRDLOperation):
         return tuple(a.data for a in self.axes.data)
 
     @property
-    def monoid(self) -> str | None:
-        """The monoid of the reduction, or None if the op does not reduce."""
+    def reduction_name(self) -> str | None:
+        """`sum`, `max` or `min`; None if the op does not reduce."""
         raise NotImplementedError
 
     @property
@@ -233,7 +233,7 @@ class CollectiveOp(IRDLOperation):
             self.name,
             self.axes,
             self.communicators,
-            self.monoid,
+            self.reduction_name,
             source.element_type if isinstance(source, TensorType) else None,
             self.is_asynchronous,
         )

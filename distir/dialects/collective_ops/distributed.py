@@ -38,7 +38,7 @@ class InDistributedForm(CollectiveOp):
         raise NotImplementedError
 
     @property
-    def monoid(self) -> str | None:
+    def reduction_name(self) -> str | None:
         layout = layout_of(self.operands[0])  # by index, as names are slow
         return None if layout is None else dict(layout.partial).get(self.axis_names[0])
 
@@ -85,18 +85,18 @@ class InDistributedForm(CollectiveOp):
 
     def require_partial(self, before: Layout) -> str:
         """
-        Returns the monoid with which the operand is partial over every axis of this op.
+        Returns the reduction with which the operand is partial over every axis of this op.
         Raises VerifyException unless there is exactly one.
         """
-        monoids = {dict(before.partial).get(axis) for axis in self.axis_names}
-        if len(monoids) != 1 or None in monoids:
+        reductions = {dict(before.partial).get(axis) for axis in self.axis_names}
+        if len(reductions) != 1 or None in reductions:
             raise VerifyException(
                 f"{self.name}: expected an operand that is partial over "
                 f"{_names(self.axis_names)} with one reduction, got {before}"
             )
-        (monoid,) = monoids
-        assert monoid is not None
-        return monoid
+        (reduction,) = reductions
+        assert reduction is not None
+        return reduction
 
     def ending_dims(self, before: Layout, rank: int) -> list[int]:
         """

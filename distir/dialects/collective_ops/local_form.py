@@ -22,7 +22,7 @@ from distir.dialects.collective_ops.base import (
     OfOneRank,
     require_waits,
 )
-from distir.dialects.dist import MONOIDS, layout_of
+from distir.dialects.dist import REDUCTIONS, layout_of
 
 
 class InLocalForm(CollectiveOp):
@@ -81,7 +81,7 @@ class InLocalForm(CollectiveOp):
         return found.value.data if isinstance(found, IntegerAttr) else None
 
     @property
-    def monoid(self) -> str | None:
+    def reduction_name(self) -> str | None:
         found = self.properties.get("reduction")
         return found.data if isinstance(found, StringAttr) else None
 
@@ -99,10 +99,10 @@ class InLocalForm(CollectiveOp):
                 f"{self.name} belongs to one rank's program, but its types have layouts; "
                 f"in a distributed program, write collective.{self.kind} without a group"
             )
-        if self.monoid is not None and self.monoid not in MONOIDS:
+        if self.reduction_name is not None and self.reduction_name not in REDUCTIONS:
             raise VerifyException(
-                f"{self.name}: `reduction` is {self.monoid!r}, expected one of "
-                f"{', '.join(MONOIDS)}"
+                f"{self.name}: `reduction` is {self.reduction_name!r}, expected one of "
+                f"{', '.join(REDUCTIONS)}"
             )
         source, result = self.source.type, self.result.type
         assert isinstance(source, TensorType) and isinstance(result, TensorType)
@@ -147,7 +147,7 @@ class InLocalForm(CollectiveOp):
 
 
 class Reducing(InLocalForm):
-    """Has `reduction`, the monoid of the reduction: `sum`, `max` or `min`."""
+    """Has `reduction`: `sum`, `max` or `min`."""
 
     reduction = prop_def(StringAttr)
 

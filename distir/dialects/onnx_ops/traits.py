@@ -85,6 +85,12 @@ FRESH = Fact(
 )
 """Ops whose results have memory of their own in PyTorch."""
 
+CACHE_WRITES = Fact(_named("TensorScatter"), "IS_CACHE_WRITE")
+"""
+Ops that replace a part of their first operand, and can do so in the operand's own
+memory if nothing else needs it.
+"""
+
 PRODUCTS = _named("MatMul Gemm")
 """Operators that multiply two matrices, or batches of matrices."""
 

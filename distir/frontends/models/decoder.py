@@ -230,7 +230,7 @@ def build_decoder(
     if (generation := decoder.step) is not None:
         step_inputs, slots = generation.inputs(main), generation.sizes.cache
         tokens = step_inputs.tokens
-        shared = [step_inputs.mask, step_inputs.places]
+        shared = step_inputs.shared
         own = generation.caches(main, len(layers), decoder.heads, decoder.width)
         caches = [[*shared, *cache] for cache in own]
     else:

@@ -19,9 +19,11 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.paged_attention import PagedAttentionOp, PagedWriteOp
 from distir.frontends.models.function_builder import FunctionBuilder
 from distir.frontends.serving import (
     DECODE,
+    PAGE_TABLE,
     PREFILL,
     ServingSizes,
     mark_inputs,
@@ -33,26 +35,31 @@ from distir.program.entries import joined
 
 class StepInputs(NamedTuple):
     """
-    The inputs of a step and the values that its layers share. `tokens` and `positions`
-    are [batch, tokens], the positions of padding being 0. `mask`, [batch, 1, tokens,
-    keys], is added to the scores of attention: 0 where a query may attend to a key, and
-    the lowest number elsewhere. `places` [batch] are the slots of the first tokens.
+    The inputs of a step. `tokens` and `positions` are [batch, tokens], the positions of
+    padding being 0. `shared` are the values that all layers share: those of
+    `LayerCache` before the keys.
     """
 
     tokens: SSAValue
     positions: SSAValue
-    mask: SSAValue
-    places: SSAValue
+    shared: list[SSAValue]
 
 
 class LayerCache(NamedTuple):
     """
-    The arguments of a layer for attention with a cache: `mask` and `places` as in
-    `StepInputs`, and its keys and values, each [batch, heads, slots, width of a head].
+    The arguments of a layer for attention with a cache.
+
+    - `mask`, [batch, 1, tokens, keys], is added to the scores of attention: 0 where a
+      query may attend to a key, and the lowest number elsewhere;
+    - `places` [batch] are the slots of the first tokens; with pages the numbers of these
+      tokens, which are negative for padding;
+    - `table` [batch, columns] has the pages of each sequence, None without pages;
+    - `keys` and `values` have the shape `ServingSizes.cache_shape`.
     """
 
     mask: SSAValue
     places: SSAValue
+    table: SSAValue | None
     keys: SSAValue
     values: SSAValue
 
@@ -72,14 +79,15 @@ class GenerationStep:
     @property
     def keys(self) -> int:
         """The number of keys to which the step's tokens may attend."""
-        return self.sizes.cache if self.entry == DECODE else self.sizes.prompt
+        return self.sizes.slots if self.entry == DECODE else self.sizes.prompt
 
     def inputs(self, main: FunctionBuilder) -> StepInputs:
         """
         Adds the inputs of the step to its entry function: `input_ids` [batch, tokens],
-        and `padding` [batch] for prefill, or `positions` [batch] for decode.
+        `padding` [batch] for prefill, or `positions` [batch] for decode, and with pages
+        `pages` [batch, columns].
         """
-        batch, cache = self.sizes.batch, self.sizes.cache
+        batch, cache = self.sizes.batch, self.sizes.slots
         tokens = main.argument(
             "input_ids", (batch, self.tokens), role="input", element=i64
         )
@@ -93,12 +101,18 @@ class GenerationStep:
             padding = main.argument("padding", (batch,), role="input", element=i64)
             positions, sees = self._of_prompts(main, padding)
             first = main.op("Neg", [padding], (batch,), i64)
-        size = main.constant(np.array(cache))
-        places = main.op("Mod", [first, size], (batch,), i64, fmod=0)
+        if self.sizes.paging is None:
+            size = main.constant(np.array(cache))
+            first = main.op("Mod", [first, size], (batch,), i64, fmod=0)
+            tables = []
+        else:
+            shape = (batch, self.sizes.columns)
+            tables = [main.argument(PAGE_TABLE, shape, role="input", element=i64)]
         zero = main.constant(np.array(0, main.dtype))
         lowest = main.constant(np.array(ml_dtypes.finfo(main.dtype).min, main.dtype))
         mask = main.op("Where", [sees, zero, lowest], shape_of(sees))
-        return StepInputs(tokens, positions, _column(main, mask, 1), places)
+        shared = [_column(main, mask, 1), first, *tables]
+        return StepInputs(tokens, positions, shared)
 
     def _of_prompts(
         self, main: FunctionBuilder, padding: SSAValue
@@ -126,21 +140,24 @@ class GenerationStep:
         self, main: FunctionBuilder, layers: int, heads: int, width: int
     ) -> list[list[SSAValue]]:
         """Adds the keys and values of each layer to the entry function."""
-        shape = (self.sizes.batch, heads, self.sizes.cache, width)
+        shape = self.sizes.cache_shape(heads, width)
         names = _names(layers)
         values = [main.argument(name, shape, role=CACHE) for name in names]
         return [values[i : i + 2] for i in range(0, len(values), 2)]
 
     def layer_arguments(self, b: FunctionBuilder, heads: int, width: int) -> LayerCache:
         """Adds the arguments that attention with a cache needs to a layer."""
-        batch, cache = self.sizes.batch, self.sizes.cache
+        batch, columns = self.sizes.batch, self.sizes.columns
         mask = b.argument("mask", (batch, 1, self.tokens, self.keys), role=None)
         places = b.argument("places", (batch,), role=None, element=i64)
-        shape = (batch, heads, cache, width)
+        table = None
+        if self.sizes.paging is not None:
+            table = b.argument(PAGE_TABLE, (batch, columns), role=None, element=i64)
+        shape = self.sizes.cache_shape(heads, width)
         keys, values = (
             b.argument(name, shape, role=CACHE) for name in _kinds("cache.*")
         )
-        return LayerCache(mask, places, keys, values)
+        return LayerCache(mask, places, table, keys, values)
 
     def last(self, main: FunctionBuilder, h: SSAValue) -> SSAValue:
         """Returns the hidden states of the last token, [batch, 1, d_model]."""
@@ -180,6 +197,8 @@ class GenerationStep:
         keys and values in the cache after the step.
         """
         q, *given = own
+        if cache.table is not None:
+            return self._paged_attention(b, q, given, cache, cache.table)
         new = [
             b.op(
                 "TensorScatter",
@@ -192,6 +211,27 @@ class GenerationStep:
         ]
         keys = new if self.entry == DECODE else given
         return b.op("Attention", [q, *keys, cache.mask], shape_of(q)), new
+
+    def _paged_attention(
+        self,
+        b: FunctionBuilder,
+        q: SSAValue,
+        given: Sequence[SSAValue],
+        cache: LayerCache,
+        table: SSAValue,
+    ) -> tuple[SSAValue, list[SSAValue]]:
+        """
+        Adds attention as `attention` does, with the cache in the pages of `table`. `given`
+        are the keys and values of the step's tokens.
+        """
+        new = [
+            b.add(PagedWriteOp(old, value, table, cache.places))[0]
+            for old, value in zip((cache.keys, cache.values), given, strict=True)
+        ]
+        if self.entry == PREFILL:
+            return b.op("Attention", [q, *given, cache.mask], shape_of(q)), new
+        (found,) = b.add(PagedAttentionOp(q, *new, table, cache.mask))
+        return found, new
 
 
 def build_serving(

@@ -90,7 +90,7 @@ def build_llama(
     shared: list[SSAValue] = []
     caches: list[list[SSAValue]] = [[]] * layers
     if step is not None and inputs is not None:
-        ids, shared = inputs.tokens, [inputs.mask, inputs.places]
+        ids, shared = inputs.tokens, inputs.shared
         caches = step.caches(main, layers, groups, width)
     else:
         ids = main.argument("input_ids", (batch, seq), role="input", element=i64)

@@ -23,9 +23,18 @@ from distir.dialects.train_ops.attention import (
     PlacedAttentionGradOp,
     PlacedAttentionOp,
 )
+from distir.dialects.train_ops.paged_attention import (
+    PagedAttentionOp,
+    PagedOp,
+    PagedReadOp,
+    PagedWriteOp,
+    PageSizes,
+)
+from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.op_costs import (
     Cost,
     CostContext,
+    cache_write,
     cost_function,
 )
 from distir.interpreters.train.arithmetic import Array, computes
@@ -276,3 +285,94 @@ def causal_work(context: CostContext) -> Cost:
     attention without positions.
     """
     return context.roofline(flops=context.flops * imbalance(context))
+
+
+def _pages(op: PagedOp, sizes: PageSizes, table: Array) -> tuple[Array, Array]:
+    """
+    Returns the pool of each sequence, [batch, 1], and `table`. Raises DistIRError if the
+    table names pages that the pools do not have.
+    """
+    if table.size and table.max() >= sizes.pages:
+        raise DistIRError(
+            f"{op.name}: the table names page {table.max()}, but each pool has "
+            f"{sizes.pages} pages, from 0 on"
+        )
+    return np.arange(sizes.batch)[:, None] // max(sizes.sequences, 1), table
+
+
+def _in_order(op: PagedOp, sizes: PageSizes, pool: Array, table: Array) -> Array:
+    """Returns the tokens of all pages of each sequence: [batch, heads, slots, width]."""
+    pools, pages = _pages(op, sizes, table)
+    found = pool[pools, np.maximum(pages, 0)].swapaxes(1, 2)
+    return found.reshape(*found.shape[:2], sizes.slots, found.shape[4])
+
+
+@computes(PagedReadOp)
+def paged_read(op: PagedReadOp, pool: Array, table: Array) -> Array:
+    return _in_order(op, op.sizes, pool, table)
+
+
+@computes(PagedWriteOp)
+def paged_write(
+    op: PagedWriteOp, pool: Array, new: Array, table: Array, first: Array
+) -> Array:
+    sizes = op.sizes
+    pools, table = _pages(op, sizes, table)
+    places = first[:, None] + np.arange(new.shape[2])
+    columns = places // sizes.size
+    pages = np.take_along_axis(table, columns.clip(0, sizes.columns - 1), axis=1)
+    kept = (columns >= 0) & (columns < sizes.columns) & (pages >= 0)
+    result = pool.copy()
+    where = (np.broadcast_to(pools, pages.shape), pages, places % sizes.size)
+    number, page, slot = (x[kept] for x in where)
+    result[number, page, :, slot] = new.swapaxes(1, 2)[kept]
+    return result
+
+
+@computes(PagedAttentionOp)
+def paged_attention(
+    op: PagedAttentionOp,
+    q: Array,
+    keys: Array,
+    values: Array,
+    table: Array,
+    mask: Array,
+) -> Array:
+    sizes = op.sizes
+    groups = q.shape[1] // sizes.heads
+    k, v = (
+        np.repeat(_in_order(op, sizes, pool, table), groups, axis=1)
+        for pool in (keys, values)
+    )
+    scores = q @ k.swapaxes(2, 3) * q.dtype.type(op.factor)
+    is_boolean = mask.dtype == bool
+    shown = np.where(mask, scores, -np.inf) if is_boolean else scores + mask
+    return np.exp(shown - logsumexp_of(shown)[..., None]) @ v
+
+
+cost_function("train.paged_write")(cache_write)
+
+
+@cost_function("train.paged_read")
+def read_cost(context: CostContext) -> Cost:
+    """
+    Returns the cost of reading the pages of a table and writing them in order. The op
+    does not read the other pages.
+    """
+    return context.roofline(
+        moved=context.operand_bytes[1] + 2 * sum(context.result_bytes)
+    )
+
+
+@cost_function("train.paged_attention")
+def paged_cost(context: CostContext) -> Cost:
+    """
+    Returns the cost of attention over pages, by a kernel that reads the pages where they
+    are: those that sequences can fill, once each.
+    """
+    op = context.op
+    assert isinstance(op, PagedAttentionOp)
+    q, keys, values, *others = context.operand_bytes
+    share = op.sizes.used / op.sizes.pages
+    read = share * (keys + values)
+    return context.roofline(moved=q + read + sum(others) + sum(context.result_bytes))

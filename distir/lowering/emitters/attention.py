@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from distir.dialects.torch import IN_PLACE
 from distir.dialects.train_ops.attention import FusedAttentionOp
 from distir.dialects.train_ops.dropout import DroppedAttentionBase
+from distir.dialects.train_ops.paged_attention import PagedAttentionOp
 from distir.lowering.emitter import Call, torch_emitter
 
 
@@ -173,3 +175,30 @@ def settings(op: FusedAttentionOp) -> list[str]:
         heads = op.q_num_heads.value.data, op.kv_num_heads.value.data
         arguments.append(f"heads={heads!r}")
     return arguments
+
+
+@torch_emitter("train.paged_attention")
+def paged_attention(call: Call) -> str:
+    op = call.op
+    assert isinstance(op, PagedAttentionOp)
+    pages, table = call.helper("paged_attention"), call.operand(3)
+    read = [f"{pages}.read({call.operand(i)}, {table})" for i in (1, 2)]
+    options = "" if op.scale is None else f", scale={op.scale.value.data!r}"
+    if call.shape(0)[1] != op.sizes.heads:
+        options += ", enable_gqa=True"
+    # Half-precision kernels for CPUs round more often than the standard allows.
+    half = call.element(0) in ("FLOAT16", "BFLOAT16")
+    module = call.helper("attention") if half else "F"
+    given = ", ".join([call.operand(0), *read, call.operand(4)])
+    return f"{module}.scaled_dot_product_attention({given}{options})"
+
+
+@torch_emitter("train.paged_read")
+def paged_read(call: Call) -> str:
+    return call.write("read({*})", "paged_attention")
+
+
+@torch_emitter("train.paged_write")
+def paged_write(call: Call) -> str:
+    in_place = ", in_place=True" if IN_PLACE in call.op.attributes else ""
+    return call.write(f"write({{*}}{in_place})", "paged_attention")

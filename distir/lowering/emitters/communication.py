@@ -39,8 +39,8 @@ def _written(call: Call) -> str:
         number = op.number(name)
         if number is not None:
             parts.append(f"{name}={number}")
-    if op.monoid is not None:
-        parts.append(f"reduction={op.monoid!r}")
+    if op.reduction_name is not None:
+        parts.append(f"reduction={op.reduction_name!r}")
     if IN_PLACE in op.attributes:
         parts.append("in_place=True")
     if isinstance(op, RootedInRankForm):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from xdsl.dialects.builtin import FloatAttr
 from xdsl.ir import SSAValue
@@ -13,6 +14,7 @@ from distir.dialects.torch import (
     KEPT,
     LinearOp,
     MessageOp,
+    ProductIntoOp,
     StateCopiesOp,
     UpdatesOp,
 )
@@ -40,6 +42,30 @@ def add_look_ups(call: Call) -> str:
     return f"{call.helper('indexing')}.add_look_ups({', '.join(arguments)})"
 
 
+@torch_emitter("torch.bucket")
+def bucket(call: Call) -> str:
+    (size,) = call.result_shape() or (0,)
+    return call.write(
+        "torch.empty({size}, dtype={result:dtype}, device={devices}.here())",
+        size=str(size),
+        devices=call.helper("devices"),
+    )
+
+
+@torch_emitter("torch.product_into")
+def product_into(call: Call) -> str:
+    op = call.op
+    assert isinstance(op, ProductIntoOp)
+    x, y, memory = call.operands()
+    x, y = (
+        f"{operand}.t()" if is_transposed else operand
+        for operand, is_transposed in ((x, op.x_transposed), (y, op.y_transposed))
+    )
+    shape, start = call.result_shape() or (), op.start.value.data
+    place = f"{memory}[{start}:{start + prod(shape)}].view({shape!r})"
+    return f"torch.mm({x}, {y}, out={place})"
+
+
 @torch_emitter("torch.message")
 def message(call: Call) -> str:
     op = call.op
@@ -52,6 +78,8 @@ def message(call: Call) -> str:
         parts.append(f"reduction={op.reduction.data!r}")
     if op.overwrites is not None:
         parts.append(f"into={_listed(call, op.inputs[count:])}")
+    if op.in_bucket is not None:
+        parts.append(f"bucket={call.names.name(op.inputs[-1])}")
     start = "start_" if ASYNCHRONOUS in op.attributes else ""
     return f"{call.helper('buckets')}.{start}{op.kind.data}({', '.join(parts)})"
 

@@ -1,21 +1,43 @@
-"""Replaces the collectives that travel in one message by one op."""
+"""
+Replaces the collectives that travel in one message by one op, and computes gradients of
+weights where they are sent.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    ModuleOp,
+)
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.collective_ops.base import bucket_of
-from distir.dialects.collective_ops.rank_form import InRankForm, RankAllGatherOp
-from distir.dialects.dist_attributes import SCOPE
-from distir.dialects.torch import MessageOp
+from distir.dialects.collective_ops.rank_form import (
+    InRankForm,
+    RankAllGatherOp,
+)
+from distir.dialects.dist_attributes import COMPILED, SCOPE
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.torch import BucketOp, LinearOp, MessageOp, ProductIntoOp
+from distir.lowering.rewrites.products import supersede
 from distir.lowering.rewrites.sharing import SharedMemory
 from distir.program import entry_function, functions, updated_arguments
 from distir.transforms.projection import MESH
+
+_MULTIPLIED = BFloat16Type | Float16Type | Float32Type | Float64Type
+"""The types of matrices that `torch.mm` multiplies on all devices."""
+
+_Factor = tuple[SSAValue, bool]
+"""A matrix, and whether it is transposed in the product."""
 
 
 def fuse_messages(module: ModuleOp) -> None:
@@ -79,3 +101,76 @@ def _replace(bucket: Sequence[InRankForm], targets: Sequence[SSAValue] = ()) -> 
     olds: list[Operation] = list(bucket)
     for op in reversed(olds):
         Rewriter.erase_op(op)
+
+
+def compute_in_messages(module: ModuleOp) -> None:
+    """
+    Lets products that a message reduces, such as the gradients of weights, be computed
+    in the memory of the message, so that they are not copied to it. Other tensors of
+    the message are copied. Compiled functions are left as they are.
+    """
+    for function in functions(module).values():
+        if COMPILED in function.attributes:
+            continue
+        for op in list(function.body.block.ops):
+            if isinstance(op, MessageOp) and op.kind.data == "all_reduce":
+                _compute_in(op)
+
+
+def _compute_in(message: MessageOp) -> None:
+    values = list(message.inputs)
+    found: list[tuple[Operation, int, tuple[_Factor, _Factor]]] = []
+    start = 0
+    for value in values:
+        factors = _factors(value, message)
+        if factors is not None:
+            assert isinstance(value, OpResult)
+            found.append((value.op, start, factors))
+        start += prod(shape_of(value))
+    if not found:
+        return
+    products = {product for product, _, _ in found}
+    block = message.parent_block()
+    assert block is not None
+    first = next(op for op in block.ops if op in products)
+    bucket = BucketOp(values)
+    if SCOPE in first.attributes:
+        bucket.attributes[SCOPE] = first.attributes[SCOPE]
+    bucket.bucket.name_hint = "bucket"
+    Rewriter.insert_op(bucket, InsertPoint.before(first))
+    for product, start, factors in found:
+        type_ = product.results[0].type
+        supersede(product, ProductIntoOp(*factors, bucket.bucket, start, type_))
+        Rewriter.erase_op(product)
+    message.put_in(bucket.bucket)
+
+
+def _factors(value: SSAValue, message: MessageOp) -> tuple[_Factor, _Factor] | None:
+    """
+    Returns the matrices whose product is `value`, an operand of `message`. Returns None
+    if it is no product of two matrices, or is used elsewhere too.
+    """
+    product = value.owner
+    if not isinstance(product, Operation) or len(list(value.uses)) > 1:
+        return None
+    if product.parent_block() is not message.parent_block():
+        return None
+    kind = element_type(value)
+    if not isinstance(kind, _MULTIPLIED) or min(shape_of(value), default=-1) < 0:
+        return None
+    if isinstance(product, LinearOp) and product.bias is None:
+        x, y = (product.x, False), (product.weight, product.transposed is None)
+    elif not isinstance(product, OnnxOp):
+        return None
+    elif product.name == "onnx.Gemm" and len(product.operands) == 2:
+        if product.attribute("alpha") != 1.0:
+            return None
+        sides = [bool(product.attribute(name)) for name in ("transA", "transB")]
+        x, y = zip(product.operands, sides, strict=True)
+    elif product.name == "onnx.MatMul":
+        x, y = ((operand, False) for operand in product.operands)
+    else:
+        return None
+    is_matrix = all(len(shape_of(v)) == 2 for v in (x[0], y[0]))
+    is_alike = all(element_type(v) == kind for v in (x[0], y[0]))
+    return (x, y) if is_matrix and is_alike else None

@@ -14,7 +14,7 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.collective_ops.per_rank import RecvFromRankOp, SendToRankOp, WaitOp
 from distir.dialects.collective_ops.rank_form import RankAllReduceOp
 from distir.dialects.dist_attributes import COMPILED
-from distir.dialects.onnx_ops.traits import PERMUTATIONS
+from distir.dialects.onnx_ops.traits import CACHE_WRITES, PERMUTATIONS
 from distir.dialects.tensors import element_type, known_shape
 from distir.dialects.torch import (
     IN_PLACE,
@@ -66,7 +66,7 @@ def reuse_operands(module: ModuleOp) -> None:
     memory = OwnMemory(module)
     for function in memory.functions:
         for op in list(function.body.block.ops):
-            is_write = op.name == "onnx.TensorScatter"
+            is_write = CACHE_WRITES.of(op)
             if is_write or isinstance(op, RankAllReduceOp | AddLookUpsOp):
                 if memory.dies(op, op.operands[0]):
                     op.attributes[IN_PLACE] = UnitAttr()
@@ -97,7 +97,8 @@ def _makes_new(op: Operation) -> bool:
     if isinstance(op, RankAllReduceOp):
         return len(op.ranks) > 1
     if isinstance(op, TrainOp):
-        return is_fresh(op) and op.name.endswith("_grad")
+        is_new = op.name.endswith("_grad") or CACHE_WRITES.of(op)
+        return is_fresh(op) and is_new
     return is_fresh(op)
 
 

@@ -97,7 +97,7 @@ def _check(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
     Raises DistIRError if `optimizer` cannot update those parameters of `group` that
     belong to a parallel module.
     """
-    ours = [p for p in group["params"] if _is_of_module(p)]
+    ours = [p for p in group["params"] if is_of_module(p)]
     if not ours:
         return
     kind = type(optimizer)
@@ -134,5 +134,6 @@ def _check(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
         )
 
 
-def _is_of_module(parameter: torch.Tensor) -> bool:
+def is_of_module(parameter: torch.Tensor) -> bool:
+    """Whether a tensor is a parameter of a parallel module."""
     return isinstance(parameter, DTensor) and hasattr(parameter, "_distir_pipeline")

@@ -170,14 +170,14 @@ class AxisOp:
             assignment = {**self.assignment, factor: (*before, shard)}
             operands = self._placements(rule.operands, factor, assignment)
             results = self._placements(rule.results, factor, assignment)
-            monoid = rule.factors[factor].monoid
+            reduction = rule.factors[factor].reduction
             reduced = rule.partial_results.get(factor, frozenset())
             results = tuple(
-                PartialPlacement(monoid) if i in reduced else p
+                PartialPlacement(reduction) if i in reduced else p
                 for i, p in enumerate(results)
             )
             if kind == "reduction":
-                results = (PartialPlacement(monoid),) * len(results)
+                results = (PartialPlacement(reduction),) * len(results)
             if factor in rule.decomposed:
                 found = self._decompose(operands, kind == "reduction")
                 if found is None:

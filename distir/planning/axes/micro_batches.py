@@ -126,14 +126,14 @@ class MicroBatchPlanner:
         over = frozenset(
             i for i, p in enumerate(have) if isinstance(p, PartialPlacement)
         )
-        monoids = {p.monoid for p in have if isinstance(p, PartialPlacement)}
-        if len(monoids) != 1 or any(isinstance(p, SplitPlacement) for p in have):
+        reductions = {p.reduction for p in have if isinstance(p, PartialPlacement)}
+        if len(reductions) != 1 or any(isinstance(p, SplitPlacement) for p in have):
             return None
-        (monoid,) = monoids
+        (reduction,) = reductions
         for number, linear in enumerate(self.program.info(op).rule.linear):
-            if linear.operands == over and monoid in linear.monoids:
-                partial = PartialPlacement(monoid)
-                option = PassPartial(number, monoid)
+            if linear.operands == over and reduction in linear.reductions:
+                partial = PartialPlacement(reduction)
+                option = PassPartial(number, reduction)
                 return Strategy((option,), tuple(have), (partial,) * len(op.results))
         return None
 

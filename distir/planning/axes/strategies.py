@@ -310,20 +310,20 @@ class OpStrategies:
         which the rule is linear.
         """
         for number, linear in enumerate(self.info.rule.linear):
-            monoids = [
+            reductions = [
                 {
-                    p.monoid
+                    p.reduction
                     for p in operands[i].possible
                     if isinstance(p, PartialPlacement)
                 }
                 for i in linear.operands
             ]
-            common = set[str].intersection(*monoids) if monoids else set[str]()
-            for monoid in sorted(common & linear.monoids):
-                partial = PartialPlacement(monoid)
+            common = set[str].intersection(*reductions) if reductions else set[str]()
+            for reduction in sorted(common & linear.reductions):
+                partial = PartialPlacement(reduction)
                 passes = [i in linear.operands for i in range(len(operands))]
                 strategy = Strategy(
-                    (PassPartial(number, monoid),),
+                    (PassPartial(number, reduction),),
                     tuple(partial if p else REPLICATED for p in passes),
                     (partial,) * len(self.info.result_bytes),
                 )

@@ -342,14 +342,14 @@ def _distributed(
         raise DistIRError(
             f"{error} (for stage_meshes={shapes}, layouts are chosen with {' '.join(sizes)})"
         ) from error
-    layouts, homes = stored_layouts(module), dict[str, int]()
+    layouts, stages = stored_layouts(module), dict[str, int]()
     partition(module)
     if options.is_pipelined:
         follows = chosen is not None and chosen.stages
-        homes = make_pipeline_as_asked(
+        stages = make_pipeline_as_asked(
             module, options, () if follows else options.stages
         )
-    made = Chosen(layouts, homes)
+    made = Chosen(layouts, stages)
     lower_reshards(module)
     pass_keys_on_as_asked(module, options)
     check_expectations(module, options.k if options.is_pipelined else 1)

@@ -48,11 +48,11 @@ class PassPartial(NamedTuple):
     """
     The option that some operands are partial over an axis and that the op passes them
     on as partial results. `linear` is the index of the entry of `Rule.linear` that
-    lists these operands. `monoid` is the reduction that completes them, such as a sum.
+    lists these operands. `reduction`, such as `sum`, completes them.
     """
 
     linear: int
-    monoid: str
+    reduction: str
 
 
 Option: TypeAlias = SplitFactor | PassPartial | None
@@ -171,7 +171,7 @@ def options(
         if run is None or run * size != whole:
             found.append(SplitFactor(factor, run))
     for index, linear in enumerate(rule.linear):
-        found += [PassPartial(index, m) for m in sorted(linear.monoids)]
+        found += [PassPartial(index, m) for m in sorted(linear.reductions)]
     return found
 
 
@@ -203,7 +203,7 @@ def _combined(
             assignment[option.factor] = (*before, Shard(axis, option.run))
         elif option is not None:
             for index in rule.linear[option.linear].operands:
-                partial[index].append((axis, option.monoid))
+                partial[index].append((axis, option.reduction))
     if not _divides(rule, assignment, mesh):
         return
     given = tuple(chosen.values())

@@ -76,7 +76,7 @@ class _Measure:
     def of(rule: Rule, op: Operation) -> _Measure:
         """Returns the measure of `op`, whose sharding rule is `rule`."""
         shapes = [shape_of(v.type) for v in (*op.operands, *op.results)]
-        factors = tuple((f.kind, f.monoid) for f in rule.factors)
+        factors = tuple((f.kind, f.reduction) for f in rule.factors)
         partial = tuple(sorted(rule.partial_results.items()))
         kind = factors, rule.operands, rule.results, rule.linear, rule.decomposed
         sizes = *(f.size for f in rule.factors), *(n for s in shapes for n in s)

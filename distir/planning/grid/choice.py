@@ -306,7 +306,7 @@ class ChosenProgram:
         try:
             key = (pipeline.schedule, pipeline.chunks), buckets
             known = self._simulators.get(key)
-            if known is None or known.division.homes is not division.homes:
+            if known is None or known.division.assigned is not division.assigned:
                 shared = self._shared_stages(division, pipeline.p, buckets)
                 known = PipelineSimulator(division, shared)
                 self._simulators[key] = known

@@ -46,7 +46,7 @@ from distir.planning.layouts.fitted_plan import Step
 from distir.program import batch_size, updated_arguments
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.functions import Make, StageFunction, StageOps
-from distir.transforms.pipelines.over_time import monoid_over_time
+from distir.transforms.pipelines.over_time import reduction_over_time
 from distir.transforms.pipelines.pipeline import check_fits
 
 
@@ -282,7 +282,7 @@ class CompiledEntry:
         mesh costs the same, that function is used.
         """
         common, content = self.compilation, self._division.group_contents.of(group)
-        sums = [(group.accumulated.index(v), monoid_over_time(v)) for v in added]
+        sums = [(group.accumulated.index(v), reduction_over_time(v)) for v in added]
         does = *map(common.contents.of, content.ops), content.wiring, tuple(sums)
         functions = common.shared.functions
         for where in (common.fold.stages[0].name, mesh):

@@ -11,7 +11,7 @@ from distir.dialects.dist import ConstrainOp
 from distir.planning.graph.strategies import Option, PassPartial, SplitFactor
 from distir.sharding.rule import Rule
 
-Monoids = dict[SSAValue, frozenset[str]]
+Reductions = dict[SSAValue, frozenset[str]]
 
 
 def without_impossible(
@@ -28,7 +28,7 @@ def without_impossible(
     - `functions`: the functions of the program, the entry last;
     - `rules`, `options`: the sharding rule and the options of each op, without calls.
     """
-    found: Monoids = {}
+    found: Reductions = {}
     by_name = {f.sym_name.data: f for f in functions}
     changed = True
     while changed:
@@ -36,10 +36,10 @@ def without_impossible(
         # Callers first: what a function does depends on its arguments.
         for function in reversed(functions):
             for op in function.body.block.ops:
-                for value, monoids in _given(op, rules, options, found, by_name):
+                for value, reductions in _given(op, rules, options, found, by_name):
                     known = found.get(value, frozenset())
-                    if not monoids <= known:
-                        found[value] = known | monoids
+                    if not reductions <= known:
+                        found[value] = known | reductions
                         changed = True
     return {
         op: [
@@ -55,11 +55,11 @@ def _given(
     op: Operation,
     rules: Mapping[Operation, Rule],
     options: Mapping[Operation, list[Option]],
-    found: Monoids,
+    found: Reductions,
     functions: Mapping[str, FuncOp],
 ) -> list[tuple[SSAValue, frozenset[str]]]:
     """
-    Returns pairs of a value and the reductions (monoids, such as "sum") with which that
+    Returns pairs of a value and the reductions (such as "sum") with which that
     value can be partial, for each value that `op` computes or passes to another
     function. `found` holds the reductions that are known so far.
     """
@@ -67,7 +67,7 @@ def _given(
     if isinstance(op, ReturnOp):
         return []
     if isinstance(op, ConstrainOp):
-        asked = frozenset(monoid for _, monoid in op.layout.data.partial)
+        asked = frozenset(reduction for _, reduction in op.layout.data.partial)
         return [(op.result, asked | found.get(op.source, nothing))]
     if isinstance(op, CallOp):
         block = functions[op.callee.string_value()].body.block
@@ -78,23 +78,23 @@ def _given(
             *zip(op.results, last.operands, strict=True),
         ]
         return [(value, found.get(source, nothing)) for value, source in pairs]
-    rule, monoids = rules[op], set[str]()
+    rule, reductions = rules[op], set[str]()
     for option in options[op]:
         if isinstance(option, PassPartial) and _passes(op, rule, option, found):
-            monoids.add(option.monoid)
+            reductions.add(option.reduction)
         if isinstance(option, SplitFactor):
             factor = rule.factors[option.factor]
             if factor.kind == "reduction" or option.factor in rule.partial_results:
-                monoids.add(factor.monoid)
-    return [(result, frozenset(monoids)) for result in op.results]
+                reductions.add(factor.reduction)
+    return [(result, frozenset(reductions)) for result in op.results]
 
 
-def _passes(op: Operation, rule: Rule, option: PassPartial, found: Monoids) -> bool:
+def _passes(op: Operation, rule: Rule, option: PassPartial, found: Reductions) -> bool:
     """
     Whether all operands that `option` takes as partial values can be partial, by
     `found`.
     """
     return all(
-        option.monoid in found.get(op.operands[i], frozenset())
+        option.reduction in found.get(op.operands[i], frozenset())
         for i in rule.linear[option.linear].operands
     )

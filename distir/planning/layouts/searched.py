@@ -203,11 +203,11 @@ class SearchedLayouts:
         overlaps communication. Returns the stage of each argument by name, if the plan
         has a pipeline.
         """
-        homes: dict[str, int] = {}
+        stages: dict[str, int] = {}
         if configuration.is_pipelined:
             partition(module, price=price)
             pipeline = configuration.pipeline
-            homes = make_pipeline_as_asked(module, pipeline, pipeline.stages)
+            stages = make_pipeline_as_asked(module, pipeline, pipeline.stages)
             lower_reshards(module)
         else:
             partition(module, lower=True, price=price)
@@ -215,7 +215,7 @@ class SearchedLayouts:
             bucket_collectives_of(module)
         if configuration.overlap:
             overlap_communication(module)
-        return homes
+        return stages
 
     def _prepare(
         self, module: ModuleOp, configuration: LayoutPlan

@@ -14,8 +14,8 @@ from distir.dialects.dist_attributes import PLACE
 from distir.planning.costs.micro_batches import MicroBatchCosts
 from distir.program import entry_function
 from distir.sharding.mesh import TIME_AXIS
+from distir.transforms.pipelines.assigned_stages import stages_reached
 from distir.transforms.pipelines.division import DividedProgram
-from distir.transforms.pipelines.homes import stages_reached
 from distir.transforms.pipelines.kinds import Kind
 
 
@@ -68,7 +68,7 @@ class StagesOfOps:
             place = PLACE.of(op.attributes)
             if place is not None:
                 found[place] = stages
-        return StagesOfOps(found, _homes(division))
+        return StagesOfOps(found, _argument_stages(division))
 
     def sent(self, function: FuncOp) -> Iterator[tuple[SSAValue, Use]]:
         """
@@ -91,9 +91,9 @@ def _stages(division: DividedProgram) -> dict[Operation, frozenset[int]]:
     return found
 
 
-def _homes(division: DividedProgram) -> list[int]:
-    homes, block = division.homes.arguments, division.structure.function.body.block
-    return [homes[arg] for arg in block.args]
+def _argument_stages(division: DividedProgram) -> list[int]:
+    stages, block = division.assigned.arguments, division.structure.function.body.block
+    return [stages[arg] for arg in block.args]
 
 
 def _sent(
@@ -101,15 +101,15 @@ def _sent(
     stages: Mapping[Operation, frozenset[int]],
     arguments: Sequence[int],
 ) -> Iterator[tuple[SSAValue, Use]]:
-    homes: list[tuple[SSAValue, frozenset[int]]] = [
+    values: list[tuple[SSAValue, frozenset[int]]] = [
         *(
             (a, frozenset((s,)))
             for a, s in zip(function.body.block.args, arguments, strict=True)
         ),
         *((result, own) for op, own in stages.items() for result in op.results),
     ]
-    for value, home in homes:
-        reached = home
+    for value, own in values:
+        reached = own
         for use in value.uses:
             new = stages.get(use.operation, reached) - reached
             if isinstance(value.type, TensorType):
@@ -125,7 +125,7 @@ def most_to_gain(division: DividedProgram, costs: MicroBatchCosts) -> float:
     """
     function, batches = division.structure.function, division.structure.micro_batches
     total = 0.0
-    for value, _ in _sent(function, _stages(division), _homes(division)):
+    for value, _ in _sent(function, _stages(division), _argument_stages(division)):
         layout = layout_of(value) or Layout(costs.mesh.name)
         axes = *layout.split_axes, *layout.partial_axes
         times = batches if TIME_AXIS in axes else 1

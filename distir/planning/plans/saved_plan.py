@@ -404,9 +404,9 @@ class SavedPlan:
             ask_for_stages(module, chosen.stages)
             plan = replace(plan, stages="")
         searched = SearchedLayouts(Requests())
-        homes = searched.follow(module, plan, self.arguments, stored=stored)
+        stages = searched.follow(module, plan, self.arguments, stored=stored)
         verify_distribution(module)
-        return Chosen({}, homes)
+        return Chosen({}, stages)
 
 
 def _from_json(data: Mapping[str, Any]) -> SavedPlan:

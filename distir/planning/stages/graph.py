@@ -23,8 +23,8 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import SplitPlacement
 from distir.sharding.prices import local_bytes
 from distir.solver.stages import SharedTensor, StageMemory, StageProblem
+from distir.transforms.pipelines.assigned_stages import AssignedStages, stages_reached
 from distir.transforms.pipelines.balance import Floats, layer_positions
-from distir.transforms.pipelines.homes import Homes, stages_reached
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.stages import StagePlacer
@@ -140,7 +140,7 @@ class _StageGraphBuilder:
         # The node of each op of kind EACH.
         self.node: Stages = StagePlacer(structure, nodes).stages
         self.reached = stages_reached(structure, self.node, self.node)
-        self.homes = Homes(structure, self.node)
+        self.assigned = AssignedStages(structure, self.node)
         self.link = self._slowest_link(costs.hardware)
 
     def build(self) -> StageGraph:
@@ -177,7 +177,7 @@ class _StageGraphBuilder:
         if op in self.node:
             return self.node[op]
         if self.structure.kinds.get(op) is Kind.AFTER:
-            return self.homes.after.get(op)
+            return self.assigned.after.get(op)
         places = [n for r in op.results for n in self.reached.get(r, ())]
         return min(places, default=None)
 
@@ -208,7 +208,7 @@ class _StageGraphBuilder:
                 users = {u.operation for u in result.uses}
                 add(result, node, (self.node[u] for u in users if u in self.node))
         for arg in self.structure.function.body.block.args:
-            add(arg, self.homes.arguments[arg], self.reached.get(arg, ()))
+            add(arg, self.assigned.arguments[arg], self.reached.get(arg, ()))
         return [SharedTensor(p, c, cost) for (p, c), cost in costs.items() if cost > 0]
 
     def _send_seconds(self, value: SSAValue) -> float:
@@ -235,7 +235,7 @@ class _StageGraphBuilder:
         """
         fixed, kept = [0.0] * len(self.ops), [0.0] * len(self.ops)
         for argument in arguments_of(self.structure.function):
-            node = self.homes.arguments.get(argument.value)
+            node = self.assigned.arguments.get(argument.value)
             if argument.role in ("parameter", "state", "constant") and node is not None:
                 fixed[node] += self._bytes(argument.value)
         forward = set(self.ops)

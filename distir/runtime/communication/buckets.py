@@ -12,8 +12,19 @@ from .carriers import carried
 from .collectives import Arriving, _packed, join, split
 
 
-def _flat(tensors):
-    return torch.cat([x.reshape(-1) for x in tensors])
+def _flat(tensors, bucket):
+    """
+    Returns the flat tensor of a message. `bucket` is its memory, in which some of the
+    tensors may lie at their places already; None for new memory.
+    """
+    if bucket is None:
+        return torch.cat([x.reshape(-1) for x in tensors])
+    places = _pieces(bucket, [x.shape for x in tensors])
+    pairs = zip(places, tensors, strict=True)
+    missing = [(p, x) for p, x in pairs if p.data_ptr() != x.data_ptr()]
+    if missing:
+        torch._foreach_copy_([p for p, _ in missing], [x for _, x in missing])
+    return bucket
 
 
 def _fill(rows, parts):
@@ -71,11 +82,15 @@ def _alone(tensors):
     return [Arriving([], lambda x=x: x) for x in tensors]
 
 
-def start_all_reduce(tensors, group, reduction):
+def start_all_reduce(tensors, group, reduction, bucket=None):
+    """
+    Starts to reduce tensors. `bucket`, if given, is the memory in which the message is
+    sent, and in which some of the tensors may lie at their places already.
+    """
     if group.size == 1:
         return _alone(tensors)
     shapes = [x.shape for x in tensors]
-    carrier, op, restored = carried(_flat(tensors), reduction)
+    carrier, op, restored = carried(_flat(tensors, bucket), reduction)
     handle = dist.all_reduce(carrier, op, group.handle, async_op=True)
     return _shared(handle, lambda: _pieces(restored(carrier), shapes), len(tensors))
 
@@ -137,8 +152,8 @@ def start_all_gather(tensors, group, dims, into=None):
     return _shared(handle, finish, len(tensors))
 
 
-def all_reduce(tensors, group, reduction):
-    return [x.wait() for x in start_all_reduce(tensors, group, reduction)]
+def all_reduce(tensors, group, reduction, bucket=None):
+    return [x.wait() for x in start_all_reduce(tensors, group, reduction, bucket)]
 
 
 def reduce_scatter(tensors, group, dims, reduction):

@@ -56,6 +56,29 @@ def check(prompts, max_new_tokens, programs):
                 f"they are more than the {limit} of the cache; ask for fewer, or make the "
                 f"program with a larger --cache"
             )
+    table = _input(programs.decode, "pages")
+    if table is not None:
+        _check_pages(prompts, max_new_tokens, table)
+
+
+def _check_pages(prompts, max_new_tokens, table):
+    """
+    Raises ProgramError unless each pool has the pages for all prompts that share it,
+    with their new tokens.
+    """
+    _, pages, size = table.pages
+    for start in range(0, len(prompts), table.shape[0]):
+        needed = {}
+        for row, prompt in enumerate(prompts[start : start + table.shape[0]]):
+            pool = Pages.pool_of(table, row)
+            count = -(-(len(prompt) + max_new_tokens - 1) // size)
+            needed[pool] = needed.get(pool, 0) + count
+        if max(needed.values()) > pages:
+            raise runtime.ProgramError(
+                f"prompts from number {start} on with {max_new_tokens} new tokens need "
+                f"{max(needed.values())} pages of {size} tokens in one pool of {pages}; ask "
+                f"for fewer tokens, or make the program with more --pages"
+            )
 
 
 def generate(
@@ -131,12 +154,15 @@ class Generator:
         return found
 
     def _batch(self, prompts, max_new_tokens, stop):
+        table = _input(self.decode.program, "pages")
+        pages = None if table is None else Pages(table)
         # Places without a prompt compute one token, which nobody looks at.
         rows = [*prompts, *([[0]] * (self.batch - len(prompts)))]
         counts = [len(row) for row in rows]
         padding = [self.length - count for count in counts]
         padded = [[0] * n + row for n, row in zip(padding, rows, strict=True)]
-        new = self._run(self.prefill, tokens=padded, padding=padding)
+        self._hold(pages, range(len(prompts)), counts)
+        new = self._run(self.prefill, pages, tokens=padded, padding=padding)
         if self.start is None:
             made = [list(prompt) for prompt in prompts]
         else:
@@ -149,20 +175,33 @@ class Generator:
                     made[i].append(token)
                     if token in stop:
                         going.discard(i)
+                        if pages is not None:
+                            pages.release(i)
             if not going or step == max_new_tokens - 1:
                 break
             last = new.unsqueeze(1)
+            self._hold(pages, sorted(going), [count + step + 1 for count in counts])
             new = self._run(
-                self.decode, tokens=last, positions=positions, padding=padding
+                *(self.decode, pages),
+                tokens=last,
+                positions=positions,
+                padding=padding,
             )
             positions = positions + 1
         return made
 
-    def _run(self, entry, **inputs):
+    def _hold(self, pages, rows, counts):
+        """Gives the sequences `rows` the pages for `counts[row]` tokens each."""
+        for row in rows if pages is not None else ():
+            pages.hold(row, counts[row])
+
+    def _run(self, entry, pages, **inputs):
         """
         Runs an entry and stores the new content of the cache. Returns the tokens
         [batch] with the largest logits.
         """
+        if pages is not None:
+            inputs["pages"] = pages.table
         arguments = [
             self._part(entry, spec, inputs[spec.feeds])
             if spec.feeds
@@ -215,6 +254,44 @@ class _Entry:
         self.results = own.results
 
 
+class Pages:
+    """
+    The pages of the cache that sequences hold. `table` is that of the program: for each
+    sequence its pages in order, and -1 behind them. `spec` is the program's input.
+    """
+
+    def __init__(self, spec):
+        pools, pages, self.size = spec.pages
+        self._spec = spec
+        self._free = [list(range(pages)) for _ in range(pools)]
+        self._held = [[] for _ in range(spec.shape[0])]
+
+    @staticmethod
+    def pool_of(spec, row):
+        """Returns the number of the pool of the sequence `row`."""
+        return row // (spec.shape[0] // spec.pages[0])
+
+    @property
+    def table(self):
+        """The table as lists, one for each sequence."""
+        columns = self._spec.shape[1]
+        return [held + [-1] * (columns - len(held)) for held in self._held]
+
+    def hold(self, row, tokens):
+        """Gives the sequence `row` free pages until it has places for `tokens` tokens."""
+        free, held = self._free[self.pool_of(self._spec, row)], self._held[row]
+        while len(held) * self.size < tokens:
+            held.append(free.pop())
+
+    def release(self, row):
+        """Takes all pages from the sequence `row`."""
+        self._free[self.pool_of(self._spec, row)] += self._held[row]
+        self._held[row] = []
+
+
 def _input(program, feeds):
-    """Returns the input of a program to which generation passes the values `feeds`."""
-    return next(spec for spec in program.ARGUMENTS if spec.feeds == feeds)
+    """
+    Returns the input of a program to which generation passes the values `feeds`, or
+    None if there is none.
+    """
+    return next((spec for spec in program.ARGUMENTS if spec.feeds == feeds), None)

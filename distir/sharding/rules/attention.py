@@ -21,6 +21,7 @@ from distir.dialects.train_ops.attention import (
     PlacedAttentionGradOp,
     PlacedAttentionOp,
 )
+from distir.dialects.train_ops.paged_attention import PagedAttentionOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, train_rule
@@ -347,3 +348,37 @@ def with_local_heads(context: LocalContext) -> FusedAttentionOp:
             mine = heads * shape_of(part)[-1] // shape_of(whole)[-1]
             local.properties[name] = IntegerAttr(mine, i64)
     return local
+
+
+@train_rule("paged_attention")
+def paged_attention(op: PagedAttentionOp) -> Rule:
+    """
+    Returns the rule of attention through a table of pages. Pools are parallel, and
+    split the sequences with them, since a table names pages of one pool only. Heads and
+    queries are parallel as in other attention.
+    """
+    builder, sizes = RuleBuilder(op), op.sizes
+    _, query_heads, queries, head_size = shape_of(op.q)
+    pool = builder.factor(sizes.pools)
+    batch = pool + builder.factor(sizes.sequences, "replicate")
+    key_head = builder.factor(sizes.heads)
+    head = key_head + builder.factor(query_heads // sizes.heads)
+    row = builder.factor(queries)
+    page, place, column, slot, size, out_size = builder.factors(
+        (
+            *(sizes.pages, sizes.size, sizes.columns, sizes.slots),
+            *(head_size, shape_of(op.values)[4]),
+        ),
+        "replicate",
+    )
+    return builder.rule(
+        [
+            (batch, head, row, size),
+            (pool, page, key_head, place, size),
+            (pool, page, key_head, place, out_size),
+            (batch, column),
+            (batch, (), row, slot),
+        ],
+        [(batch, head, row, out_size)],
+        flops=op.flops,
+    )

@@ -126,14 +126,14 @@ class RuleBuilder:
         self.op = op
         self._factors: list[Factor] = []
 
-    def factor(self, size: int, kind: Kind = "parallel", monoid: str = "sum") -> Dim:
+    def factor(self, size: int, kind: Kind = "parallel", reduction: str = "sum") -> Dim:
         """
         Adds a factor of `size` elements, and returns a dimension with that factor. A
         size of 1 or less gets no factor.
         """
         if size <= 1:
             return ()
-        self._factors.append(Factor(size, kind, monoid))
+        self._factors.append(Factor(size, kind, reduction))
         return (len(self._factors) - 1,)
 
     def factors(self, sizes: Sequence[int], kind: Kind = "parallel") -> Dims:
@@ -174,7 +174,7 @@ class RuleBuilder:
         results: Sequence[Dims],
         *,
         linear: Sequence[Sequence[int]] = (),
-        monoids: frozenset[str] = SUM,
+        reductions: frozenset[str] = SUM,
         decomposed: Sequence[Dim] = (),
         reduced: Mapping[int, Sequence[Dim]] | None = None,
         flops: int = 0,
@@ -185,8 +185,8 @@ class RuleBuilder:
         - `inputs`: the dimensions of operands by schema position; an operand without an
           entry is needed whole;
         - `results`: the dimensions of the results;
-        - `linear`: groups of schema positions through which partial values of the
-          reductions `monoids` pass;
+        - `linear`: groups of schema positions through which partial values pass, if one of
+          `reductions` completes them;
         - `decomposed`: dimensions that only the op's decomposition can split;
         - `reduced`: for each result, the parallel dimensions that it is a sum over;
         - `flops`: floating-point operations of the whole op.
@@ -211,7 +211,7 @@ class RuleBuilder:
             operands=operands,
             results=tuple(results[: len(op.results)]),
             linear=tuple(
-                Linear(frozenset(index_of[p] for p in group), monoids)
+                Linear(frozenset(index_of[p] for p in group), reductions)
                 for group in linear
                 if all(p in index_of for p in group)
             ),

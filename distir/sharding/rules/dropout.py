@@ -136,4 +136,5 @@ def dropped_attention_of_part(context: LocalContext) -> Sequence[Operation]:
         **others,
     )
     found.attributes.update(op.attributes)
+    local.erase()  # else it would stay a user of its operands
     return [*builder.ops, found]

@@ -48,7 +48,7 @@ _SETS: Mapping[Linearity, Callable[[int], tuple[tuple[int, ...], ...]]] = {
 def broadcast(
     op: Operation,
     linear: tuple[tuple[int, ...], ...] = (),
-    monoids: frozenset[str] = SUM,
+    reductions: frozenset[str] = SUM,
 ) -> Rule:
     """
     Returns the rule of an elementwise op whose operands broadcast. Each dimension of
@@ -63,7 +63,7 @@ def broadcast(
         for index, operand in enumerate(op.operands)
     }
     return builder.rule(
-        inputs, [dims] * len(op.results), linear=linear, monoids=monoids
+        inputs, [dims] * len(op.results), linear=linear, reductions=reductions
     )
 
 
@@ -130,8 +130,8 @@ def extremum(op: OnnxOp) -> Rule:
     """
     count = len(op.operands)
     groups = {(i,) for i in range(count)} | {tuple(range(count))}
-    monoid = "max" if op.name == "onnx.Max" else "min"
-    return broadcast(op, tuple(sorted(groups)), frozenset({monoid}))
+    reduction = "max" if op.name == "onnx.Max" else "min"
+    return broadcast(op, tuple(sorted(groups)), frozenset({reduction}))
 
 
 _WIDER: dict[Attribute, tuple[Attribute, ...]] = {
@@ -172,7 +172,7 @@ def cast_like(op: OnnxOp) -> Rule:
     like = shape_of(op.operands[1])
     other = dims if like == shape_of(op.operands[0]) else builder.factors(like)
     linear = ((0,),) if _widens(op) else ()
-    return builder.rule([dims, other], [dims], linear=linear, monoids=ANY)
+    return builder.rule([dims, other], [dims], linear=linear, reductions=ANY)
 
 
 @onnx_rule("Dropout")

@@ -30,7 +30,7 @@ def flatten(op: FlattenOp) -> Rule:
     """
     builder = RuleBuilder(op)
     tensor, flat = _dims(builder, shape_of(op.tensor), op.parts)
-    return builder.rule([tensor], [flat], linear=[(0,)], monoids=ANY)
+    return builder.rule([tensor], [flat], linear=[(0,)], reductions=ANY)
 
 
 @train_rule("unflatten")
@@ -41,7 +41,7 @@ def unflatten(op: UnflattenOp) -> Rule:
     """
     builder = RuleBuilder(op)
     tensor, flat = _dims(builder, shape_of(op.tensor), op.parts)
-    return builder.rule([flat], [tensor], linear=[(0,)], monoids=ANY)
+    return builder.rule([flat], [tensor], linear=[(0,)], reductions=ANY)
 
 
 def _dims(

@@ -197,7 +197,7 @@ def gather_nd(op: OnnxOp) -> Rule:
         [(*batch, *indexed, *rest), (*batch, *places, ())],
         [(*batch, *places, *rest)],
         linear=[(0,)],
-        monoids=ANY,
+        reductions=ANY,
     )
 
 

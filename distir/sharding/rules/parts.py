@@ -62,7 +62,7 @@ def concat_or_split(op: OnnxOp) -> Rule:
     values = [_with(dims, axis, piece) for piece in pieces]
     count = len(operands)
     return builder.rule(
-        values[:count], values[count:], linear=[range(count)], monoids=ANY
+        values[:count], values[count:], linear=[range(count)], reductions=ANY
     )
 
 
@@ -130,7 +130,7 @@ def slice_(op: OnnxOp) -> Rule:
         cut, rest = _pieces(builder, [size, kept], piece)
         before.append(cut)
         after.append(rest)
-    return builder.rule([tuple(before)], [tuple(after)], linear=[(0,)], monoids=ANY)
+    return builder.rule([tuple(before)], [tuple(after)], linear=[(0,)], reductions=ANY)
 
 
 @local_form("onnx.Slice")
@@ -179,8 +179,8 @@ def pad(op: OnnxOp) -> Rule:
     )
     value = constant_operand(op, 2)
     if op.attribute("mode") != "constant":
-        linear, monoids = [(0,)], ANY
+        linear, reductions = [(0,)], ANY
     else:
         zero = op.input(2) is None or (value is not None and not value.any())
-        linear, monoids = [(0,)] if zero else [], SUM
-    return builder.rule([before], [after], linear=linear, monoids=monoids)
+        linear, reductions = [(0,)] if zero else [], SUM
+    return builder.rule([before], [after], linear=linear, reductions=reductions)

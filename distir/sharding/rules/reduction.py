@@ -39,14 +39,14 @@ def _reduced_axes(op: OnnxOp) -> frozenset[int] | None:
 
 
 def _reduction(
-    op: OnnxOp, kind: Kind, monoid: str = "sum", linear: bool = False
+    op: OnnxOp, kind: Kind, reduction: str = "sum", linear: bool = False
 ) -> Rule:
     axes = _reduced_axes(op)
     if axes is None:
         return Rule.replicated(op)
     builder = RuleBuilder(op)
     dims = tuple(
-        builder.factor(size, kind if axis in axes else "parallel", monoid)
+        builder.factor(size, kind if axis in axes else "parallel", reduction)
         for axis, size in enumerate(shape_of(op.operands[0]))
     )
     keep = bool(op.attribute("keepdims"))
@@ -59,7 +59,7 @@ def _reduction(
         [dims],
         [result],
         linear=[(0,)] if linear else [],
-        monoids=frozenset({monoid}),
+        reductions=frozenset({reduction}),
     )
 
 
@@ -99,8 +99,8 @@ def reduce_extremum(op: OnnxOp) -> Rule:
     # Collectives reduce numbers; the extremum of booleans needs the dimension whole.
     boolean = element_type(op.operands[0]) == IntegerType(1)
     kind = "replicate" if boolean else "reduction"
-    monoid = "max" if op.name == "onnx.ReduceMax" else "min"
-    return _reduction(op, kind, monoid, linear=not boolean)
+    reduction = "max" if op.name == "onnx.ReduceMax" else "min"
+    return _reduction(op, kind, reduction, linear=not boolean)
 
 
 @onnx_rule("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceProd")

@@ -97,7 +97,7 @@ def reshape(op: OnnxOp) -> Rule:
         return Rule.replicated(op)
     builder = RuleBuilder(op)
     before, after = refine(builder, source, target)
-    return builder.rule([before], [after], linear=[(0,)], monoids=ANY)
+    return builder.rule([before], [after], linear=[(0,)], reductions=ANY)
 
 
 @local_form("onnx.Reshape", "onnx.Expand")
@@ -133,7 +133,7 @@ def transpose(op: OnnxOp) -> Rule:
     dims = builder.factors(shape_of(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(len(dims)))))
     return builder.rule(
-        [dims], [tuple(dims[i] for i in order)], linear=[(0,)], monoids=ANY
+        [dims], [tuple(dims[i] for i in order)], linear=[(0,)], reductions=ANY
     )
 
 
@@ -207,7 +207,7 @@ def expand(op: OnnxOp) -> Rule:
     sizes, target = shape_of(op.operands[0]), shape_of(op.results[0])
     dims = builder.factors(sizes)
     new = len(target) - len(sizes)
-    return builder.rule([dims], [((),) * new + dims], linear=[(0,)], monoids=ANY)
+    return builder.rule([dims], [((),) * new + dims], linear=[(0,)], reductions=ANY)
 
 
 @onnx_rule("Tile")
@@ -226,7 +226,7 @@ def tile(op: OnnxOp) -> Rule:
         builder.factor(after // before, "replicate") + dim
         for before, after, dim in zip(sizes, target, dims, strict=True)
     )
-    return builder.rule([dims], [result], linear=[(0,)], monoids=ANY)
+    return builder.rule([dims], [result], linear=[(0,)], reductions=ANY)
 
 
 @onnx_rule("DepthToSpace", "SpaceToDepth")
@@ -247,7 +247,7 @@ def depth_and_space(op: OnnxOp) -> Rule:
     deep = (batch, depth, height, width)
     wide = (batch, channel, height + p, width + q)
     before, after = (deep, wide) if to_space else (wide, deep)
-    return builder.rule([before], [after], linear=[(0,)], monoids=ANY)
+    return builder.rule([before], [after], linear=[(0,)], reductions=ANY)
 
 
 @onnx_rule("Shape", "Size")

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.frontends.options import ServingOptions
+from distir.frontends.options import PAGING, ServingOptions
 from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.types import positive_integer
 
@@ -229,6 +229,7 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
     if arguments.transformers is None:
         for option in (
             *("task", "batch", "seq", "target_seq", "serve", "cache", "prompt", "meta"),
+            *PAGING,
         ):
             if getattr(arguments, option):
                 raise DistIRError(
@@ -257,7 +258,7 @@ def _check_serving(arguments: argparse.Namespace) -> None:
     from distir.errors import DistIRError
 
     if not arguments.serve:
-        for option in ("cache", "prompt", "weights_dtype"):
+        for option in ("cache", "prompt", *PAGING, "weights_dtype"):
             if getattr(arguments, option):
                 raise DistIRError(
                     f"--{option.replace('_', '-')} is of use with --serve only; add it"
@@ -312,8 +313,15 @@ def _sizes(arguments: argparse.Namespace) -> ServingSizes:
 
     has_encoder = arguments.task == _SERVED[1]
     return serving_sizes(
-        *(arguments.batch, arguments.cache, arguments.prompt), has_encoder=has_encoder
+        *(arguments.batch, arguments.cache, arguments.prompt),
+        has_encoder=has_encoder,
+        **paging_of(arguments),
     )
+
+
+def paging_of(arguments: argparse.Namespace) -> dict[str, int | None]:
+    """Returns the options for pages of a cache, by name."""
+    return {name: getattr(arguments, name) for name in PAGING}
 
 
 def _check_torch() -> None:

@@ -71,6 +71,9 @@ class ImportOptions(TypedDict, total=False):
     serve: bool
     cache: int
     prompt: int
+    page_size: int
+    pages: int
+    pools: int
     weights_dtype: Literal["int8", "fp8", "int4"]
     weights_group: int
     meta: bool
@@ -156,6 +159,9 @@ class BuildOptions(TypedDict, total=False):
     serve: bool
     cache: bool | int | int
     prompt: int
+    page_size: int
+    pages: int
+    pools: int
     weights_dtype: Literal["int8", "fp8", "int4"]
     weights_group: int
     dtype: Literal["f32", "f16", "bf16"]

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from distir.frontends.options import ServingOptions
+from distir.frontends.options import PAGING, ServingOptions
 from distir.tools.arguments.declared import add_options
+from distir.tools.arguments.model import paging_of
 from distir.tools.arguments.training import (
     add_float8_arguments,
     add_training_arguments,
@@ -263,7 +264,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             add_options(own, ServingOptions, ("serve",))
             add_options(own, ServingOptions, ("cache",), **both)
             add_options(
-                own, ServingOptions, ("prompt", "weights_dtype", "weights_group")
+                own,
+                ServingOptions,
+                ("prompt", *PAGING, "weights_dtype", "weights_group"),
             )
         _add_common(own)
 
@@ -279,8 +282,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.tools.files import write_program
+    from distir.tools.reports.reporting import progress
 
-    write_program(built(arguments), arguments.output)
+    with progress("building"):
+        module = built(arguments)
+    with progress(f"writing {arguments.output}"):
+        write_program(module, arguments.output)
     return 0
 
 
@@ -322,8 +329,8 @@ def _check_serving(arguments: argparse.Namespace) -> None:
 
     if not arguments.serve:
         sized = arguments.cache is not None and arguments.cache is not True
-        given = {"cache": sized, "prompt": arguments.prompt}
-        given["weights_dtype"] = arguments.weights_dtype
+        others = ("prompt", *PAGING, "weights_dtype")
+        given = {"cache": sized, **{name: getattr(arguments, name) for name in others}}
         for option, is_given in given.items():
             if is_given:
                 number = " with a number" if option == "cache" else ""
@@ -346,7 +353,9 @@ def _serving(
     from distir.frontends.serving import serving_sizes
 
     cache = None if arguments.cache is True else arguments.cache
-    served = serving_sizes(sizes.pop("batch"), cache, arguments.prompt)
+    served = serving_sizes(
+        sizes.pop("batch"), cache, arguments.prompt, **paging_of(arguments)
+    )
     module = build_serving(_builder(model.builder), served, **sizes)
     if arguments.weights_dtype is None:
         return module

@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         with progress(f"following {arguments.plan}"):
             plan.distribute(module, str(arguments.program))
-    beside = write_program(module, arguments.output, arguments.program)
+    with progress(f"writing {arguments.output}"):
+        beside = write_program(module, arguments.output, arguments.program)
     if beside is not None:
         note(f"the weights are now also at {beside}, beside {arguments.output.name}")
     return 0

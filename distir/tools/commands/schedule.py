@@ -108,7 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_check(found.check)
     if arguments.output is not None:
         add_step(found.module, arguments)
-        beside = write_program(found.module, arguments.output, paths[found.place])
+        with progress(f"writing {arguments.output}"):
+            beside = write_program(found.module, arguments.output, paths[found.place])
         if beside is not None:
             note(
                 f"the weights are now also at {beside}, beside {arguments.output.name}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from textwrap import shorten
+from threading import Event, Thread
 from time import monotonic
 from typing import IO, TYPE_CHECKING
 
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """The exit code of a command that the user interrupted."""
 
-_PIPED = 200
-"""The number of columns of output that does not go to a terminal."""
+_WIDEST = 80
+"""
+The largest width of a table, in characters. It is the same in a terminal and in a pipe,
+so that a script meets the tables that its author saw.
+"""
 
 _BETWEEN = 3
 """
@@ -35,6 +39,11 @@ less.
 
 _NARROWEST = 16
 """The smallest width of the first column of a table, in characters."""
+
+FIRST_LINE_AFTER = 2.0
+"""Seconds of work before a line about it is printed, where stderr is no terminal."""
+
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 def explain(error: BaseException) -> str | None:
@@ -115,11 +124,19 @@ def note(message: str) -> None:
 @contextmanager
 def progress(message: str) -> Generator[None]:
     """
-    Returns a context manager that shows `message` on stderr while the block runs. It
-    shows nothing if stderr is not a terminal.
+    Returns a context manager that shows `message` on stderr while the block runs: beside
+    a spinner if stderr is a terminal, else as lines, the first after two seconds and the
+    others every ten seconds, with the time since the start.
     """
     if not sys.stderr.isatty():
-        yield
+        ended = Event()
+        lines = Thread(target=_print_lines, args=(message, ended), daemon=True)
+        lines.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            lines.join()
         return
     from rich.console import Console
     from rich.markup import escape
@@ -128,22 +145,32 @@ def progress(message: str) -> Generator[None]:
         yield
 
 
-_SECONDS_BETWEEN_LINES = 10.0
+def _print_lines(message: str, ended: Event) -> None:
+    """Prints the lines of `progress` until the event is set."""
+    if ended.wait(FIRST_LINE_AFTER):
+        return
+    begun = monotonic() - FIRST_LINE_AFTER
+    note(f"{message} ...")
+    while not ended.wait(_SECONDS_BETWEEN_LINES):
+        note(f"{message}: {monotonic() - begun:.0f} s")
 
 
 def _progress_lines(message: str, total: int) -> Callable[[int], None]:
     """
-    Returns a function that counts finished items and prints the count every ten
-    seconds.
+    Returns a function that counts finished items. It prints the count and an estimate of
+    the time that is left, first after two seconds and then every ten seconds.
     """
-    done, printed = 0, monotonic()
+    begun = monotonic()
+    done, due = 0, begun + FIRST_LINE_AFTER
 
     def advance(count: int) -> None:
-        nonlocal done, printed
+        nonlocal done, due
         done += count
-        if monotonic() - printed >= _SECONDS_BETWEEN_LINES and done < total:
-            printed = monotonic()
-            note(f"{message}: {done} of {total}")
+        now = monotonic()
+        if now >= due and 0 < done < total:
+            due = now + _SECONDS_BETWEEN_LINES
+            left = seconds_text((now - begun) / done * (total - done))
+            note(f"{message}: {done} of {total}, about {left} left")
 
     return advance
 
@@ -152,8 +179,8 @@ def _progress_lines(message: str, total: int) -> Callable[[int], None]:
 def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
     """
     Returns a context manager that shows on stderr how many of `total` items are
-    finished. It shows a progress bar, or a line every ten seconds if stderr is not a
-    terminal. It yields a function that takes the number of newly finished items.
+    finished. It shows a progress bar, or lines if stderr is not a terminal: the first after
+    two seconds and the others every ten seconds. It yields a function that takes the number of newly finished items.
     """
     if not sys.stderr.isatty():
         yield _progress_lines(message, total)
@@ -194,18 +221,18 @@ def table(
 ) -> None:
     """
     Prints a table to `file`, or to stdout if it is None. All columns except the first
-    are aligned to the right. In a table that is wider than the terminal, names in the
+    are aligned to the right. A table has at most 80 characters a line, or the number in
+    the environment variable COLUMNS, or `width`. In a table that is wider, names in the
     first column are broken after dots and similar marks, and headings between words. If
-    that is not enough, the last columns are printed as a second table below. Output
-    that does not go to a terminal has 200 columns, or the number in the environment
-    variable COLUMNS; with `width`, the table has at most that many, wherever it goes.
+    that is not enough, the last columns are printed as a second table below.
     """
     from rich.cells import cell_len
     from rich.console import Console
 
     console = Console(width=width, file=file)
-    if width is None and not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=_PIPED, file=file)
+    if width is None and "COLUMNS" not in os.environ:
+        widest = console.width if console.is_terminal else _WIDEST
+        console = Console(width=min(widest, _WIDEST), file=file)
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(cell_len, column)) for column in columns]
     if sum(widths) + _BETWEEN * (len(widths) - 1) <= console.width:

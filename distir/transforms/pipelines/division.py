@@ -25,11 +25,11 @@ from distir.pipelining import Action, Phase, PipelineSchedule
 from distir.program import argument_names, made_with
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import PartialPlacement, SplitPlacement
+from distir.transforms.pipelines.assigned_stages import AssignedStages
 from distir.transforms.pipelines.emit import Emitter, Groups
 from distir.transforms.pipelines.entry import Entry, V
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import StageOps, needed_inside
-from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.outputs import bring_outputs
 from distir.transforms.pipelines.over_time import Axes, FoldedTypes, over_time
@@ -161,7 +161,7 @@ class DividedProgram:
     - `module`: the program;
     - `structure`: the entry function of the program, taken apart;
     - `stages`: the stage of each op that runs once per micro-batch;
-    - `homes`: the stages of arguments and of all other ops;
+    - `assigned`: the stages of arguments and of all other ops;
     - `group_contents`: the contents by which groups are compared;
     - `types`: the types of the program's values on stages;
     - `groups`: the groups of ops for the schedules so far, by the phases of the
@@ -171,7 +171,7 @@ class DividedProgram:
     module: ModuleOp
     structure: Structure
     stages: Mapping[Operation, int]
-    homes: Homes
+    assigned: AssignedStages
     group_contents: GroupContents
     types: FoldedTypes
     groups: dict[tuple[tuple[int, Phase], ...], Groups] = field(
@@ -206,17 +206,17 @@ class DividedProgram:
             module,
             structure,
             placer.stages,
-            Homes(structure, placer.stages),
+            AssignedStages(structure, placer.stages),
             GroupContents(structure),
             FoldedTypes(mesh, axes),
         )
 
-    def homes_by_name(self) -> dict[str, int]:
+    def argument_stages(self) -> dict[str, int]:
         """Returns the stage of each argument of the program, by name."""
         function = self.structure.function
         args, names = function.body.block.args, argument_names(function)
         return {
-            name: self.homes.arguments[arg]
+            name: self.assigned.arguments[arg]
             for arg, name in zip(args, names, strict=True)
         }
 
@@ -274,7 +274,7 @@ class DividedProgram:
             self.structure,
             fold,
             self.groups[phases],
-            self.homes,
+            self.assigned,
             [fold.stages[schedule.stage_rank(s)] for s in range(schedule.stages)],
             entry,
             asynchronous=asynchronous,

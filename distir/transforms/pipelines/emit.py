@@ -11,10 +11,10 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from distir.pipelining import Action, Phase
 from distir.program import gradients_of_results, linked_arguments, return_op
 from distir.sharding.mesh import Mesh
+from distir.transforms.pipelines.assigned_stages import AssignedStages
 from distir.transforms.pipelines.entry import Entry, V
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import StageFunction, StageOps
-from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.structure import Structure
 from distir.transforms.pipelines.values import MicroBatchValues
@@ -53,7 +53,7 @@ class Emitter(Generic[V]):
     - `structure`: the original program;
     - `fold`: the forms of its values and ops for one micro-batch;
     - `groups`: the ops of the program by stage and phase;
-    - `homes`: the stages of arguments and of all other ops;
+    - `assigned`: the stages of arguments and of all other ops;
     - `meshes`: the mesh of each stage;
     - `asynchronous`: whether sends leave the devices free to compute.
     """
@@ -63,7 +63,7 @@ class Emitter(Generic[V]):
         structure: Structure,
         fold: Fold,
         groups: Groups,
-        homes: Homes,
+        assigned: AssignedStages,
         meshes: Sequence[Mesh],
         entry: Entry[V],
         *,
@@ -72,7 +72,7 @@ class Emitter(Generic[V]):
         self.structure = structure
         self.fold = fold
         self.groups = groups
-        self.homes = homes
+        self.assigned = assigned
         self.meshes = meshes
         self.entry = entry
         self.values = MicroBatchValues(
@@ -108,16 +108,16 @@ class Emitter(Generic[V]):
                         waiting.append(action)
         for op in self.structure.ops:
             if self.structure.kinds.get(op) is Kind.AFTER:
-                self.values.compute_whole(op, self._mesh(self.homes.after[op]))
+                self.values.compute_whole(op, self._mesh(self.assigned.after[op]))
         function = self.structure.function
         linked, arguments = linked_arguments(function), function.body.block.args
         # The caller computes the loss from all outputs: they are on the last stage.
         is_awaited = bool(gradients_of_results(function))
         found: list[V] = []
         for index, value in enumerate(return_op(function).operands):
-            mesh = self.values.home(value) or self._mesh(0)
+            mesh = self.values.mesh_of(value) or self._mesh(0)
             if index in linked:  # an update or a gradient is sent to its argument
-                mesh = self._mesh(self.homes.arguments[arguments[linked[index]]])
+                mesh = self._mesh(self.assigned.arguments[arguments[linked[index]]])
             elif is_awaited:
                 mesh = self.meshes[-1].name
             found.append(self.values.find(value, None, mesh))
@@ -137,12 +137,12 @@ class Emitter(Generic[V]):
 
     def _add_arguments(self) -> None:
         args = self.structure.function.body.block.args
-        homes = [self._mesh(self.homes.arguments[arg]) for arg in args]
+        meshes = [self._mesh(self.assigned.arguments[arg]) for arg in args]
         types = [
-            self.fold.whole_type(a.type, m) for a, m in zip(args, homes, strict=True)
+            self.fold.whole_type(a.type, m) for a, m in zip(args, meshes, strict=True)
         ]
         made = self.entry.arguments(types)
-        for old, new, mesh in zip(args, made, homes, strict=True):
+        for old, new, mesh in zip(args, made, meshes, strict=True):
             self.values.store(old, None, mesh, new)
 
     def _send_shared(self) -> None:
@@ -152,7 +152,7 @@ class Emitter(Generic[V]):
         would have to wait for a later send.
         """
         for value, meshes in self._consumers.items():
-            if self.values.home(value) in meshes and len(meshes) == 1:
+            if self.values.mesh_of(value) in meshes and len(meshes) == 1:
                 continue  # it is already on the only mesh that needs it
             pending = [value] if self.structure.is_common(value) else []
             while pending:

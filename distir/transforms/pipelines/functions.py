@@ -22,7 +22,7 @@ from distir.transforms.pipelines.fold import (
     repeated_ops,
 )
 from distir.transforms.pipelines.kinds import Kind
-from distir.transforms.pipelines.over_time import monoid_over_time, over_time
+from distir.transforms.pipelines.over_time import over_time, reduction_over_time
 from distir.transforms.pipelines.structure import Structure
 
 Make = Callable[[Sequence[SSAValue]], Sequence[Operation]]
@@ -282,7 +282,7 @@ class StageFunctionBuilder:
         """
         Returns the accumulated value `so_far` combined with this micro-batch's `value`.
         """
-        name, owner = COMBINED_BY[monoid_over_time(value)], value.owner
+        name, owner = COMBINED_BY[reduction_over_time(value)], value.owner
 
         def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
             add = operator(name).build_op(given, [given[1].type])

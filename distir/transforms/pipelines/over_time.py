@@ -46,14 +46,14 @@ def split_over_time(value: SSAValue) -> SplitPlacement:
     return placement
 
 
-def monoid_over_time(value: SSAValue) -> str:
+def reduction_over_time(value: SSAValue) -> str:
     """
     Returns the reduction that combines the micro-batches of a value that is partial
     over them.
     """
     placement = over_time(value)
     assert isinstance(placement, PartialPlacement)
-    return placement.monoid
+    return placement.reduction
 
 
 def without_time(layout: Layout) -> Layout:

@@ -39,7 +39,7 @@ def make_pipeline(
     separate_others(module)
     others = other_functions(module)
     division = divided(module, options, stages)
-    homes = division.homes_by_name()
+    assigned = division.argument_stages()
     ops = pipeline_ops(division, options)
     block = module.body.block
     for old in list(block.ops):
@@ -54,7 +54,7 @@ def make_pipeline(
                 f"program does not call; give that another name"
             )
         block.add_op(function)
-    return homes
+    return assigned
 
 
 def divided(

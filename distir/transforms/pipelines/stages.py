@@ -14,12 +14,12 @@ from distir.errors import DistIRError, did_you_mean
 from distir.pipelining.options import SEARCH
 from distir.program import describe, scope_of
 from distir.sharding.mesh import Mesh
-from distir.transforms.pipelines.balance import balanced_starts, layer_positions
-from distir.transforms.pipelines.homes import (
+from distir.transforms.pipelines.assigned_stages import (
     ranges_of_starts,
     stages_reached,
-    take_homes,
+    take_requested_stages,
 )
+from distir.transforms.pipelines.balance import balanced_starts, layer_positions
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.structure import Structure
 
@@ -43,7 +43,7 @@ def forward_stages(
     DistIRError if the program cannot be divided in this way.
     """
     ops, count = structure.forward, len(meshes)
-    homes = take_homes(structure)
+    requested = take_requested_stages(structure)
     uniform = list(request) == [UNIFORM]
     if request and not uniform:
         if count == 1:
@@ -71,9 +71,9 @@ def forward_stages(
         starts = asked
     else:
         layers = layer_positions(ops)
-        if len(layers) < count and not homes:
+        if len(layers) < count and not requested:
             raise _too_many(count, len(layers), "layers")
-        ranges = ranges_of_starts(structure, homes, count) if homes else None
+        ranges = ranges_of_starts(structure, requested, count) if requested else None
         starts = balanced_starts(structure, meshes, ranges)
         if not starts:
             raise DistIRError(

@@ -47,7 +47,7 @@ class MicroBatchValues(Generic[V]):
         """
         self.number_of = structure.number_of
         self._here: dict[tuple[int | None, str], dict[int, V]] = {}
-        self._homes: dict[int, str] = {}
+        self._meshes: dict[int, str] = {}
         self._one = structure.shared
         self._batch_numbers: dict[tuple[int, str], V] = {}
 
@@ -64,14 +64,14 @@ class MicroBatchValues(Generic[V]):
         Records that the original value `value` is first on the mesh `mesh`. Does
         nothing if a mesh is already recorded.
         """
-        self._homes.setdefault(self.number_of(value), mesh)
+        self._meshes.setdefault(self.number_of(value), mesh)
 
     def store(self, value: SSAValue, batch: int | None, mesh: str, new: V) -> None:
         """Records that `new` stands for the original value `value` on a mesh."""
         number = self.number_of(value)
         self.entry.name(new, value.name_hint)
         self.here(batch, mesh)[number] = new
-        self._homes.setdefault(number, mesh)
+        self._meshes.setdefault(number, mesh)
 
     def find(self, value: SSAValue, batch: int | None, mesh: str) -> V:
         """
@@ -88,19 +88,19 @@ class MicroBatchValues(Generic[V]):
             found = here[number]
         return found
 
-    def home(self, value: SSAValue) -> str | None:
+    def mesh_of(self, value: SSAValue) -> str | None:
         """
         Returns the mesh that has a value first, or None if every mesh can compute the
         value.
         """
-        return self._homes.get(self.number_of(value))
+        return self._meshes.get(self.number_of(value))
 
     def _bring(self, value: SSAValue, batch: int | None, mesh: str) -> V:
         owner, time = value.owner, over_time(value)
         kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
-        number, home = self.number_of(value), self.home(value)
-        if home is not None and kind is not Kind.BEFORE:
-            there = self.here(batch, home)
+        number, own = self.number_of(value), self.mesh_of(value)
+        if own is not None and kind is not Kind.BEFORE:
+            there = self.here(batch, own)
             if number in there:
                 whole = batch is None
                 convert = self.fold.whole_type if whole else self.fold.type
@@ -113,7 +113,7 @@ class MicroBatchValues(Generic[V]):
         if isinstance(time, PartialPlacement):
             return self.send(self.sums[number], self.fold.type(value.type, mesh))
         if isinstance(time, SplitPlacement):
-            joined_on = self._homes[number]
+            joined_on = self._meshes[number]
             self.store(value, None, joined_on, self._join(value, joined_on))
             return self.find(value, None, mesh)
         # The same for all micro-batches.
@@ -182,15 +182,15 @@ class MicroBatchValues(Generic[V]):
         Returns the part of a whole value or an argument that belongs to one
         micro-batch.
         """
-        home = mesh
+        own = mesh
         if not isinstance(value.owner, Operation):
-            home = self._homes[self.number_of(value)]
-        whole = self.find(value, None, home)
+            own = self._meshes[self.number_of(value)]
+        whole = self.find(value, None, own)
         count = self.structure.micro_batches
         parts: Sequence[V] = [whole]
         if count > 1:
             axis = self._axis(value)
-            part = self.fold.type(value.type, home)
+            part = self.fold.type(value.type, own)
             assert isinstance(part, TensorType)
             sizes = np.full(count, part.get_shape()[axis], dtype=np.int64)
 
@@ -198,10 +198,10 @@ class MicroBatchValues(Generic[V]):
                 types = [part] * count
                 return [operator("Split").build_op(given, types, {"axis": axis})]
 
-            operands = [whole, self._constant(sizes, home)]
+            operands = [whole, self._constant(sizes, own)]
             parts = self.entry.op(split, operands)
         for number, new in enumerate(parts):
-            self.store(value, number, home, new)
+            self.store(value, number, own, new)
         return self.find(value, batch, mesh)
 
     def _join(self, value: SSAValue, mesh: str) -> V:

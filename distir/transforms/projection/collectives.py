@@ -60,8 +60,8 @@ def per_rank_collective(
         numbers = parted
     else:
         numbers = gathered | {f"split_{name}": n for name, n in parted.items()}
-    monoids = dict(before.partial)
-    reduced = [monoids[a] for a in op.axis_names if a in monoids]
+    reductions = dict(before.partial)
+    reduced = [reductions[a] for a in op.axis_names if a in reductions]
     new = RANK_OPS[op.kind].of(
         source,
         op.axis_names,

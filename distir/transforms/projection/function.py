@@ -329,9 +329,9 @@ class FunctionProjection:
         op, whole = value.owner, self.program.local(value.type)
         assert isinstance(op, dist.SendOp) and isinstance(whole, TensorType)
         before, _ = layouts_around(op)
-        monoid = next((monoid for _, monoid in before.partial), "sum")
+        reduction = next((reduction for _, reduction in before.partial), "sum")
         parts = PieceOps()
-        self.values[value] = parts.joined(received, whole, monoid)
+        self.values[value] = parts.joined(received, whole, reduction)
         self._add_all(op, parts.ops)
         self.values[value].name_hint = value.name_hint
 

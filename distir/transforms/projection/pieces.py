@@ -48,11 +48,11 @@ class PieceOps:
         self,
         pieces: Sequence[tuple[SentPiece, SSAValue]],
         type_: TensorType,
-        monoid: str,
+        reduction: str,
     ) -> SSAValue:
         """
         Returns the tensor of type `type_` that consists of the given pieces. The pieces
-        cover the tensor once for each term, and `monoid` combines the terms. Returns
+        cover the tensor once for each term, and `reduction` combines the terms. Returns
         zeros if there are no pieces.
         """
         terms: dict[int, dict[Box, SSAValue]] = {}
@@ -63,7 +63,7 @@ class PieceOps:
             return self.ops[-1].results[0]
         total, *others = [self._term(parts, type_) for parts in terms.values()]
         for term in others:
-            total = self._add(COMBINED_BY[monoid], [total, term], type_)
+            total = self._add(COMBINED_BY[reduction], [total, term], type_)
         return total
 
     def _term(self, parts: dict[Box, SSAValue], type_: TensorType) -> SSAValue:

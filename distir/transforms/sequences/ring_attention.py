@@ -172,11 +172,11 @@ class _RingWriter:
                 yield ()
             return
         queries = op.query_positions
-        yield queries, self._home_positions(op)
+        yield queries, self._own_positions(op)
         for step in range(1, self.ring.devices):
             yield queries, self._shifted(op, step)
 
-    def _home_positions(self, op: CausalAttentionOp) -> SSAValue:
+    def _own_positions(self, op: CausalAttentionOp) -> SSAValue:
         """Returns the positions of the device's own keys."""
         mine = op.query_positions.owner
         if isinstance(mine, SliceOp) and mine.source is op.key_positions:
@@ -190,19 +190,19 @@ class _RingWriter:
         In each round of runs over all devices, these are the positions of the run that
         is `step` runs before this device's run.
         """
-        home = self._home_positions(op)
-        layout = layout_of(home)
+        own = self._own_positions(op)
+        layout = layout_of(own)
         assert layout is not None
-        length = shape_of(home.type)[0]
+        length = shape_of(own.type)[0]
         run = self.ring.run_length(length)
         around = self.number(run * self.ring.devices, layout)
         in_rounds = run * self.ring.devices < length
-        place = self.onnx("Mod", home, around) if in_rounds else home
+        place = self.onnx("Mod", own, around) if in_rounds else own
         before = self.onnx("Sub", place, self.number(step * run, layout))
         shifted = self.onnx("Mod", before, around)
         if not in_rounds:
             return shifted
-        return self.onnx("Add", self.onnx("Sub", home, place), shifted)
+        return self.onnx("Add", self.onnx("Sub", own, place), shifted)
 
     def attention(
         self, step: int, operands: Sequence[SSAValue], types: Sequence[Attribute]

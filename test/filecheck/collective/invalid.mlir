@@ -40,7 +40,7 @@ func.func @reduce_whole(%x: tensor<8xf32, #dist.layout<@m>>) {
 
 // -----
 
-func.func @reduce_two_monoids(%x: tensor<8xf32, #dist.layout<@m, partial sum {t}, partial max {d}>>) {
+func.func @reduce_two_reductions(%x: tensor<8xf32, #dist.layout<@m, partial sum {t}, partial max {d}>>) {
   // CHECK: collective.all_reduce: expected an operand that is partial over {d, t} with one reduction
   %y = collective.all_reduce %x over [d, t] : tensor<8xf32, #dist.layout<@m, partial sum {t}, partial max {d}>> -> tensor<8xf32, #dist.layout<@m>>
   func.return
@@ -338,7 +338,7 @@ func.func @uneven_part(%x: tensor<7xf32>) {
 
 // -----
 
-func.func @unknown_monoid(%x: tensor<8xf32>) {
+func.func @unknown_reduction(%x: tensor<8xf32>) {
   // CHECK: collective.rank.all_reduce: `reduction` is 'product', expected one of sum, max, min
   %y = collective.rank.all_reduce %x over [d] {group = array<i64: 0, 1>, reduction = "product"} : tensor<8xf32> -> tensor<8xf32>
   func.return

@@ -18,7 +18,7 @@
   scalar = #dist.layout<@m, []>,
   // CHECK-SAME: partial_sum = #dist.layout<@m, partial sum {t}>
   partial_sum = #dist.layout<@m, partial sum {t}>,
-  // Partial axes are sorted, one list per monoid.
+  // Partial axes are sorted, one list per reduction.
   // CHECK-SAME: partials = #dist.layout<@m, [{a}], partial sum {c, d}, partial max {t}, partial min {u}>
   partials = #dist.layout<@m, [{a}], partial min {u}, partial max {t}, partial sum {d}, partial sum {c}>,
   // CHECK-SAME: quoted = #dist.layout<@"a \22mesh\22", [{d}]>

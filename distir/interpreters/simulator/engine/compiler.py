@@ -18,6 +18,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from distir.dialects.collective_ops.base import CollectiveOp, is_per_rank
 from distir.dialects.dist import ReshardOp, SendOp, layout_of
 from distir.dialects.dist_attributes import ASYNCHRONOUS
+from distir.dialects.onnx_ops.traits import CACHE_WRITES
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.indexing import GatherGradOp, adds_by_row
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
@@ -526,7 +527,7 @@ def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
     op needs them. Only sums of floats, writes to caches, and collectives of a single
     tensor that work in place, have such operands.
     """
-    if op.name == "onnx.TensorScatter":
+    if CACHE_WRITES.of(op):
         return operands[:1]
     if isinstance(op, CollectiveOp) and op.IN_PLACE:
         return () if op.is_joined or _begins_bucket(op) else operands

@@ -46,7 +46,7 @@ def stages_reached(
     return found
 
 
-def take_homes(structure: Structure) -> dict[SSAValue, int]:
+def take_requested_stages(structure: Structure) -> dict[SSAValue, int]:
     """
     Returns the requested stages of arguments (`dist.stage`), and removes the requests.
     """
@@ -64,15 +64,15 @@ def take_homes(structure: Structure) -> dict[SSAValue, int]:
 
 
 def ranges_of_starts(
-    structure: Structure, homes: Mapping[SSAValue, int], count: int
+    structure: Structure, requested: Mapping[SSAValue, int], count: int
 ) -> list[tuple[int, int]]:
     """
     Returns the first and the last position, among the forward ops, at which each of the
-    stages 1, 2, ... may begin. `count` is the number of stages, and `homes` has the
-    stages of arguments. The first op that needs such an argument must be on the
-    argument's stage. Raises DistIRError if a stage in `homes` does not exist.
+    stages 1, 2, ... may begin. `count` is the number of stages, and `requested` has the
+    stages of some arguments. The first op that needs such an argument must be on the
+    argument's stage. Raises DistIRError if a stage in `requested` does not exist.
     """
-    for stage in homes.values():
+    for stage in requested.values():
         if not 0 <= stage < count:
             raise DistIRError(
                 f"pipeline: an argument is asked to be on stage {stage} ({STAGE}), but the "
@@ -81,7 +81,7 @@ def ranges_of_starts(
     ops = structure.forward
     places = {op: i for i, op in enumerate(ops)}
     uses = stages_reached(structure, ops, places)
-    first = [(homes[arg], min(uses[arg])) for arg in homes if arg in uses]
+    first = [(requested[arg], min(uses[arg])) for arg in requested if arg in uses]
     return [
         (
             max((place + 1 for stage, place in first if stage < start), default=1),
@@ -91,14 +91,15 @@ def ranges_of_starts(
     ]
 
 
-class Homes:
+class AssignedStages:
     """
     The stages of arguments and of ops that run after the micro-batches.
 
     - `arguments`: the stage of each argument. It is the first stage that needs the
       argument in its forward, or else in its backward. That of a state is the stage of
-      its parameter. Gradients of results are on the last stage, as the results are. If only ops after the micro-batches need an argument, it is the
-      stage of the first of them. If no op needs it, it is the stage that computes its
+      its parameter. Gradients of results are on the last stage, as the results are. If
+      only ops after the micro-batches need an argument, it is the stage of the first of
+      them. If no op needs it, it is the stage that computes its
       update.
     - `after`: the stage of each op of kind `AFTER`. An update runs on the stage of its
       parameter, which is its first operand (or the reshard of it). Any other op runs on
@@ -120,9 +121,9 @@ class Homes:
                 if arg in reached:
                     self.arguments.setdefault(arg, min(reached[arg]))
         for state, parameter in parameters_of_states(structure.function).items():
-            home = self.arguments.get(block.args[parameter])
-            if home is not None:
-                self.arguments.setdefault(block.args[state], home)
+            stage = self.arguments.get(block.args[parameter])
+            if stage is not None:
+                self.arguments.setdefault(block.args[state], stage)
         after = [op for op in structure.ops if structure.kinds.get(op) is Kind.AFTER]
         for op in after:
             places = self._of_operands(op)
@@ -139,9 +140,9 @@ class Homes:
                 self._place(op, [*self._of_operands(op), *users, 0])
         returned = return_op(structure.function).operands
         for result, argument in updated_arguments(structure.function).items():
-            home = self._of(returned[result])
-            if home is not None:
-                self.arguments.setdefault(block.args[argument], home)
+            stage = self._of(returned[result])
+            if stage is not None:
+                self.arguments.setdefault(block.args[argument], stage)
         for arg in block.args:
             self.arguments.setdefault(arg, 0)
 

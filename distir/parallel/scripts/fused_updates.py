@@ -1,0 +1,75 @@
+"""
+Fused optimizers on the parameters of parallel modules. PyTorch's DTensor takes as long for
+the layouts of a hundred parameters, states and gradients as for the update of a small model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+from distir.parallel.scripts.optimizers import is_of_module
+from distir.parallel.weights import local_part
+
+_FUSED = (torch.ops.aten._fused_adam_.default, torch.ops.aten._fused_adamw_.default)
+"""The operations that update many parameters in place, element by element."""
+
+
+@cache
+def update_local_parts() -> None:
+    """
+    Lets fused optimizers, in this process, work on the local parts of the parameters of
+    parallel modules, as DTensor does where parameters, gradients and states have the same
+    layout. All else is left to DTensor, and so are other parameters.
+    """
+    # PyTorch's `loss_parallel` registers its operations so too.
+    _handlers().update(dict.fromkeys(_FUSED, _updated))
+
+
+def _updated(
+    op: Any, args: tuple[Sequence[torch.Tensor], ...], kwargs: dict[str, Any]
+) -> object:
+    *lists, steps = args
+    others = (*steps, *kwargs.values())
+    if _are_alike(lists) and not any(isinstance(other, DTensor) for other in others):
+        return op(*([local_part(x) for x in own] for own in lists), steps, **kwargs)
+    handlers = _handlers()
+    del handlers[op]
+    try:
+        return op(*args, **kwargs)
+    finally:
+        handlers[op] = _updated
+
+
+def _are_alike(lists: Sequence[Sequence[torch.Tensor]]) -> bool:
+    """
+    Whether the first of `lists` has parameters of parallel modules, and the others, unless
+    they are empty, a DTensor for each of them that has the same layout.
+    """
+    if not all(is_of_module(parameter) for parameter in lists[0]):
+        return False
+    for tensors in lists[1:]:
+        for tensor, parameter in zip(tensors, lists[0], strict=False):
+            if not isinstance(tensor, DTensor):
+                return False
+            own, wanted = _spec(tensor), _spec(parameter)
+            if own is not wanted and (
+                own.placements != wanted.placements or own.mesh != wanted.mesh
+            ):
+                return False
+    return True
+
+
+def _spec(tensor: Any) -> DTensorSpec:
+    return tensor._spec
+
+
+def _handlers() -> dict[Any, Any]:
+    """Returns the functions by which DTensor replaces operations."""
+    dispatcher: Any = DTensor._op_dispatcher  # pyright: ignore[reportPrivateUsage]
+    return getattr(dispatcher, "_custom_op_handlers", {})
