@@ -57,9 +57,7 @@ def known(kind: str) -> tuple[dict[str, Any], list[list[int]]]:
     return weights, generated_by_transformers(model)
 
 
-@pytest.mark.parametrize(
-    ("kind", "paging", "plan"), chosen(PLANS, [PLANS[0]]), ids=str
-)
+@pytest.mark.parametrize(("kind", "paging", "plan"), chosen(PLANS, [PLANS[0]]), ids=str)
 def test_tokens_equal_those_of_transformers(
     kind: str, paging: Paging, plan: dict[str, int], tmp_path: Path
 ) -> None:
