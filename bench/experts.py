@@ -6,9 +6,10 @@ Published steps of mixtures of experts and of Llama 3 405B, beside what is predi
 predicts the rows with TEXT in their name, all by default, and prints the section. The published figures are in
 `bench/data/experts.json`, with their sources and with the rows that are left out.
 
-Nothing is fitted to these runs. The models are built as Mixtrals of their sizes: without the sinks and the sliding windows of gpt-oss,
-without biases, and without the norms of queries and keys of Qwen3. No token is dropped, and
-the load of experts is even, as the runs forced it. MFU counts the operations of the whole attention.
+Nothing is fitted to these runs. gpt-oss and Qwen3 are built as Mixtrals of their sizes: without the sinks and the sliding windows of gpt-oss,
+without biases, and without the norms of queries and keys of Qwen3. DeepSeek-V3 has its latent attention, its shared expert and its three layers
+without experts (671.0B parameters), but no rotation of positions, a choice among all experts by softmax, and no layer that predicts a second token. No token is
+dropped, and the load of experts is even, as the runs forced it. Fused SwiGLU kernels keep their input alone. In each rack of 72 devices, runs use 64. MFU counts the operations of the whole attention.
 """
 
 from __future__ import annotations
@@ -20,17 +21,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from deepseek import deepseek_v3
 from report import cpu_seconds, table
+from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
+from distir.exports.runs.model import trained
 from distir.exports.runs.prediction import Prediction, Predictor
 from distir.exports.systems.settings import RunSettings
 from distir.hardware import grow, load_cluster
 from distir.planning.plans.programs import cluster_of_text
+from distir.transforms.expert_shards import assume_imbalance
 
 DATA = json.loads((Path(__file__).parent / "data" / "experts.json").read_text("utf-8"))
-_PROFILES = {"dgx-h100": "H100-megatron", "gb200-nvl72": "GB200"}
+_PROFILES = {"dgx-h100": "H100-megatron", "gb200-nvl72": "GB200", "h800": "H800"}
 _EVEN = 1.0
+_FUSED = "recompute:onnx.Split+onnx.Swish+onnx.Mul+onnx.Cast"
+"""What fused kernels of SwiGLU do not keep for the backward, without recomputation."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,18 @@ class Run:
     def predict(self) -> Prediction:
         """Returns the prediction of the step."""
         cluster = cluster_of(self.cluster, self.settings.devices)
-        predictor = Predictor(cluster, [_PROFILES[self.cluster]], _EVEN)
+        kind = _DeepSeek if self.name.startswith("DeepSeek") else Predictor
+        predictor = kind(cluster, [_PROFILES[self.cluster]], _EVEN)
         return predictor.predict(self.settings, self.settings.vocab)
+
+
+class _DeepSeek(Predictor):
+    """Predicts runs of DeepSeek-V3, which the settings of runs cannot describe."""
+
+    def program(self, settings: RunSettings, vocab: int, batch: int) -> ModuleOp:
+        module = deepseek_v3(settings.layers, batch, settings.seq)
+        assume_imbalance(module, self.expert_imbalance)
+        return trained(module, settings)
 
 
 def cluster_of(name: str, devices: int) -> ClusterOp:
@@ -84,7 +101,7 @@ def experts() -> Iterator[Run]:
             **{n: row[n] for n in ("devices", "batch", "micro_batch", "seq", "p", "e")},
             chunks=chunks,
             schedule="interleaved-1f1b" if chunks else "",
-            checkpoint=row.get("checkpoint", "none"),
+            checkpoint=row.get("checkpoint", _FUSED),
         )
         rate = row["tokens_per_s"] * row["devices"]
         seconds = row["batch"] * row["seq"] / rate
@@ -113,7 +130,23 @@ def llama3() -> Iterator[Run]:
         )  # fmt: skip
 
 
-GROUPS = (experts, llama3)
+def deepseek() -> Iterator[Run]:
+    """DeepSeek-V3, predicted in bf16"""
+    for row in DATA["deepseek_v3"]["rows"]:
+        settings = _settings(
+            "deepseek-v3",
+            **{n: row[n] for n in ("devices", "batch", "seq", "p", "e", "chunks")},
+            schedule=row["schedule"],
+            checkpoint=_FUSED,
+        )
+        tokens = row["batch"] * row["seq"]
+        hours = row.get("gpu_hours_per_trillion_tokens", 0.0)
+        rate = 1e12 / (hours * 3600) if hours else row["tokens_per_s"]
+        seconds = tokens / (rate * row["devices"])
+        yield Run(row["name"], row["cluster"], settings, seconds)
+
+
+GROUPS = (experts, llama3, deepseek)
 
 
 def section(text: str = "") -> str:

@@ -162,8 +162,8 @@ def _split(
         found = np.split(x, blocks, dim)
         return [part for block in found for part in _split(block, own, dim, run)]
     size = x.shape[dim]
-    run = size // parts if run is None else run
-    owner = np.arange(size) // max(run, 1) % parts
+    length = size // parts if run is None else run
+    owner = np.arange(size) // max(length, 1) % parts
     return [np.compress(owner == part, x, dim) for part in range(parts)]
 
 

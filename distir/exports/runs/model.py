@@ -77,7 +77,15 @@ def training_step(settings: RunSettings, vocab: int, batch: int) -> ModuleOp:
         module = build_llama(**own, kv_heads=s.kv_heads, theta=s.theta, head_dim=width)
     else:
         module = build_gpt(**own, dropout=max(s.dropout, s.attention_dropout))
-    context = Context()
+    return trained(module, s)
+
+
+def trained(module: ModuleOp, settings: RunSettings) -> ModuleOp:
+    """
+    Turns a forward pass into a training step with Adam, in the precision of `settings`.
+    Changes `module` in place and returns it.
+    """
+    context, s = Context(), settings
     if s.float8:
         Float8Pass(s.float8).apply(context, module)
     DifferentiatePass(

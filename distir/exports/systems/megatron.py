@@ -24,7 +24,6 @@ ROWS = (
     Row("t", "tensor-model-parallel-size", 1, aliases=("model-parallel-size",), always=True),
     Row("p", "pipeline-model-parallel-size", 1, always=True),
     Row("c", "context-parallel-size", 1),
-    Row("e", "expert-model-parallel-size", 1),
     Row("r", "num-distributed-optimizer-instances", 1),
     Row("sequence_parallel", "sequence-parallel", False),
     Row(
@@ -93,8 +92,9 @@ RULES = (
     ),
     OptionRule(rules.RECOMPUTE, ("checkpoint",), rules.read_recompute, rules.write_recompute),
     OptionRule(
-        {"expert-tensor-parallel-size": None, "moe-layer-freq": "1"},
-        (), rules.read_experts, rules.write_experts,
+        {"expert-model-parallel-size": 1, "expert-tensor-parallel-size": None,
+         "moe-layer-freq": "1"},
+        ("e", "expert_axes"), rules.read_experts, rules.write_experts,
     ),
     OptionRule(
         {"fp8-format": None, "fp8-recipe": "delayed", "fp8-hybrid": None},

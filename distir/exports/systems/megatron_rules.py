@@ -319,30 +319,47 @@ def write_recompute(settings: RunSettings) -> Mapping[str, Any]:
 
 def read_experts(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """
-    Returns no settings: the options are only checked. Raises DistIRError if experts
-    have another tensor-parallel degree than other layers, or if some layers have no
-    experts.
+    Returns the degree of expert parallelism and the axes over which experts are dealt
+    out. Megatron's expert-parallel groups hold all tensor-parallel devices if experts
+    have a tensor-parallel degree of 1. Raises DistIRError for other divisions of
+    experts, or if some layers have no experts.
     """
-    degree = values["expert-tensor-parallel-size"]
-    if degree is not None and str(degree) != str(known.t):
-        raise DistIRError(
-            f"--expert-tensor-parallel-size {degree} cannot be predicted: DistIR divides "
-            f"experts like other layers, over {known.t} devices"
-        )
+    degree, tensor = (
+        whole(f"--{name}", values[name] or known.t)
+        for name in ("expert-model-parallel-size", "expert-tensor-parallel-size")
+    )
     if str(values["moe-layer-freq"]) != "1":
         raise DistIRError(
             f"--moe-layer-freq {values['moe-layer-freq']} cannot be predicted: DistIR "
             f"builds experts in every layer"
         )
-    return {}
+    if tensor == known.t:
+        return {"e": degree, "expert_axes": "e"}
+    if tensor == 1 and known.c == 1 and degree % known.t == 0:
+        return {"e": degree // known.t, "expert_axes": "et"}
+    raise DistIRError(
+        f"--expert-tensor-parallel-size {tensor} with --expert-model-parallel-size "
+        f"{degree} cannot be predicted: DistIR divides experts like other layers, over "
+        f"{known.t} devices, or deals whole ones out over a multiple of these devices"
+    )
 
 
 def write_experts(settings: RunSettings) -> Mapping[str, Any]:
     """
-    Returns no options, because experts are divided like other layers, which is the
-    default.
+    Returns the options for expert parallelism. Raises DistIRError for experts over
+    context-parallel devices.
     """
-    return {}
+    if "c" in settings.expert_axes:
+        raise DistIRError(
+            f"megatron's groups of experts with context parallelism hold other devices "
+            f"than expert_axes={settings.expert_axes}"
+        )
+    if settings.expert_axes == "e":
+        return {"expert-model-parallel-size": settings.e} if settings.e > 1 else {}
+    return {
+        "expert-model-parallel-size": settings.e * settings.t,
+        "expert-tensor-parallel-size": 1,
+    }
 
 
 def read_float8(values: Values, known: RunSettings) -> Mapping[str, Any]:

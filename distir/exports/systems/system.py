@@ -205,6 +205,12 @@ class System(ABC):
         same system. Raises DistIRError if the system cannot run the plan.
         """
         remarks = self.check(settings)
+        says_axes = any("expert_axes" in rule.facts for rule in self.table.rules)
+        if settings.expert_axes != "e" and not says_axes:
+            raise DistIRError(
+                f"{self.name} has no option that deals experts out over the axes "
+                f"{settings.expert_axes!r} of attention; use expert_axes=e"
+            )
         if settings.c == 1:  # then it is of no matter
             defaults = {row.fact: row.default for row in self.table.rows}
             context = defaults.get("context", settings.context)

@@ -18,10 +18,11 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.dialects.dist_attributes import REDUCE_LATE
+from distir.dialects.train_ops.experts import GroupedOp
 from distir.planning.axes.axis_op import AxisProgram
 from distir.planning.axes.runs import RunLengths
 from distir.planning.graph.strategies import SplitFactor
-from distir.sharding.placement import SplitPlacement, placement_in
+from distir.sharding.placement import Placement, SplitPlacement, placement_in
 
 Splits = dict[SSAValue, set[SplitPlacement]]
 
@@ -130,6 +131,20 @@ class AxisPolicy:
             for value, p in zip(op.operands, strategy.operands, strict=True):
                 if isinstance(p, SplitPlacement):
                     requested.setdefault(value, set()).add(p)
+
+    def asked_rows(self, op: Operation) -> Placement | None:
+        """
+        Returns the placement that a `dist.constrain` op requests on this axis for the
+        rows of `op`, a product of experts. The product works on the rows where they
+        are: tokens are sent to experts, and never experts to tokens, however many rows
+        there are places for. Returns None for other ops.
+        """
+        if not isinstance(op, GroupedOp):
+            return None
+        source = op.operands[0].owner
+        if not isinstance(source, ConstrainOp) or not source.fixes(self.program.axis):
+            return None
+        return placement_in(source.layout.data, self.program.axis)
 
     def late(self, name: str) -> set[SSAValue]:
         """

@@ -309,6 +309,7 @@ class Reach:
         if takes_one:
             first = frozenset(policy.hints.get(op.operands[0], ()))
         request = (op.layout, op.axes) if type(op) is ConstrainOp else None
+        request = request or policy.asked_rows(op)
         key = (info, takes_one, request, facts, hints, requested, first)
         found = self._known.get(key)
         if found is None:

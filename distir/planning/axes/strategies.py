@@ -122,6 +122,10 @@ class OpStrategies:
             if not self._is_foreign(operands, split.factor):
                 self._add(found, split, takes)
         found |= dict.fromkeys(self._linear(operands))
+        asked = self.policy.asked_rows(self.op)
+        if asked is not None:
+            own = {s: None for s in found if s[0].operands[0] == asked}
+            found = own or found
         without = self.policy.split_parameters and all(
             f.source == "activation" for f in operands
         )

@@ -22,7 +22,7 @@ from distir.dialects.train_ops.experts import (
     GroupedOp,
     GroupedProductGradOp,
 )
-from distir.errors import DistIRError, one_of
+from distir.errors import DistIRError, listed, one_of
 from distir.planning.annotations import axis_mesh, requested_layout
 from distir.planning.distribution.own_axes import own_sizes
 from distir.planning.requests import request
@@ -116,10 +116,11 @@ def split_experts(
         if i != owner and shape != shape_of(types[owner]):
             continue
         if shape[0] % devices:
-            sizes = " x ".join(f"{axis}={mesh.size(axis)}" for axis in axes)
+            over = [f"axis {axis!r} of size {mesh.size(axis)}" for axis in axes]
+            degrees = " x ".join(f"-{axis}" for axis in axes)
             raise DistIRError(
                 f"expert-parallel: the {shape[0]} experts of {names[i]!r} cannot be dealt out "
-                f"evenly over {sizes} devices; choose sizes whose product divides {shape[0]}"
+                f"evenly over {listed(over)}; choose an {degrees} that divides {shape[0]}"
             )
         asked = _split(mesh, axes, 0, len(shape))
         request(function, i, asked, axes, "expert parallelism")

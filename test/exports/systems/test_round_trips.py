@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from distir.errors import DistIRError
 from distir.exports.systems.files import json_text, nested, toml_text, yaml_text
 from distir.exports.systems.plan_file import grid_plan
 from distir.exports.systems.registry import READABLE, SYSTEMS
@@ -125,8 +127,6 @@ def test_megatron_flags_return(row: Mapping[str, Any]):
 
 @pytest.mark.parametrize("system", READABLE)
 def test_a_changed_degree_changes_the_options(system: str):
-    from dataclasses import replace
-
     row = next(r for r in rows(system) if r["name"] not in ("single_gpu",))
     first = read(system, row, text_of(system, row))
     s = first.settings
@@ -140,3 +140,35 @@ def test_a_changed_degree_changes_the_options(system: str):
     assert after[key] == wider.t
     assert before.get(key, 1) == s.t
     nested({name: value for name, value in after.items()})
+
+
+def folded(**arguments: Any) -> Read:
+    """A published run with experts on 16 devices, with its own degrees."""
+    row = next(r for r in rows("megatron") if "num-experts" in r["arguments"])
+    own = {
+        "tensor-model-parallel-size": 2, "pipeline-model-parallel-size": 1,
+        "expert-model-parallel-size": 8, "global-batch-size": 128, **arguments,
+    }  # fmt: skip
+    degrees = {name.replace("_", "-"): value for name, value in own.items()}
+    changed = {
+        **row, "nodes": 2, "per_node": 8, "arguments": {**row["arguments"], **degrees}
+    }  # fmt: skip
+    return read("megatron", changed, script(changed))
+
+
+def test_experts_over_the_devices_of_attention():
+    """Without tensor parallelism of their own they are over both kinds of devices."""
+    first = folded(expert_tensor_parallel_size=1)
+    s = first.settings
+    assert (s.t, s.e, s.d, s.expert_axes) == (2, 4, 2, "et")
+    assert grid_plan(s).options().expert_degree == 8
+    own = SYSTEMS["megatron"]
+    values, _ = own.write(s, first.kept, {})
+    assert values["expert-model-parallel-size"] == 8
+    assert values["expert-tensor-parallel-size"] == 1
+    plain = folded().settings
+    assert (plain.e, plain.d, plain.expert_axes) == (8, 1, "e")
+    with pytest.raises(DistIRError, match=r"4 .* cannot be predicted"):
+        folded(expert_tensor_parallel_size=4)
+    with pytest.raises(DistIRError, match="deepspeed has no option that deals"):
+        SYSTEMS["deepspeed"].write(replace(s, e=1), {}, {})

@@ -1,0 +1,92 @@
+"""
+DeepSeek-V3 as a sequential program, for `experts.py`: latent attention, experts with a
+shared one, and the first layers without experts, in the sizes of its report.
+
+Positions are not rotated, tokens choose among all experts by softmax, and the layer that
+predicts a second token is left out.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp, i64
+from xdsl.ir import SSAValue
+
+from distir.dialects.tensors import shape_of
+from distir.frontends.models.function_builder import Layer, element_type
+from distir.frontends.models.latent_attention import LatentSizes, latent_attention
+from distir.frontends.models.module_builder import ModuleBuilder
+from distir.frontends.models.routing import chosen_experts, grouped_product, mixture
+from distir.program import ENTRY
+
+D_MODEL, HEADS, VALUE, VOCAB = 7168, 128, 128, 129280
+LATENT = LatentSizes(rank=512, rotary=64, inner=128, query_rank=1536)
+DENSE, DENSE_FFN = 3, 18432
+EXPERTS, TOP_K, FFN = 256, 8, 2048
+_EPSILON = 1e-6
+
+
+def deepseek_v3(layers: int, batch: int, seq: int, dtype: str = "bf16") -> ModuleOp:
+    """Returns the forward pass from token ids [batch, seq] to logits."""
+    made = [_layer(kind, (batch, seq, D_MODEL), dtype) for kind in ("dense", "experts")]
+    main = ModuleBuilder(element_type(dtype), "")
+    ids = main.argument("input_ids", (batch, seq), role="input", element=i64)
+    h = main.embedding("model.embed_tokens", ids, VOCAB, D_MODEL)
+    for index in range(layers):
+        layer, scope = made[index >= DENSE], f"model.layers.{index}"
+        own = main.parameters(scope, layer.parameters)
+        (h,) = main.calls(layer.function, scope, [h, *own])
+    h = main.rms_norm("model.norm", h, _EPSILON)
+    logits = main.linear("lm_head", h, VOCAB, bias=False)
+    functions = [layer.function for layer in made]
+    return ModuleOp([main.finish(ENTRY, [logits], ["logits"]), *functions])
+
+
+def _layer(kind: str, hidden: tuple[int, int, int], dtype: str) -> Layer:
+    """Returns a layer with an MLP (`dense`) or with experts."""
+    b = ModuleBuilder(element_type(dtype), "model.layers.*")
+    x = b.argument("hidden", hidden, role=None)
+    h = b.rms_norm("input_layernorm", x, _EPSILON)
+    h, _ = latent_attention(b, LATENT, HEADS, VALUE, h, ())
+    h = b.linear("self_attn.o_proj", h, D_MODEL, bias=False)
+    x = b.at().elementwise("Add", x, h)
+    h = b.rms_norm("post_attention_layernorm", x, _EPSILON)
+    if kind == "dense":
+        out = _mlp(b, "mlp", h, DENSE_FFN)
+    else:
+        shared = _mlp(b, "mlp.shared_experts", h, FFN)
+        out = b.at("mlp").elementwise("Add", _experts(b, h), shared)
+    return Layer(b.finish(kind, [b.at().elementwise("Add", x, out)]), b.own)
+
+
+def _mlp(b: ModuleBuilder, name: str, h: SSAValue, ffn: int) -> SSAValue:
+    gate = b.linear(f"{name}.gate_proj", h, ffn, bias=False)
+    gate = b.at(f"{name}.act_fn").elementwise("Swish", gate)
+    up = b.linear(f"{name}.up_proj", h, ffn, bias=False)
+    h = b.at(name).elementwise("Mul", gate, up)
+    return b.linear(f"{name}.down_proj", h, D_MODEL, bias=False)
+
+
+def _experts(b: ModuleBuilder, x: SSAValue) -> SSAValue:
+    batch, seq, _ = shape_of(x)
+    tokens = batch * seq
+    b.at("mlp")
+    x = b.op("Reshape", [x, b.integers(-1, D_MODEL)], (tokens, D_MODEL))
+    scores = b.linear("mlp.gate", x, EXPERTS, bias=False)
+    routes = chosen_experts(b.at("mlp.gate"), scores, TOP_K)
+
+    def product(h: SSAValue, rows: SSAValue, name: str, outputs: int) -> SSAValue:
+        shape = (EXPERTS, outputs, shape_of(h)[-1])
+        matrices = b.parameter(f"mlp.experts.{name}", shape)
+        return grouped_product(b, h, rows, matrices, transposed=True)
+
+    def inside(h: SSAValue, rows: SSAValue) -> SSAValue:
+        h = product(h, rows, "gate_up_proj", 2 * FFN)
+        half = (1, tokens, TOP_K, FFN)
+        gate, up = b.ops("Split", [h, b.integers(FFN, FFN)], [half, half], axis=3)
+        gate = b.at("mlp.experts.act_fn").elementwise("Swish", gate)
+        h = b.at("mlp.experts").elementwise("Mul", gate, up)
+        return product(h, rows, "down_proj", D_MODEL)
+
+    h = mixture(b.at("mlp.experts"), x, routes, EXPERTS, inside)
+    b.at("mlp")
+    return b.op("Reshape", [h, b.integers(-1, seq, D_MODEL)], (batch, seq, D_MODEL))
