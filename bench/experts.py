@@ -152,7 +152,7 @@ GROUPS = (experts, llama3, deepseek)
 def section(text: str = "") -> str:
     """Returns the section of `docs/benchmarks.md`, of the runs with `text` in their names."""
     doc = (__doc__ or "").split("\n\n")[-1].strip()
-    parts = ["### Mixtures of experts, and 16,384 devices", doc]
+    parts = ["## Mixtures of experts, and 16,384 devices", doc]
     for group in GROUPS:
         rows: list[list[str]] = []
         for run in group():
