@@ -57,7 +57,16 @@ def test_mixtral_on_four_processes(tmp_path: Path, spawner: Spawner) -> None:
             {"e": 2, "t": 2, "expert_axes": "et", "sequence_parallel": True},
         ),
         pytest.param(
-            *("gpt_oss", {"d": 2, "t": 2, "expert_axes": "et", "zero": 3}),
+            *(
+                "gpt_oss",
+                {
+                    "d": 2,
+                    "t": 2,
+                    "expert_axes": "et",
+                    "zero": 3,
+                    "token_dispatch": "all-to-all",
+                },
+            ),
             marks=pytest.mark.slow,
         ),
         pytest.param(
