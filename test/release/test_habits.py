@@ -175,17 +175,6 @@ def test_a_section_of_the_benchmarks_holds_nothing_else() -> None:
         assert len(re.findall(r"^## ", section, re.M)) <= 1, name
 
 
-def test_a_section_of_the_benchmarks_holds_nothing_else() -> None:
-    """A script replaces all that stands between its marks."""
-    import report
-
-    text = report.DOCUMENT.read_text("utf-8")
-    found = re.findall(r"^<!-- (\w+) -->\n(.*?)^<!-- end of \1 -->", text, re.M | re.S)
-    assert len(found) > 10 and {name for name, _ in found} <= set(report.sections())
-    for name, section in found:
-        assert len(re.findall(r"^## ", section, re.M)) == 1, name
-
-
 def test_the_record_of_numbers() -> None:
     import record
     from report import table
