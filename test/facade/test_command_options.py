@@ -40,7 +40,10 @@ def test_the_memory_of_a_package_is_counted(tmp_path: Path) -> None:
     assert 0.5 < found.counted / found.simulated < 2
 
 
-def test_a_difference_is_that_of_the_command(tmp_path: Path) -> None:
+def test_a_difference_is_that_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     first, second, theirs, ours = (
         tmp_path / n for n in ("a.mlir", "b.mlir", "a.json", "b.json")
     )
