@@ -100,10 +100,10 @@ def serving_sizes(
     pools: int | None = None,
 ) -> ServingSizes:
     """
-    Returns the sizes that the options `--batch`, `--cache`, `--prompt`, `--page-size`,
-    `--pages` and `--pools` ask for. The prompts of a model that `has_encoder` are not
-    in its cache. Raises DistIRError if there is no size of the cache, or if sizes do
-    not fit together.
+    Returns the sizes given by the options `--batch`, `--cache`, `--prompt`,
+    `--page-size`, `--pages` and `--pools`, in sequences, tokens and pages. With
+    `has_encoder`, a prompt may be longer than the cache, because it is not stored
+    there. Raises DistIRError if `cache` is None, or if options do not fit together.
     """
     if cache is None:
         raise DistIRError(

@@ -1,4 +1,6 @@
-"""The options, of commands, passes and functions, for the devices of a cluster."""
+"""
+Options that describe a cluster's devices, shared by commands, passes and functions.
+"""
 
 from __future__ import annotations
 

@@ -46,8 +46,9 @@ def gather_elements(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.GatherND")
 def gather_nd(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Gathers elements or slices all at once, because `onnx.reference` takes one at a
-    time, and a mask may select millions.
+    Gathers all elements or slices with one indexing operation. `onnx.reference` takes
+    them one at a time, which is too slow for the millions of indices that a boolean
+    mask can give.
     """
     data, indices = inputs
     batch = op.attribute("batch_dims")
@@ -197,8 +198,8 @@ def layer_normalization(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 @kernel("onnx.RMSNormalization")
 def rms_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes an RMS norm, because `onnx.reference` supports only one stash type and
-    computes in half precision instead of it.
+    Computes an RMS norm in the op's stash type. `onnx.reference` supports only one
+    stash type, and computes in half precision for the others.
     """
     x, scale = inputs
     normal, *_ = _normalized(op, x, centered=False)

@@ -14,11 +14,16 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class ComputeInMessagesPass(DistIRPass):
     """
-    Lets products in the program of one rank that are all-reduced in a message
-    (`torch.message`), such as the gradients of weights, be computed in the memory of
-    the message, a `torch.bucket`, so that they are not copied to it, if they make up
-    nine tenths of it. Such products become `torch.product_into`. This is the third
-    step of `lower`, after `fuse-operators`; `lower --compile` leaves it out.
+    Lets matrix products write their results directly into the memory of the message
+    that all-reduces them, which saves a copy. Typical products are the gradients of
+    weights.
+
+    The memory is a `torch.bucket`, the message a `torch.message`, and each product
+    becomes a `torch.product_into`. A message is left alone if less than nine tenths of
+    its elements come from such products.
+
+    The pass works on the program of one rank. It is the third step of `lower`, after
+    `fuse-operators`; `lower --compile` omits it.
     """
 
     name = "compute-in-messages"

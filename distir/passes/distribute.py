@@ -1,5 +1,6 @@
 """
-`distribute`: turns a sequential program into a distributed one (the D/T/P transform).
+`distribute`: turns a sequential program into a distributed one, with data (D), tensor (T)
+and pipeline (P) parallelism.
 """
 
 from __future__ import annotations

@@ -92,9 +92,10 @@ def round_sizes(ranks: int, micro_batches: int) -> list[int]:
     """
     Returns the number of micro-batches in each round. In a round, this many
     micro-batches pass the first stage of a rank before the rank's second stage takes
-    the first of them. Rounds are as equal as possible. If there are enough
-    micro-batches, a round has at least as many as there are ranks. The round's first
-    micro-batch has then passed all ranks in time.
+    the first of them. Rounds are as equal as possible. With at least as
+    many micro-batches as ranks, each round has at least one per rank. The round's first
+    micro-batch has then passed all ranks when the first rank is ready for its second
+    stage.
     """
     rounds = max(1, micro_batches // ranks)
     size, larger = divmod(micro_batches, rounds)

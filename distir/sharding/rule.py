@@ -457,8 +457,9 @@ def operands_over(
     rule: Rule, own_axes: Sequence[AxisDims], layouts: Sequence[Layout], mesh: Mesh
 ) -> tuple[Layout, ...]:
     """
-    Returns the layouts of an op's operands in which `own_axes`, over which the op
-    communicates by itself, split them as declared, besides the axes in `layouts`.
+    Adds the axes that an op communicates over by itself (`own_axes`) to the `layouts`
+    of its operands, and returns the new layouts. Each axis splits the declared
+    dimension of an operand.
     """
     found = list(layouts)
     for own in own_axes:
@@ -473,8 +474,9 @@ def results_over(
     rule: Rule, own_axes: Sequence[AxisDims], layouts: Sequence[Layout], mesh: Mesh
 ) -> tuple[Layout, ...]:
     """
-    Returns the layouts of an op's results over `own_axes`, as `operands_over` does for
-    operands. Results that are sums over an axis are partial over it.
+    Adds the axes that an op communicates over by itself (`own_axes`) to the `layouts`
+    of its results, and returns the new layouts. Each axis splits the declared dimension
+    of a result. A result that is a sum over the axis becomes partial over it.
     """
     found = list(layouts)
     for own in own_axes:

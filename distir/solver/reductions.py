@@ -194,7 +194,10 @@ class Reductions:
 
     @property
     def is_late(self) -> bool:
-        """Whether the clock has stopped. The reductions so far stay valid."""
+        """
+        Whether the time for the reductions is over, or the user has interrupted them.
+        The reductions made so far stay valid.
+        """
         return self.clock is not None and self.clock.stopped
 
     def drain(self) -> None:

@@ -312,8 +312,9 @@ class _Solving:
     @cached_property
     def order(self) -> EliminationOrder | None:
         """
-        The order in which all nodes can be eliminated without regard to memory, or None
-        if no choice is possible.
+        An order for the elimination of the nodes that are left after reductions without
+        the memory limit. It is cut short if its work exceeds `WORK`. None if some node
+        has no possible alternative.
         """
         free = self.graph.copy(memory=False)
         return plan(free, WORK) if reduce(free) else None

@@ -100,7 +100,10 @@ def partial_assignments(
 
 
 def nests(rule: Rule, assignment: Assignment, on: Mesh) -> bool:
-    """Whether one collective over all axes of a factor can gather it."""
+    """
+    Whether the axes of each factor in `assignment`, on the mesh `on`, form one regular
+    split, so that one collective over all of these axes can gather the factor.
+    """
     try:
         for factor, shards in assignment.items():
             joint_run(rule.factors[factor].size, shards, on)

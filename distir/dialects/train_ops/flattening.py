@@ -41,8 +41,8 @@ class _FlatteningOp(TrainOp):
     @property
     def parts(self) -> tuple[Split, ...]:
         """
-        The splits that cut the tensor into blocks, one per dimension that they add to
-        `flat`.
+        The splits in `blocks`. They cut the tensor into blocks before it is flattened.
+        Each split adds one dimension to `flat`.
         """
         return splits_of(self.blocks)
 

@@ -136,8 +136,8 @@ def global_average_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gra
 @onnx_gradient("GlobalMaxPool")
 def global_max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of GlobalMaxPool: that of max pooling with one window over all of
-    space.
+    Gradient rule of GlobalMaxPool: the rule of MaxPool with one window over all spatial
+    dimensions.
     """
     (x,) = op.operands
     space = shape(x)[2:]

@@ -73,7 +73,8 @@ class LikeItsSource(Sealed):
 
     def train(self, mode: bool = True) -> Self:
         """
-        Sets the mode of the module: training, or evaluation. Its parts show this mode.
+        Puts the module and all its parts into training mode (`mode=True`) or evaluation
+        mode. Returns the module.
         """
         for part in self.modules():
             part.training = mode

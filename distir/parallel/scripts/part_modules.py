@@ -34,7 +34,10 @@ class ModulePart(Sealed):
         )
 
     def register_forward_hook(self, *args: Any, **kwargs: Any) -> Never:
-        """Raises DistIRError, as the other registrations of hooks on calls do."""
+        """
+        Raises DistIRError: a part is never called, so that a hook on it would never
+        run. The same holds for forward pre-hooks and backward hooks.
+        """
         raise DistIRError(
             "a part of a parallel module holds parameters and is not called, so that a hook "
             "on it would never run; register the hook on the parallel module itself, or on a "

@@ -12,7 +12,9 @@ from distir.serving.step_times import StepTable
 
 class JudgedReplica(NamedTuple):
     """
-    The shape of a replica, with its step times, its limits and its shares of memory.
+    A replica that the search evaluates: its shape, step times and limits.
+    `static_share` is the share of a device's memory for parameters and caches,
+    `step_share` the share that steps need.
     """
 
     shape: ReplicaShape

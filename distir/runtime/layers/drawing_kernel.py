@@ -173,8 +173,10 @@ else:
 
     def kept(local, within, counter, coordinates, key, threshold, shape, splits):
         """
-        Returns the booleans that `dropout.kept` yields as one tensor, for tensors on
-        GPUs. Returns None if the part is too large for the kernel or split too often.
+        Does the work of `dropout.kept` with one GPU kernel. Returns one flat tensor of
+        booleans for the elements `within`. Returns None if the kernel cannot address
+        the part: it has 2^31 elements or more, or its splits need more than four rows
+        (see `rows_of`).
         """
         first, last = within
         rows = rows_of(local, shape, splits)

@@ -96,8 +96,9 @@ def compress(x, condition, axis=None):
 
 def one_hot(indices, depth, values, axis=-1):
     """
-    Returns one-hot vectors; `values` are the value for off and the value for on. An
-    index out of range gives a vector that is off everywhere.
+    Returns one-hot vectors of length `depth` along a new dimension `axis`. `values`
+    holds two elements: the off value, then the on value. Negative indices count from
+    the end. For an index out of range, all elements have the off value.
     """
     classes = torch.arange(depth, device=here())
     places = indices.to(torch.int64)

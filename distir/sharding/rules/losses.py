@@ -90,9 +90,10 @@ def _has_steps(op: OnnxOp) -> bool:
 @decomposition("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
 def loss_in_steps(op: Operation) -> list[Operation] | None:
     """
-    Decomposes a softmax loss of rows into steps that can split the classes. Any other
-    mean is decomposed into the sum, the number of labels and the quotient. Returns None
-    if nothing can be decomposed.
+    Decomposes a loss. A softmax loss of a matrix [rows, classes] becomes steps whose
+    classes can be split over devices. Any other mean loss that ignores some labels,
+    without class weights, becomes a sum, the number of labels and their quotient.
+    Returns None for all other losses.
     """
     assert isinstance(op, OnnxOp)
     if not _has_steps(op):

@@ -191,7 +191,10 @@ class StageFunctionBuilder:
             return self._build(name)
 
     def interface(self, made: FuncOp) -> StageFunction:
-        """Returns the interface of the built function `made`."""
+        """
+        Returns the name of the function `made`, which `build` returned, and the values
+        that a call of it must pass.
+        """
         symbol = SymbolRefAttr(made.sym_name.data)
         return StageFunction(symbol, tuple(self.inputs), self.added, self.numbered)
 

@@ -44,7 +44,10 @@ class ModuleCall:
         return ModuleCall(args, kwargs)
 
     def copied(self) -> ModuleCall:
-        """Returns a call with copies of the tensors, which the module may overwrite."""
+        """
+        Returns this call with a detached copy of each tensor. The module can overwrite
+        the copies without changing the originals.
+        """
         return self.with_leaves(
             [
                 x.detach().clone() if isinstance(x, torch.Tensor) else x

@@ -58,8 +58,8 @@ class CommunicationStreams:
     - `by_axes`: the streams that any asynchronous collective has used, by mesh axes;
     - `busy`: the time in seconds until which any stream is busy; `since`: the time since
       when one has been busy without a pause;
-    - `slowed`, `shared`: the seconds by which computations and blocking collectives took
-      longer because others were in flight.
+    - `slowed`: the seconds by which collectives in flight have lengthened computations;
+    - `shared`: the seconds by which they have lengthened blocking collectives.
 
     While a stream is busy, a device computes more slowly by the share that its profile
     gives, because kernels of collectives occupy multiprocessors too.
