@@ -9,13 +9,11 @@ predicts a second token is left out.
 from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp, i64
-from xdsl.ir import SSAValue
 
-from distir.dialects.tensors import shape_of
 from distir.frontends.models.function_builder import Layer, element_type
 from distir.frontends.models.latent_attention import LatentSizes, latent_attention
 from distir.frontends.models.module_builder import ModuleBuilder
-from distir.frontends.models.routing import chosen_experts, grouped_product, mixture
+from distir.frontends.models.swiglu import swiglu_mixture, swiglu_mlp
 from distir.program import ENTRY
 
 D_MODEL, HEADS, VALUE, VOCAB = 7168, 128, 128, 129280
@@ -51,42 +49,9 @@ def _layer(kind: str, hidden: tuple[int, int, int], dtype: str) -> Layer:
     x = b.at().elementwise("Add", x, h)
     h = b.rms_norm("post_attention_layernorm", x, _EPSILON)
     if kind == "dense":
-        out = _mlp(b, "mlp", h, DENSE_FFN)
+        out = swiglu_mlp(b, "mlp", h, DENSE_FFN)
     else:
-        shared = _mlp(b, "mlp.shared_experts", h, FFN)
-        out = b.at("mlp").elementwise("Add", _experts(b, h), shared)
+        shared = swiglu_mlp(b, "mlp.shared_experts", h, FFN)
+        chosen = swiglu_mixture(b, h, FFN, EXPERTS, TOP_K)
+        out = b.at("mlp").elementwise("Add", chosen, shared)
     return Layer(b.finish(kind, [b.at().elementwise("Add", x, out)]), b.own)
-
-
-def _mlp(b: ModuleBuilder, name: str, h: SSAValue, ffn: int) -> SSAValue:
-    gate = b.linear(f"{name}.gate_proj", h, ffn, bias=False)
-    gate = b.at(f"{name}.act_fn").elementwise("Swish", gate)
-    up = b.linear(f"{name}.up_proj", h, ffn, bias=False)
-    h = b.at(name).elementwise("Mul", gate, up)
-    return b.linear(f"{name}.down_proj", h, D_MODEL, bias=False)
-
-
-def _experts(b: ModuleBuilder, x: SSAValue) -> SSAValue:
-    batch, seq, _ = shape_of(x)
-    tokens = batch * seq
-    b.at("mlp")
-    x = b.op("Reshape", [x, b.integers(-1, D_MODEL)], (tokens, D_MODEL))
-    scores = b.linear("mlp.gate", x, EXPERTS, bias=False)
-    routes = chosen_experts(b.at("mlp.gate"), scores, TOP_K)
-
-    def product(h: SSAValue, rows: SSAValue, name: str, outputs: int) -> SSAValue:
-        shape = (EXPERTS, outputs, shape_of(h)[-1])
-        matrices = b.parameter(f"mlp.experts.{name}", shape)
-        return grouped_product(b, h, rows, matrices, transposed=True)
-
-    def inside(h: SSAValue, rows: SSAValue) -> SSAValue:
-        h = product(h, rows, "gate_up_proj", 2 * FFN)
-        half = (1, tokens, TOP_K, FFN)
-        gate, up = b.ops("Split", [h, b.integers(FFN, FFN)], [half, half], axis=3)
-        gate = b.at("mlp.experts.act_fn").elementwise("Swish", gate)
-        h = b.at("mlp.experts").elementwise("Mul", gate, up)
-        return product(h, rows, "down_proj", D_MODEL)
-
-    h = mixture(b.at("mlp.experts"), x, routes, EXPERTS, inside)
-    b.at("mlp")
-    return b.op("Reshape", [h, b.integers(-1, seq, D_MODEL)], (batch, seq, D_MODEL))

@@ -16,7 +16,7 @@ from distir.errors import DistIRError
 from distir.frontends.models.function_builder import Layer, check_sizes, element_type
 from distir.frontends.models.generation import GenerationStep, LayerCache, StepInputs
 from distir.frontends.models.module_builder import ModuleBuilder
-from distir.frontends.models.routing import chosen_experts, grouped_product, mixture
+from distir.frontends.models.swiglu import swiglu_mixture, swiglu_mlp
 from distir.program import ENTRY
 
 _EPSILON = 1e-5
@@ -157,49 +157,12 @@ def _layer(
 
     h = b.rms_norm("post_attention_layernorm", x, _EPSILON)
     if routes[0]:
-        h = _experts(b, h, ffn, *routes)
+        h = swiglu_mixture(b, h, ffn, *routes)
         out = b.at().elementwise("Add", x, h)
         return Layer(b.finish("layer", [out, *new]), b.own)
-    gate = b.linear("mlp.gate_proj", h, ffn, bias=False)
-    gate = b.at("mlp.act_fn").elementwise("Swish", gate)
-    up = b.linear("mlp.up_proj", h, ffn, bias=False)
-    h = b.at("mlp").elementwise("Mul", gate, up)
-    h = b.linear("mlp.down_proj", h, d_model, bias=False)
+    h = swiglu_mlp(b, "mlp", h, ffn)
     out = b.at().elementwise("Add", x, h)
     return Layer(b.finish("layer", [out, *new]), b.own)
-
-
-def _experts(
-    b: ModuleBuilder, x: SSAValue, ffn: int, experts: int, top_k: int
-) -> SSAValue:
-    """
-    Returns the mixture of `experts` SwiGLU MLPs of width `ffn` on `x`, [batch, seq,
-    d_model]. Each token goes to the `top_k` experts with the largest gates, whose
-    weights add up to 1; no expert has a limit of tokens.
-    """
-    batch, seq, d_model = shape_of(x)
-    tokens = batch * seq
-    b.at("mlp")
-    x = b.op("Reshape", [x, b.integers(-1, d_model)], (tokens, d_model))
-    scores = b.linear("mlp.gate", x, experts, bias=False)
-    routes = chosen_experts(b.at("mlp.gate"), scores, top_k)
-
-    def product(h: SSAValue, rows: SSAValue, name: str, outputs: int) -> SSAValue:
-        shape = (experts, outputs, shape_of(h)[-1])
-        matrices = b.parameter(f"mlp.experts.{name}", shape)
-        return grouped_product(b, h, rows, matrices, transposed=True)
-
-    def inside(h: SSAValue, rows: SSAValue) -> SSAValue:
-        h = product(h, rows, "gate_up_proj", 2 * ffn)
-        half = (1, tokens, top_k, ffn)
-        gate, up = b.ops("Split", [h, b.integers(ffn, ffn)], [half, half], axis=3)
-        gate = b.at("mlp.experts.act_fn").elementwise("Swish", gate)
-        h = b.at("mlp.experts").elementwise("Mul", gate, up)
-        return product(h, rows, "down_proj", d_model)
-
-    h = mixture(b.at("mlp.experts"), x, routes, experts, inside)
-    b.at("mlp")
-    return b.op("Reshape", [h, b.integers(-1, seq, d_model)], (batch, seq, d_model))
 
 
 def _rotary_tables(

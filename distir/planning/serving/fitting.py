@@ -77,11 +77,10 @@ def advice(
     Says how much memory is missing in that of `shapes` which lacks the least, and what
     would help. Returns "" if one of them may fit, or if there are none.
     """
+    different = tuple(dict.fromkeys(shapes))
 
     def least(own: DecoderSizes) -> tuple[float, ReplicaShape, MemoryBound] | None:
-        bounds = [
-            (memory_bound(own, s, longest, device), s) for s in dict.fromkeys(shapes)
-        ]
+        bounds = [(memory_bound(own, s, longest, device), s) for s in different]
         found = [(b.missing * s.devices, s, b) for b, s in bounds]
         return min(found, default=None)
 
