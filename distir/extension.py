@@ -1,7 +1,7 @@
 """
 Support for the ops of other dialects: how DistIR splits, computes, differentiates,
-prices and emits an op. The names of this module are public: docs/extending.md lists
-them with the version from which on each one stays.
+prices and emits an op. The names of this module are public:
+docs/reference/public-names.md lists each one with the version since which it is stable.
 
 For an op of one's own, `OpSupport` is a trait of its class:
 

@@ -1,7 +1,7 @@
 """
 Sharding rules: how the dimensions of an op's operands and results relate, so that an op
-can be split over devices. The names of this module are public: docs/extending.md lists
-them with the version from which on each one stays.
+can be split over devices. The names of this module are public:
+docs/reference/public-names.md lists each one with the version since which it is stable.
 
 A rule names factors, such as the rows, the columns and the inner dimension of a matrix
 product, and says for each dimension which factors it consists of. DistIR derives

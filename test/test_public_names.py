@@ -1,6 +1,6 @@
 """
-The public names for packages of others are those that docs/extending.md lists, with the
-signatures that it lists: whoever changes one sees it there.
+The public names for packages of others are those that docs/reference/public-names.md
+lists, with the signatures that it lists: whoever changes one sees it there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "public-names.md"
 MODULES = ("distir.extension", "distir.rules", "distir.testing")
 
 
