@@ -30,9 +30,9 @@ from distir.tools.files import write_arrays
 @dataclass(frozen=True, eq=False)
 class LoweredProgram:
     """
-    A package of PyTorch code in `folder`. `module` is the IR of its program. If it was
-    made with `check_memory`, `memory` holds the peak memory of each kind of process, as
-    simulated and as counted.
+    A package of PyTorch code in `folder`. `module` is the IR of the package's program.
+    With the option `check_memory`, `memory` compares the simulated peak memory of each
+    kind of process with the counted one.
     """
 
     module: ModuleOp

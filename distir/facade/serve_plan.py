@@ -23,8 +23,8 @@ from distir.tools.serving import check_service_arguments, planned_service
 @dataclass(frozen=True, eq=False)
 class PlannedServing:
     """
-    The best plan of a service that `serve_plan` found. Its text is the output of the
-    command `distir serve-plan`.
+    The best plan of a service that `serve_plan` found. `str()` of a plan is the output
+    of the command `distir serve-plan`.
     """
 
     planned: PlannedService

@@ -27,7 +27,7 @@ from distir.tools.reports.layout_tables import LayoutTables
 @dataclass(frozen=True, eq=False)
 class ShownProgram:
     """
-    The layouts and messages of a `program`, in `tables`. As text, it is the output of
+    The layouts and messages of a `program`, in `tables`. `str()` gives the output of
     the command `distir show`.
     """
 

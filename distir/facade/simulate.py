@@ -171,10 +171,10 @@ def distributed_if_asked(
     program: ModelProgram, given: Namespace, function: str
 ) -> ModelProgram:
     """
-    Returns the entry of a program that `given` names, distributed over the cluster in
-    `given`; these are the options of a function of `distir`. Without a cluster, the
-    entry stays as it is. Raises DistIRError if `given` has no cluster but options of
-    `distir distribute`. `function` is the function's name in the message.
+    Returns the entry of a program that the options `given` name, distributed if `given`
+    has a cluster. Without a cluster, the entry is returned as it is; DistIRError is
+    raised if `given` then has options of `distir distribute`. `function` is the name of
+    the function in the message.
     """
     from distir.tools.arguments.distribution import (
         distribute_as_asked,

@@ -63,9 +63,9 @@ from distir.program import (
 @dataclass
 class _Queue:
     """
-    The ops that one function issues to the devices of a mesh. `issuing`,
-    `communicating` and `computing` are the seconds in which the host issues them, and
-    in which the devices communicate and compute. `steps` are those that compute.
+    The ops that one function issues to the devices of a mesh, with three sums of
+    seconds: `issuing` (of the host), `communicating` and `computing` (of the devices).
+    `steps` holds the ops that compute.
     """
 
     issuing: float = 0.0
@@ -77,9 +77,9 @@ class _Queue:
 def pace(steps: Sequence[CompiledStep]) -> None:
     """
     Lengthens the computations of one function's `steps`, in place, so that the ops of
-    each mesh take at least the time in which the host issues them. That time is the sum
-    of their `issue`, in seconds; it is 0 without a profile. Asynchronous steps are
-    ignored.
+    each mesh take at least as long as the host needs to issue them. The host needs the
+    sum of their `issue`, in seconds, which is 0 without a profile. Asynchronous steps
+    are ignored.
     """
     queues: dict[bytes, _Queue] = {}
     for step in steps:
@@ -134,7 +134,7 @@ class CompiledFunctionBuilder:
             self._slots[id(value)] = slot
 
     def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """Returns the slots of `values`. They must have been bound before."""
+        """Returns the slots of `values`. All of them must have a slot already."""
         slots = self._slots
         return tuple([slots[id(v)] for v in values])
 
@@ -154,7 +154,8 @@ class CompiledFunctionBuilder:
     @property
     def steps(self) -> list[CompiledStep]:
         """
-        The steps so far. The caller may reorder them, as long as the order stays valid.
+        The steps so far. The caller may reorder them, as long as each step comes after
+        the steps that define its operands.
         """
         return self._compiled.steps
 
@@ -312,8 +313,9 @@ class Compiler:
 
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
         """
-        Returns the position on which a whole function happens. Returns None if it needs
-        several positions, or if a position stands for a device instead of a mesh.
+        Returns the position on which all steps of a function run. Returns None if the
+        function needs several positions, or if a position stands for a device instead
+        of a mesh.
         """
         if not isinstance(self.device_map, UniformDeviceMap):
             return None
@@ -328,8 +330,8 @@ class Compiler:
 
     def allocation(self, value: SSAValue, slot: int, op: Operation) -> Allocation:
         """
-        Returns the memory of `value` in slot `slot`: its devices, and its bytes on
-        each. Raises DistIRError, naming `op`, if its shape is unknown.
+        Returns the memory of `value` in slot `slot`: its devices, and its bytes on each
+        device. Raises DistIRError, naming `op`, if the value's shape is unknown.
         """
         found = self.allocation_of_type(value.type, slot, op)
         if value not in self.device_map.expert_rows:
@@ -343,8 +345,9 @@ class Compiler:
         self, type_: Attribute, slot: int, op: Operation
     ) -> Allocation:
         """
-        Returns the memory of a value of type `type_`, as `allocation` does. All its
-        rows count if it holds rows of experts.
+        Returns the memory of a value of type `type_` in slot `slot`: its devices, and
+        its bytes on each device. If the value holds rows of experts, all rows count.
+        Raises DistIRError, naming `op`, if the type has no fixed shape.
         """
         known = self._places.get(id(type_))
         if known is None:
@@ -418,9 +421,9 @@ class Compiler:
     def exchange(self, op: Operation, first: int) -> CommunicationStep | None:
         """
         Returns a step for all communication of an op that communicates while it
-        computes, such as a recurrent layer that gathers its state in each step. This
-        step comes before the op's own. Returns None for other ops. `first` is the slot
-        of the op's first result.
+        computes, such as a recurrent layer that gathers its state in each step. The
+        communication step comes before the op's own step. Returns None for other ops.
+        `first` is the slot of the op's first result.
         """
         if not isinstance(op, GatheredOp | OpaqueBase):
             return None
@@ -446,11 +449,12 @@ class Compiler:
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
         """
-        Returns the transfers of an op, or None if it does not communicate. They are
-        computed once for all ops that communicate values of the same types in the same
-        way. They are not for the first collective of a bucket, which takes the time of
-        all. With a profile they are not for collectives outside of buckets either,
-        whose time then also depends on the ops around them.
+        Returns the transfers of an op, or None if the op does not communicate.
+
+        Ops that communicate values of the same types in the same way share their
+        transfers. Two kinds of op do not: the first collective of a bucket, which takes
+        the time of the whole bucket, and, with a profile, a collective outside of
+        buckets, whose time depends on the ops around it.
         """
         axes: tuple[str, ...] = ()
         share, is_joined = 1.0, False
@@ -501,7 +505,8 @@ class Compiler:
 def _caches(function: FuncOp) -> frozenset[int]:
     """
     Returns the arguments of a program that are caches of inference and get new content.
-    The caller goes on with the result, so that it may take the argument's memory.
+    The caller uses the result from then on, so the result may take the argument's
+    memory.
     """
     updated = updated_arguments(function).values()
     if not updated:
@@ -512,8 +517,8 @@ def _caches(function: FuncOp) -> frozenset[int]:
 
 def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]:
     """
-    Returns a result and the argument that it updates. For a state in the host's memory,
-    returns their copies on the device instead: the computed value and the fetched
+    Returns a result and the argument that it updates. If they are a state in the host's
+    memory, returns their copies on the device: the computed value and the fetched
     argument.
     """
     users = [use.operation for use in old.uses]
@@ -525,8 +530,8 @@ def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]
 def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
     """
     Returns the slots of the operands whose memory the result may take over if no later
-    op needs them. Only sums of floats, writes to caches, and collectives of a single
-    tensor that work in place, have such operands.
+    op needs the operand. Only three kinds of op have such operands: sums of floats,
+    writes to caches, and collectives of a single tensor that work in place.
     """
     if CACHE_WRITES.of(op):
         return operands[:1]
@@ -540,8 +545,8 @@ def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
 
 def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> None:
     """
-    Removes the separate memory of look-up gradients from `steps`. If the next step adds
-    such a gradient to another tensor, each slice is added to its row directly.
+    Removes the separate memory of gradients of look-ups from `steps`. If the next step
+    adds such a gradient to another tensor, each slice is added to its row directly.
     """
     for place, (step, following) in enumerate(pairwise(steps), 1):
         if (

@@ -36,16 +36,17 @@ Bytes = int | npt.NDArray[np.int64]
 
 class DeviceMap:
     """
-    The devices that a program uses. Each has a position, from 0 on, which is its index
-    in arrays over devices. `meshes` maps names to the meshes of the module, `used`
-    holds the names of the meshes that values live on, and `hardware` is the cluster.
+    The devices that a program uses. Each device has a position, from 0 on, which is its
+    index in arrays over devices. `meshes` maps names to the meshes of the module,
+    `used` holds the names of the meshes that hold values, and `hardware` is the
+    cluster.
 
-    In a sequential program, values have no layout and live on the first device. In a
-    distributed program, a value without a layout is a sequence of tensors, and lives on
-    no device.
+    In a sequential program, values have no layout and are on the first device. In a
+    distributed program, a value without a layout is a sequence of tensors, and is on no
+    device.
 
-    `expert_rows` has the values that are expected to hold fewer rows of experts than
-    their types have places for.
+    `expert_rows` holds the values in which, as expected, some rows of experts are
+    empty.
     """
 
     def __init__(
@@ -67,9 +68,7 @@ class DeviceMap:
         self._shapes: dict[int, tuple[Attribute, tuple[int, ...]]] = {}
 
     def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:
-        """
-        Returns the names of the meshes on which `values` live, each once, in order.
-        """
+        """Returns the distinct names of the meshes that hold `values`, in order."""
         types = {id(type_): type_ for type_ in [value.type for value in values]}
         layouts = (layout_of(type_) for type_ in types.values())
         return list(dict.fromkeys(layout.mesh for layout in layouts if layout))
@@ -222,9 +221,10 @@ class NotUniform(Exception):
 class UniformDeviceMap(DeviceMap):
     """
     A device map with one position per mesh, for programs in which all devices of a mesh
-    do the same at the same time. The devices of a mesh are of one kind and belong to no
-    other mesh. They wait only for each other, or all of them wait for another mesh. So
-    the simulation of one device holds for its whole mesh. Raises NotUniform for other
+    do the same at the same time: the simulation of one device holds for the whole mesh.
+
+    The devices of a mesh must be of one kind and belong to no other mesh. They wait
+    only for each other, or all of them for another mesh. Raises NotUniform for other
     programs.
     """
 
@@ -282,7 +282,7 @@ class UniformDeviceMap(DeviceMap):
     def group(self, devices: Sequence[int]) -> Groups:
         """
         Raises NotUniform, because the root of a group across meshes does other work
-        than its other devices.
+        than the other devices of the group.
         """
         raise NotUniform
 
@@ -339,7 +339,7 @@ class Groups:
         return shared(rows, each, self._hardware)
 
     def distinct(self) -> Iterator[Topology]:
-        """Yields the different topologies of the groups, each once."""
+        """Yields the different topologies of the groups, without duplicates."""
         yield from dict.fromkeys(self.topologies)
 
 

@@ -22,10 +22,11 @@ class Follower:
     Base of classes that follow an execution. Its methods do nothing; subclasses
     override the ones they need.
 
-    A machine calls the methods in program order, and they may read its state. For each
-    op, it calls `ran` while clocks and memory are as before the op, then `allocated`
-    for each result. It calls `held` when results and workspace exist and the clocks are
-    at the op's end, and then `released` for each value that is freed.
+    A machine calls the methods in program order, and the methods may read its state.
+    For each op, the machine calls `ran` while clocks and memory are as before the op,
+    then `allocated` for each result. It calls `held` when results and workspace exist
+    and the clocks are at the op's end, and then `released` for each value that is
+    freed.
     """
 
     machine: Machine
@@ -95,8 +96,8 @@ class FollowedMachine(Machine):
 
     def release(self, buffer: Buffer) -> None:
         """
-        Removes one holder of the memory, and reports to the followers if it becomes
-        free.
+        Removes one holder of the memory. If this frees the memory, reports it to the
+        followers.
         """
         super().release(buffer)
         if not buffer.holders:

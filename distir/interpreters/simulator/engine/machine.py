@@ -6,16 +6,16 @@ Ops run in program order. A device does one thing at a time. A computation occup
 of its devices independently. A collective or send makes its devices wait for each
 other, and occupies all of them. Asynchronous communication leaves the devices free.
 Asynchronous collectives run on the communication streams of their devices
-(`streams.py`). Asynchronous sends between two devices run one after the
-other, each starting when the sender reaches it; a profile may say that the sender is
-busy meanwhile. A device waits for such a value where it uses it, which may be in
-another function than the one that started the communication.
+(`streams.py`). Asynchronous sends between two devices run one after the other. A send
+starts when the sender reaches it; a profile may say that the sender is busy meanwhile.
+A device waits for a value in flight at its first use of the value, which may be in
+another function than the start of the communication.
 
 Results are allocated before operands are freed. A value is freed after its last use,
-across calls too. The operand of an asynchronous collective is freed when the collective
-is done, unless it works in place, as an all-reduce does. A result that updates an
-argument of the program may take over its memory. Sums and all-reduces may take over the
-memory of an operand that no later op needs (see `Compiler`).
+across calls too. The operand of an asynchronous collective is freed at the end of the
+collective, unless the collective works in place, as an all-reduce does. A result that
+updates an argument of the program may take over its memory. Sums and all-reduces may
+take over the memory of an operand that no later op needs (see `Compiler`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from distir.interpreters.simulator.engine.timeline import MeshStream
 class Execution(NamedTuple):
     """
     One execution of an op: its step, the calls that led to it (`path`), the positions
-    of its devices, and the start and duration in seconds on each of them. The duration
-    may be one number for all.
+    of its devices, and the start and duration in seconds on each device. The duration
+    may be one number for all devices.
     """
 
     step: ComputationStep | CommunicationStep
@@ -70,13 +70,13 @@ the program.
 class Buffer:
     """
     Memory on the devices at `positions`, with `size` bytes on each. `holders` is the
-    number of values that hold it; new memory has one.
+    number of values that hold the memory; new memory has one.
 
-    Four fields are set while its value is in flight, and None otherwise. `arrival` is
-    the time at which the value arrives, without the delay of `stream`, the stream of
-    its collective (None for a send). `departure` is the time since when the value, or
-    another before it, has been in flight. `source` is the memory that the value is made
-    from, which must not be freed before.
+    Four fields are set while a value is in flight, and None otherwise. `stream` is the
+    stream of the value's collective (None for a send), and `arrival` the time of
+    arrival without the stream's delay. `departure` is the time since when this value,
+    or an earlier one right before it, has been in flight. `source` is the memory that
+    the value is made from; it must not be freed before the arrival.
     """
 
     __slots__ = (
@@ -104,12 +104,11 @@ class Machine:
     The state of all devices while a program runs. Arrays have one entry per device.
 
     - `clock`: the time of the compute stream in seconds; `idle`: the seconds waited;
-      `transit`: the part of `idle` in which the value that the device waits for is
-      being sent;
+      `transit`: the part of `idle` in which the awaited value is being sent;
     - `live`, `peak`: the bytes in use now, and at most so far; `held`: the bytes in use
       throughout;
     - `streams`: the streams of asynchronous collectives; `contention`: the share of a
-      device that computations lose while one is busy, or None if it is 0 for all;
+      device that computations lose while a stream is busy, or None if it is 0 for all;
     - `channels`: the clocks of asynchronous sends, one per pair of devices, keyed by the
       pairs that send together;
     - `runs`: the number of runs of each function (see `Totals`);
@@ -145,7 +144,8 @@ class Machine:
     @property
     def end(self) -> float:
         """
-        The time in seconds at which the last device is done, and all communication too.
+        The time in seconds at which the last device and the last communication are
+        done.
         """
         sends = [float(clock.max()) for clock in self.channels.values()]
         busy = float(self.streams.busy.max())
@@ -181,10 +181,7 @@ class Machine:
                 self.release(source)
 
     def note_peak(self) -> None:
-        """
-        Raises the peak of each device to the bytes that are now in use, if they are
-        more.
-        """
+        """Raises the peak of each device to the bytes now in use, if these are more."""
         np.maximum(self.peak, self.live, out=self.peak)
 
     def run(
@@ -264,8 +261,8 @@ class Machine:
 
     def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
         """
-        Starts asynchronous communication. The devices do not wait for it, except
-        senders that it occupies.
+        Starts asynchronous communication. Devices go on without waiting, except senders
+        that the communication occupies.
         """
         departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
         busy = np.zeros_like(self.clock)
@@ -411,7 +408,7 @@ class Machine:
     def _reuse(self, step: OpStep, frame: list[Buffer]) -> bool:
         """
         Makes the result of `step` take over the memory of an operand that no later step
-        needs and that nobody else holds. Returns whether there was such an operand.
+        needs and no other value holds. Returns whether there was such an operand.
         """
         for slot in step.reusable:
             if slot in step.dying and frame[slot].holders == 1:

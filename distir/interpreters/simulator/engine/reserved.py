@@ -2,9 +2,9 @@
 Memory that libraries keep on a device throughout, in addition to the values of the
 program.
 
-A `device.kind` may declare it. For PyTorch with CUDA, it includes contexts, the
-workspaces of matrix products, and the buffers of each NCCL communicator. If no kind
-declares it, it is 0, and only the program's values take memory.
+For PyTorch with CUDA, this memory includes contexts, the workspaces of matrix products,
+and the buffers of each NCCL communicator. The op `device.kind` declares its size; by
+default it is 0, and only the program's values take memory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from distir.sharding.exchanges import exchanged_axes
 @dataclass(frozen=True)
 class Reserved:
     """
-    Memory that is in use throughout, in bytes, with one number for each position: a
-    device, or a mesh of equal devices. `libraries` is the memory of libraries, and
-    `communicators` that of communicators.
+    Memory that is in use throughout, in bytes. `libraries` is the memory of libraries,
+    and `communicators` the memory of communicators. Each has one number per position: a
+    device, or a mesh of equal devices.
     """
 
     libraries: npt.NDArray[np.int64]

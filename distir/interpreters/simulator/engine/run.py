@@ -34,10 +34,10 @@ from distir.program import functions
 @dataclass(frozen=True)
 class DeviceGroup:
     """
-    Devices that do the same work: `devices` are their ids, and `meshes` the names of
-    the meshes that they belong to. The first device stands for all. `index` is its
-    index in the lists of a `Simulation`, and `position` its position in the arrays of a
-    machine.
+    Devices that do the same work: `devices` holds their ids, and `meshes` the names of
+    the meshes that they belong to. The first device represents the group. `index` is
+    its index in the lists of a `Simulation`, and `position` its position in the arrays
+    of a machine.
     """
 
     meshes: tuple[str, ...]
@@ -61,9 +61,9 @@ def execute(
 ) -> Machine:
     """
     Executes an entry function on `machine`, and returns the machine with its final
-    clocks and memory. `arguments` holds the memory of the program's arguments.
-    `functions` are all functions of the program, whose constants are allocated.
-    `reserved` is in memory throughout.
+    clocks and memory. `arguments` holds the memory of the program's arguments, and
+    `reserved` the memory that is in use throughout. The constants of all `functions` of
+    the program are allocated.
     """
     machine.live += reserved.total
     contention = np.array([kind.contention for kind in kinds_of(device_map)])
@@ -95,7 +95,7 @@ def kinds_of(device_map: DeviceMap) -> list[DeviceKind]:
 @dataclass
 class Run:
     """
-    A program compiled for the devices that its values live on: the module and its entry
+    A program compiled for the devices that hold its values: the module and its entry
     function, the devices, the compiler, the compiled entry function, and the memory of
     the program's arguments. Each execution returns a machine in its final state.
     """
@@ -111,8 +111,8 @@ class Run:
     def of(module: ModuleOp, entry: FuncOp, device_map: DeviceMap) -> Run:
         """
         Compiles the function `entry` of a module and all functions that it calls.
-        Raises DistIRError if one cannot be simulated, for example because of an op of a
-        per-rank program.
+        Raises DistIRError if the simulator cannot run one of them, for example because
+        of an op of a per-rank program.
         """
         compiler = Compiler(functions(module), device_map)
         compiled = compiler.compile(entry)
@@ -187,9 +187,9 @@ class Run:
     def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:
         """
         Returns the devices in groups that do the same work. If the devices of each mesh
-        are alike, there is one group per mesh. Otherwise, a group has the devices that
-        belong to the same meshes and have equal `rows`. `rows` has an entry of results
-        for each device, in the order of their ids.
+        are alike, there is one group per mesh. Otherwise, the devices of a group belong
+        to the same meshes and have equal entries in `rows`, which has one entry per
+        device, in the order of their ids.
         """
         device_map = self.device_map
         at = {device: i for i, device in enumerate(device_map.devices)}

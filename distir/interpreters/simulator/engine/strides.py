@@ -1,7 +1,7 @@
 """
 Values that share memory, like PyTorch's strided tensors. Ops such as `transpose`,
-`split` and `expand` return another view of their operand's memory. Elements are copied
-only by ops that need them in another order.
+`split` and `expand` return another view of their operand's memory. Ops that need
+another order of elements copy them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ row-major order.
 @dataclass(frozen=True)
 class Placed:
     """
-    The memory of an op's results: their `strides`, whether they have `shared` the
-    memory of the first operand, and the indices of the operands that are `copied` while
-    the op runs.
+    The memory of an op's results. `strides` holds the strides of each result, `shared`
+    tells whether the results use the memory of the first operand, and `copied` holds
+    the indices of the operands that the op copies while it runs.
     """
 
     strides: tuple[Strides, ...]
@@ -70,10 +70,9 @@ def _rule(*names: str, begins: bool = False) -> Callable[[_Rule], _Rule]:
 
 def share_memory(steps: Iterable[CompiledStep]) -> None:
     """
-    Sets, for each step of a function, whose memory its results use. Arguments and
-    results of calls count as row-major. Also makes sure that no op works in place in
-    memory that is a part of another value's memory, or in which one element stands for
-    many.
+    Sets, for each step of a function, the memory that its results use. Arguments and
+    results of calls count as row-major. Also prevents ops from working in place in a
+    part of another value's memory, or in memory in which one element stands for many.
     """
     known: dict[int, tuple[int, ...]] = {}
     parts: set[int] = set()
@@ -87,7 +86,7 @@ def share_memory(steps: Iterable[CompiledStep]) -> None:
 
 
 def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> None:
-    """Sets whose memory the results of a step use. `known` maps slots to strides."""
+    """Sets the memory that the results of a step use. `known` maps slots to strides."""
     found = _rule_of(step.op)
     if found is None:
         return
