@@ -196,9 +196,10 @@ def _product(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
     """
-    Copies each operand whose leading dimensions cannot be read as a single one. These
-    are the batch dimensions of both operands. If the second operand is a single matrix,
-    they are all but the last dimension of the first.
+    Copies each operand of a matrix product whose leading dimensions cannot be read as a
+    single one without a copy. These are the batch dimensions of both operands. If the
+    second operand is a single matrix, they are all but the last dimension of the first
+    operand.
     """
     kept = 1 if len(shapes[1]) <= 2 else 2
     copied = [
@@ -215,8 +216,8 @@ def _by_token(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
     """
-    Places gradients of shape (batch, heads, length, size) with the heads of a token
-    next to each other.
+    Places gradients of shape (batch, heads, length, size) in memory as (batch, length,
+    heads, size).
     """
     strides: list[Strides] = []
     for shape in shapes[len(op.operands) :]:
@@ -229,12 +230,16 @@ def _by_token(
 
 
 def _is_one(shape: Shape, strides: tuple[int, ...], dims: int) -> bool:
-    """Whether the first `dims` dimensions can be read as one without a copy."""
+    """
+    Whether the first `dims` dimensions can be read as one dimension without a copy.
+    """
     return _viewed(shape[:dims], strides[:dims], (prod(shape[:dims]),)) is not None
 
 
 def _is_dense(shape: Shape, strides: tuple[int, ...]) -> bool:
-    """Whether the elements fill a contiguous piece of memory, in any order."""
+    """
+    Whether the elements of a tensor fill a contiguous piece of memory, in any order.
+    """
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1 and stride != expected:

@@ -1,6 +1,6 @@
 """
-Finds profiles. The `.json` files of `hardware/profiles` are the built-in profiles; a
-profile has the name of its file.
+Finds profiles. The `.json` files of `hardware/profiles` are the built-in profiles; the
+name of a file is the name of its profile.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def load_profiles(
 ) -> list[Profile]:
     """
     Returns the profiles for the kinds of devices of a cluster. Each of `names` is a
-    profile, a built-in name, a file, or `auto` for those that the cluster's kinds name.
-    Returns none if `names` is empty or is the single name `none`. Raises DistIRError if
-    a profile cannot be read.
+    profile, a built-in name, a file, or `auto` for the profiles that the cluster's
+    kinds name. Returns an empty list if `names` is empty or is the single name `none`.
+    Raises DistIRError if a profile cannot be read.
     """
     if NONE in map(str, names):
         if len(names) > 1:
@@ -131,9 +131,9 @@ class ProfileChoice:
     @staticmethod
     def of(given: Sequence[str], cluster: ClusterOp) -> ProfileChoice:
         """
-        Returns the profiles that the user named. If `given` is empty, returns those
-        that the cluster's kinds of devices name. Raises DistIRError for a profile that
-        the cluster names but that cannot be read.
+        Returns the profiles that the user named in `given`. If it is empty, returns the
+        profiles that the cluster's kinds of devices name. Raises DistIRError if one of
+        these cannot be read.
         """
         if given:
             return ProfileChoice(tuple(given))

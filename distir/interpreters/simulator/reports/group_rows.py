@@ -15,8 +15,8 @@ _FEW = 8
 
 class GroupRows:
     """
-    The devices that represent groups of devices. Each has a row, the index of its group
-    in `groups`.
+    The devices that represent groups of devices. The row of such a device is the index
+    of its group in `groups`.
     """
 
     def __init__(self, groups: Sequence[DeviceGroup]):
