@@ -36,7 +36,9 @@ class Fact:
         )
 
     def __or__(self, names: Set[str]) -> Fact:
-        """Returns the fact that holds for the ops in `names`, too."""
+        """
+        Returns a fact that holds for the ops of this fact and for the ops in `names`.
+        """
         return Fact(self.names | names, self.stated)
 
 
