@@ -137,8 +137,7 @@ def max_unpool(x, indices, kernel, strides, pads, shape=None):
 
 def col2im(x, image, block, dilations, pads, strides):
     """
-    Returns images in which each column of `x` has been added to the block that it came
-    from.
+    Returns images to which each column of `x` is added at the position of its block.
     """
     n = len(image)
     size = torch.Size(block).numel()
