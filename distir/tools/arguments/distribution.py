@@ -70,8 +70,8 @@ def add_distribution_arguments(parser: ArgumentParser) -> None:
 
 def given_options(arguments: Namespace) -> list[str]:
     """
-    Returns the spellings of those options of `distribute` that the user gave. Options
-    that were given their default value are left out.
+    Returns the spellings of the options of `distribute` that have another value than
+    their default in `arguments`.
     """
     given = [] if arguments.devices is None else ["--devices"]
     for option in _options():
@@ -83,8 +83,8 @@ def given_options(arguments: Namespace) -> list[str]:
 def written_options(options: DistributionOptions, always: str = "") -> list[str]:
     """
     Returns the options of `distribute` as command-line text. Options with their default
-    value are left out, except for those with a name among the letters of `always`,
-    which come first.
+    value are left out, except for the options whose short names are letters of
+    `always`, which come first.
     """
     declared = {option.name: option for option in options_of(DistributionOptions)}
     rest = (*AXES, "p", "k", *(name for name in declared if name not in _NOT_HERE))
@@ -116,8 +116,9 @@ def check_cluster_given(arguments: Namespace) -> None:
 
 def read_as_asked(arguments: Namespace) -> ModuleOp:
     """
-    Reads the program that was given to a command, and returns its `distributed_entry`.
-    Raises ParseError, VerifyException or DistIRError.
+    Reads the program that was given to a command, distributes it if a cluster was
+    given, and returns its chosen entry. Raises ParseError, VerifyException or
+    DistIRError.
     """
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
@@ -139,8 +140,8 @@ def distributed_entry(
     distribute: Callable[[ModuleOp, Namespace], None] | None,
 ) -> ModuleOp:
     """
-    Returns the entry of a program that `--entry` names, distributed by `distribute` if
-    it is given. Several entries are distributed together, before one is chosen.
+    Returns the entry of a program that the option `--entry` names. Before, the function
+    `distribute`, if given, distributes all entries together.
     """
     from distir.program import entry_points
     from distir.program.entries import chosen_entry
@@ -200,7 +201,11 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
 
 
 def distribute_silently(module: ModuleOp, arguments: Namespace) -> None:
-    """Does what `distribute_as_asked` does, without showing progress."""
+    """
+    Distributes a program in place, without showing progress. The cluster and the
+    options are those in `arguments`. Raises DistIRError for options that contradict
+    each other or do not suit the program.
+    """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
     from distir.interpreters.simulator.profiles.files import ProfileChoice

@@ -1,6 +1,6 @@
 """
-`distir demo`: shows the main steps on a model that it builds itself. It needs neither
-PyTorch nor a GPU nor a file.
+`distir demo`: shows the main steps on a model that it builds itself. It needs no
+PyTorch, no GPU and no file.
 """
 
 from __future__ import annotations

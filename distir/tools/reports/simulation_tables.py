@@ -29,7 +29,7 @@ _CAUSES = 12
 def print_simulation(result: Simulation) -> None:
     """
     Prints the time of the step and a line for each device. If there are many devices,
-    those that do the same work share a line.
+    devices that do the same work share a line.
     """
     print(
         f"step time {seconds_text(result.step_time_s)}, "
