@@ -330,8 +330,8 @@ class LinkOp(IRDLOperation):
       inner level share, such as the network adapters of a node. If absent, devices
       share nothing.
     - `in_fabric_reduction`: whether the switch can add values while it forwards them.
-    - `kind`: the kind of link, such as `nvlink`, `infiniband` or `ethernet`, under which
-      profiles list its performance; by default the link's name.
+    - `kind`: the kind of link, such as `nvlink`, `infiniband` or `ethernet`, under
+      which profiles list its performance; by default the link's name.
     """
 
     name = "device.link"

@@ -40,8 +40,8 @@ class Expr:
     which are expressions and Python numbers. `element` is None for an operand that is
     read as a Python number, and for results computed from such numbers only.
 
-    - `axes`: the dimensions that the function reduces, adds with size 1, or divides; None
-      for all;
+    - `axes`: the dimensions that the function reduces, adds with size 1, or divides;
+      None for all;
     - `keepdims`: whether a reduction keeps its dimensions, with size 1;
     - `parts`: the number of parts that a dimension is divided into.
     """

@@ -44,8 +44,8 @@ class AutoParallelPass(RequestOptions, SearchOptions, DistIRPass):
       powers of two;
     - `e`: degrees of expert parallelism, by default all that divide the number of
       experts;
-    - `expert_axes`: the axes over which experts are distributed, by default "e" alone, and
-      "e" with "t" or "c";
+    - `expert_axes`: the axes over which experts are distributed, by default "e" alone,
+      and "e" with "t" or "c";
     - `r`: numbers of groups that each hold a copy of the tensors that ZeRO splits, by
       default all;
     - `no_sync` (`off`, `on`): whether ZeRO 3 adds up whole gradients over

@@ -37,8 +37,9 @@ class DistributePass(DistributionOptions, DistIRPass):
 
     - `entry`: the function to distribute, if a module has several public functions or
       entries, as for `choose-entry`.
-    - `cluster`: the symbol of the module's `device.cluster`; unnecessary if the module has
-      one cluster or none. If the module has none: the name of a built-in cluster, or a file.
+    - `cluster`: the symbol of the module's `device.cluster`; unnecessary if the module
+      has one cluster or none. If the module has none: the name of a built-in cluster,
+      or a file.
     - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       (with `*`) of arguments that must not be split. Arguments of the program can hold
       further requests (`dist.fixed`).
@@ -56,8 +57,9 @@ class DistributePass(DistributionOptions, DistIRPass):
     - `checkpoint`: the policy of `activation-checkpoint`, for training steps.
     - `offload_states`: keep the optimizer's states in the host's memory; see
       `offload-states`.
-    - `token_dispatch`: the way of tokens to experts on other devices of axis "e": `gather`,
-      `all-to-all`, or `auto` for the one that sends less; see `expert-parallel`.
+    - `token_dispatch`: the way of tokens to experts on other devices of axis "e":
+      `gather`, `all-to-all`, or `auto` for the one that sends less; see
+      `expert-parallel`.
     - `expert_axes`: the axes over which experts are distributed together, one letter
       each: `e`, `ec`, `et` or `ect`. Over "e" alone, axis "t" splits the matrices of
       each expert. With "t" (and "c"), each device has whole experts, and tokens come

@@ -19,16 +19,16 @@ class OverlapCommunicationPass(DistIRPass):
     Lets devices compute while they communicate. Run it on a distributed program, after
     `lower-reshard`.
 
-    - Reductions of gradients (data parallelism or ZeRO) start right after the computation
-      of their operand, also within a called function: the function then returns while its
-      reduction is still running. Updates of parameters follow the order in which
-      gradients arrive.
+    - Reductions of gradients (data parallelism or ZeRO) start right after the
+      computation of their operand, also within a called function: the function then
+      returns while its reduction is still running. Updates of parameters follow the
+      order in which gradients arrive.
     - Gathers of parameters (ZeRO stage 3) start early, by `ahead` uses of gathered
       parameters. Gathers in a layer's function move in front of its call, so that the
       parameters of a layer arrive while the layer before it computes. Each use ahead
       costs the memory of its parameters.
-    - Gathers of activations that a forward pass kept in parts (sequence parallelism) start
-      before the contraction in front of their use.
+    - Gathers of activations that a forward pass kept in parts (sequence parallelism)
+      start before the contraction in front of their use.
     - Products of activations and a matrix whose results are added up over devices
       (tensor parallelism) are computed in 2, 4 or 8 pieces of their tokens. Each piece
       is reduced while the next one is computed. Products whose rows are gathered

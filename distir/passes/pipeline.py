@@ -35,17 +35,17 @@ class PipelinePass(ScheduleOptions, DistIRPass):
     - `p`: the number of ranks of the pipeline. Each rank is a mesh of the other axes,
       over devices of its own. The pipeline uses the first devices of the cluster.
     - `stage_meshes`: the mesh of each rank, such as `d=2,t=2`, if ranks have different
-      meshes. The axes are those of the program's mesh, and each size must divide the size
-      of the axis there. Layouts stay the same over the axes of a rank. Every device
-      receives its own part of values from other ranks. `search` searches meshes and
-      stages, and takes the fastest found.
+      meshes. The axes are those of the program's mesh, and each size must divide the
+      size of the axis there. Layouts stay the same over the axes of a rank. Every
+      device receives its own part of values from other ranks. `search` searches meshes
+      and stages, and takes the fastest found.
     - `schedule`, `chunks`, `schedule_file`, `blocking_sends`: the order of the work;
       see `distir.pipelining.options`.
     - `stages`: the beginnings of stages. By default, these are the stages of
       `search-stages`, if it ran before, else stages of balanced work. `uniform`: equal
       numbers of outlined layers in each stage. `search`: runs `search-stages` first.
-      Otherwise a list of scopes, such as `transformer.h.4`, at which the second and later
-      stages begin.
+      Otherwise a list of scopes, such as `transformer.h.4`, at which the second and
+      later stages begin.
     """
 
     name = "pipeline"

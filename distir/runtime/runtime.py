@@ -43,8 +43,8 @@ class Tensor:
     - `setting`: for an argument of role "setting", which is a number, the
       hyper-parameter of the optimizer; `default`: its value unless another one is
       given;
-    - `repacked`: if the tensor consists of other tensors, the dimension along which they
-      are joined, and their names and sizes;
+    - `repacked`: if the tensor consists of other tensors, the dimension along which
+      they are joined, and their names and sizes;
     - `padded`: the shape to which processes fill it up with zeros; `runs`: in one
       dimension, the numbers of elements and zeros that alternate;
     - `flattened`: the length after `flattening.flatten`, and its splits; `split` then

@@ -29,15 +29,15 @@ class Kernel:
 
     - `name`: the name of the kernel in the program;
     - `implementation`: the function, as `module:function`. It takes tensors in the
-      order of the pattern's arguments, whole tensors or parts of tensors, and returns one
-      tensor;
+      order of the pattern's arguments, whole tensors or parts of tensors, and returns
+      one tensor;
     - `rule`: the sharding rule, which names the factors of every dimension; by default
       it follows from the replaced ops. DistIR proves that the rule holds;
     - `keep`: the factors of `rule` that must stay whole;
     - `gradient`: the source of the gradient. With `reference`, the replaced ops are
-      recomputed and differentiated. With `autograd`, PyTorch differentiates the function.
-      With `module:function`, that function takes the arguments and the gradient of the
-      result, and returns one gradient per argument;
+      recomputed and differentiated. With `autograd`, PyTorch differentiates the
+      function. With `module:function`, that function takes the arguments and the
+      gradient of the result, and returns one gradient per argument;
     - `options`: numbers and texts that both functions get as additional keyword
       arguments;
     - `tolerance`: the largest allowed difference from the replaced ops, relative to the

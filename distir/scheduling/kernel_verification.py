@@ -36,8 +36,8 @@ class VerifiedKernel:
     - `kernel`: the kernel;
     - `difference`: the largest difference of its results, relative to the largest
       element;
-    - `gradient_difference`: the largest relative difference of its gradients; None if the
-      kernel has no gradient of its own.
+    - `gradient_difference`: the largest relative difference of its gradients; None if
+      the kernel has no gradient of its own.
     """
 
     kernel: KernelDefOp

@@ -68,8 +68,8 @@ class Traffic:
 
     - `pattern`: `exchange`: every device sends its share of a tensor to each other
       device; `shift`: each device sends its operand to the next; `chain`: the whole
-      operand passes along all devices, from or to the root; `parts`: the root sends a part
-      to each device, or receives a part from each device;
+      operand passes along all devices, from or to the root; `parts`: the root sends a
+      part to each device, or receives a part from each device;
     - `kind`: the collective whose time an exchange takes; "" for other patterns;
     - `of_result`: whether an exchange divides up the result instead of the operand;
     - `rounds`: the number of such exchanges.
@@ -89,8 +89,8 @@ class Buffers:
     - `operands`: whether all operands of the message take memory twice;
     - `results`: the results that take memory twice: `all`, the `others` (all but the
       first), or `none`;
-    - `if_copied`: whether a single tensor needs no buffer if its parts are consecutive in
-      memory, that is, if it is split or gathered along its first dimension;
+    - `if_copied`: whether a single tensor needs no buffer if its parts are consecutive
+      in memory, that is, if it is split or gathered along its first dimension;
     - `last`: whether the buffers live until the last collective of the message, instead
       of from the first one on.
     """
@@ -110,13 +110,13 @@ class CollectiveOp(IRDLOperation):
     - the unit attribute `dist.asynchronous`: devices go on while this op runs on their
       communication streams, and wait at the first use of the result. A function may
       return such a result while it is in flight; then its caller waits. In per-rank
-      form, only `collective.wait` or a return may use the result. Not every collective can
-      be asynchronous.
+      form, only `collective.wait` or a return may use the result. Not every collective
+      can be asynchronous.
     - the integer `dist.bucket`: collectives of a function with the same integer form
       one *bucket*, and travel in one message. They are next to each other, have the
-      same kind, mesh, axes, element type and reduction, and either all or none of them are
-      asynchronous. If a pass deletes some of them, the rest still form a bucket. The
-      attribute does not change results. Not every collective can be in a bucket.
+      same kind, mesh, axes, element type and reduction, and either all or none of them
+      are asynchronous. If a pass deletes some of them, the rest still form a bucket.
+      The attribute does not change results. Not every collective can be in a bucket.
 
     Each form of a program has its own ops, derived from this class: see
     `InDistributedForm` and `InRankForm`.

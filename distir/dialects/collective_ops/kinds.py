@@ -92,8 +92,8 @@ class RaggedAllToAll(ExchangeKind):
       its expert within its shard, or -1 if the row is empty (see
       `train.expert_places`). They are split like the operand and the result;
     - `taken`: the number of rows of a group, over all shards, that are not empty. It
-      gives the amount of data if all devices get equally many tokens. Results do not depend
-      on it.
+      gives the amount of data if all devices get equally many tokens. Results do not
+      depend on it.
     """
 
     TORCH_MODULE: ClassVar[str] = "ragged"

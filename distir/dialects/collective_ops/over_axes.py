@@ -98,8 +98,8 @@ class RaggedAllToAllOp(_ExchangeOp, kinds.RaggedAllToAll):
       its expert within its shard, or -1 if the row is empty (see
       `train.expert_places`). They are split like the operand and the result;
     - `taken`: the number of rows of a group, over all shards, that are not empty. It
-      gives the amount of data if all devices get equally many tokens. Results do not depend
-      on it.
+      gives the amount of data if all devices get equally many tokens. Results do not
+      depend on it.
     """
 
     name = "collective.ragged_all_to_all"

@@ -337,9 +337,10 @@ class CausalAttentionOp(FusedAttentionOp):
     `FusedAttentionOp` describes everything else. `is_causal`, which counts positions
     from 0, is not allowed.
 
-    - `step`: used if `blocks` blocks of keys travel around a ring: the number of devices
-      that the keys have moved away from the queries of the same positions. The simulator
-      derives the amount of work from it. Results depend on the positions alone.
+    - `step`: used if `blocks` blocks of keys travel around a ring: the number of
+      devices that the keys have moved away from the queries of the same positions. The
+      simulator derives the amount of work from it. Results depend on the positions
+      alone.
     """
 
     query_positions = operand_def(TensorType)
@@ -371,9 +372,9 @@ class PlacedAttentionOp(CausalAttentionOp):
     over the keys that a query sees, as `CausalAttentionOp` defines them. The second
     result is
 
-        logsumexp: log(sum(exp(cap(scale * q k') + mask)) along these keys), -infinity for a
-        query that sees none: [batch, query heads, queries], f64 for f64 and f32 for other
-        types.
+        logsumexp: log(sum(exp(cap(scale * q k') + mask)) along these keys), -infinity
+        for a query that sees none: [batch, query heads, queries], f64 for f64 and f32
+        for other types.
     """
 
     name = "train.placed_attention"

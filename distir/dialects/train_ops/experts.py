@@ -90,8 +90,8 @@ class ExpertPlacesOp(TrainOp):
       plus the place; -1 for a dropped choice;
     - `rows` [shards, groups, places]: the number of the row's expert within its shard;
       -1 for an empty place;
-    - `imbalance`: the assumed load of the busiest device, as a multiple of the mean load
-      (`EXPECTED_IMBALANCE` if absent). It determines estimates of time and memory.
+    - `imbalance`: the assumed load of the busiest device, as a multiple of the mean
+      load (`EXPECTED_IMBALANCE` if absent). It determines estimates of time and memory.
       Results do not depend on it.
     """
 
@@ -270,8 +270,9 @@ class GroupedOp(TrainOp):
     - `taken`: the number of rows of a group, over all shards, that are not empty; all
       if absent. It determines the estimated work. Results do not depend on it;
     - `imbalance`: only if no token is dropped, and the shards may be on different
-      devices: the assumed load of the busiest device, as of `train.expert_places`. Estimates
-      of time and memory count only the rows of this load; without it, they count all rows.
+      devices: the assumed load of the busiest device, as of `train.expert_places`.
+      Estimates of time and memory count only the rows of this load; without it, they
+      count all rows.
     """
 
     rows = operand_def(TensorType)

@@ -84,7 +84,8 @@ class ScatterSumOp(TrainOp):
       ...places, n]` and `result` is `[...batch, ...n indexed dimensions, ...after]`.
       There are `batch_dims` dimensions in `batch`.
     - With `axis`, `indices` has the shape of `updates`. Each element is added at the
-      position of its index along `axis`, and at its own position along other dimensions.
+      position of its index along `axis`, and at its own position along other
+      dimensions.
     """
 
     name = "train.scatter_sum"

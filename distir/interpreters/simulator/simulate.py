@@ -47,8 +47,8 @@ class Totals:
     - `communication`: the seconds of communication that occupies the device;
     - `sent`: the bytes sent;
     - `flops`: the floating-point operations; `seconds_at_peak`: their seconds at the
-      device's peak; `recomputed_at_peak`: the part of these seconds that repeats the forward
-      pass (`dist.recomputed`).
+      device's peak; `recomputed_at_peak`: the part of these seconds that repeats the
+      forward pass (`dist.recomputed`).
     """
 
     def __init__(self, devices: int):

@@ -90,8 +90,8 @@ class Simulation:
     order of `devices` (device ids).
 
     - `cluster`, `profiles`: the names of the cluster and of the profiles, if any;
-      `unknown_links`: the levels of links whose kind is in no profile, so that data sheets
-      count;
+      `unknown_links`: the levels of links whose kind is in no profile, so that data
+      sheets count;
     - `step_time_s`: the seconds until the last device is done;
     - `throughput_samples_per_s`: the size of the first dimension of the first input,
       divided by the step time; 0 without such an input, or if the step takes no time;
@@ -106,8 +106,8 @@ class Simulation:
     - `flops`: the floating-point operations of contractions, including recomputed ones;
       other ops are bound by memory and count none;
     - `seconds_at_peak`: the seconds that these operations would take at the device's
-      peak for their element types; `recomputed_at_peak`: the part of these seconds in which
-      the backward pass repeats work of the forward pass;
+      peak for their element types; `recomputed_at_peak`: the part of these seconds in
+      which the backward pass repeats work of the forward pass;
     - `compute_s`, `communication_s`, `idle_s`: add up to the step time; communication
       that runs while a device computes is not included;
     - `transit_s`: the part of `idle_s` in which the device waits for a value that is

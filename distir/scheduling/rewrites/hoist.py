@@ -37,8 +37,8 @@ def hoist(
     where one new argument replaces each concatenation.
 
     - `joined`: the `onnx.Concat` ops;
-    - `name`: replaces, in the name of a new argument, the part in which the names of the
-      concatenated arguments differ;
+    - `name`: replaces, in the name of a new argument, the part in which the names of
+      the concatenated arguments differ;
     - `groups`: the number of groups into which the new argument interleaves the parts
       (`Repacked`).
 

@@ -41,12 +41,12 @@ class Job:
     """
     A piece of work.
 
-    - `client`: the client that waits for the job; each client has at most one job of each
-      urgency;
+    - `client`: the client that waits for the job; each client has at most one job of
+      each urgency;
     - `steps`: does the work and yields the parts of the answer;
     - `put`: takes each part, and None at the end; called in the main thread;
-    - `is_urgent`: whether the job goes before jobs that are not urgent, which pause between
-      two parts.
+    - `is_urgent`: whether the job goes before jobs that are not urgent, which pause
+      between two parts.
     """
 
     client: str

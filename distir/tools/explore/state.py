@@ -77,7 +77,8 @@ class State:
     """
     The settings of the page.
 
-    - `choice`: the program; `cluster`, `devices`: as on the command line (0: not given);
+    - `choice`: the program; `cluster`, `devices`: as on the command line (0: not
+      given);
     - `plan`: the options of `distribute` that differ from their defaults, by name, with
       their text in a URL, in the order of the form.
     """

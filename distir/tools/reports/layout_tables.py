@@ -25,7 +25,8 @@ class LayoutTables:
     The layouts of a program's arguments, and the messages of its devices in a step.
 
     Attributes:
-        arguments: The layouts of the arguments; equal layouts of all layers share an entry.
+        arguments: The layouts of the arguments; equal layouts of all layers share an
+            entry.
         communication: The messages of a device, an entry for each module and kind of
             message; None for a sequential program.
     """

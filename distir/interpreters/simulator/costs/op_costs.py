@@ -116,8 +116,8 @@ class CostContext:
     - `device`: the kind of device that runs it;
     - `work`: the op's work on this device, derived from its sharding rule;
     - `operand_bytes`, `result_bytes`: the bytes of this device's parts;
-    - `load`: the number of this device's rows of experts, as a multiple of the number that
-      `work` assumes.
+    - `load`: the number of this device's rows of experts, as a multiple of the number
+      that `work` assumes.
     """
 
     op: Operation

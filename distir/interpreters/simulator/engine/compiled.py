@@ -94,8 +94,8 @@ class OpStep(CompiledStep):
     """
     Base of the steps that are not calls.
 
-    - `positions`, `workspace`: the devices that the op occupies, and the bytes that the op
-      needs there while it runs, besides operands and results;
+    - `positions`, `workspace`: the devices that the op occupies, and the bytes that the
+      op needs there while it runs, besides operands and results;
     - `results`: the memory of the results;
     - `in_place`: pairs of a result's memory and the slot of an argument whose memory
       the result may take over;
@@ -131,8 +131,8 @@ class ComputationStep(OpStep):
 
     - `seconds`: the time on each of `positions`, one number for all or one per device;
     - `flops`: the floating-point operations on each device, and `seconds_at_peak` their
-      time at the device's peak; `recomputed` is the share of `flops` in which a backward
-      pass repeats work of the forward pass;
+      time at the device's peak; `recomputed` is the share of `flops` in which a
+      backward pass repeats work of the forward pass;
     - `view_of`: the slot of the value whose memory the results share, if any; `is_part`
       tells whether the results are only a part of this value;
     - `shapes`: the shapes of operands and results on one device; `operand_bytes`: the

@@ -40,8 +40,8 @@ class Computation:
 
     - `seconds`: the time, one number for all devices or one per device;
     - `flops`: the floating-point operations, and `seconds_at_peak` their time at the
-      device's peak; `recomputed` is the share of `flops` that repeats work of the forward
-      pass;
+      device's peak; `recomputed` is the share of `flops` that repeats work of the
+      forward pass;
     - `issue`: the seconds in which the host issues the op;
     - `workspace`: the bytes that the op needs besides operands and results;
     - `is_view`: whether its result is its first operand's memory;

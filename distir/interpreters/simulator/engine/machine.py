@@ -109,8 +109,8 @@ class Machine:
       throughout;
     - `streams`: the streams of asynchronous collectives; `contention`: the share of a
       device that computations lose while a stream is busy, or None if it is 0 for all;
-    - `channels`: the clocks of asynchronous sends, one per pair of devices, keyed by the
-      pairs that send together;
+    - `channels`: the clocks of asynchronous sends, one per pair of devices, keyed by
+      the pairs that send together;
     - `runs`: the number of runs of each function (see `Totals`);
     - `constants`: the memory of each constant.
 

@@ -6,8 +6,8 @@ it communicates in: for each set of mesh axes. NCCL and PyTorch likewise have on
 for each process group. There are three rules:
 
 - The asynchronous collectives of one stream run one after the other, in program order.
-  A blocking collective waits for earlier collectives of its own stream, and occupies the
-  compute stream.
+  A blocking collective waits for earlier collectives of its own stream, and occupies
+  the compute stream.
 - An asynchronous collective runs beside the collectives of other streams, and gets the
   rest of the links (`left_by`). Collectives that need the same links whole therefore
   take turns.
@@ -56,8 +56,8 @@ class CommunicationStreams:
     The communication streams of all devices. Arrays have one entry per device.
 
     - `by_axes`: the streams that any asynchronous collective has used, by mesh axes;
-    - `busy`: the time in seconds until which any stream is busy; `since`: the time since
-      when one has been busy without a pause;
+    - `busy`: the time in seconds until which any stream is busy; `since`: the time
+      since when one has been busy without a pause;
     - `slowed`, `shared`: the seconds by which collectives in flight have lengthened
       computations, and blocking collectives.
 

@@ -99,13 +99,15 @@ class Clocks:
     The clocks of a mesh, in seconds.
 
     - `compute`: the time until which the mesh computes;
-    - `streams`: the communication streams by mesh axes; `busy`: the time until which any
-      stream is busy; `since`: the time since when one has been busy without a pause;
-    - `idle`: the time waited; `transit`: the part of `idle` in which a value was in flight;
+    - `streams`: the communication streams by mesh axes; `busy`: the time until which
+      any stream is busy; `since`: the time since when one has been busy without a
+      pause;
+    - `idle`: the time waited; `transit`: the part of `idle` in which a value was in
+      flight;
     - `contention`: the share of the device that computations lose while a communication
       stream is busy;
-    - `slowed`, `shared`: the time by which collectives in flight lengthened computations,
-      and blocking collectives.
+    - `slowed`, `shared`: the time by which collectives in flight lengthened
+      computations, and blocking collectives.
     """
 
     compute: float = 0.0

@@ -42,7 +42,8 @@ class Transfer:
     Communication of groups of devices. The devices of a group wait for each other, and
     are then all busy.
 
-    - `positions`: the indices of the devices in the machine's arrays, one row per group;
+    - `positions`: the indices of the devices in the machine's arrays, one row per
+      group;
     - `seconds`: the time, one number for all groups or one per group;
     - `sent`: the bytes that each device sends, in the shape of `positions`; `messages`:
       the number of messages;

@@ -269,9 +269,9 @@ class MemoryFigures:
     - `libraries`: the bytes that are always taken (contexts, workspaces of matrix
       products); `communicator`: the bytes for each group of devices that a device
       communicates with;
-    - `logit`: the bytes of 32-bit copies per 16-bit logit, in a loss or its gradient; None
-      stands for the copies of generated packages, which compute losses of a part of the
-      logits at a time.
+    - `logit`: the bytes of 32-bit copies per 16-bit logit, in a loss or its gradient;
+      None stands for the copies of generated packages, which compute losses of a part
+      of the logits at a time.
     """
 
     fragments: float = 0.0
@@ -310,8 +310,8 @@ class Profile:
       `distir.interpreters.simulator.fusion`);
     - `ops`: the figures of ops that were measured one by one, by element type;
     - `memory`: the memory that the software takes in addition to values;
-    - `contention`: the share of a device's speed that a computation loses to an asynchronous
-      collective at the same time.
+    - `contention`: the share of a device's speed that a computation loses to an
+      asynchronous collective at the same time.
     """
 
     name: str

@@ -129,8 +129,8 @@ def parallelism_of(entry: FuncOp) -> tuple[str, ...]:
     from the layouts of its entry function's arguments:
 
     - an axis that splits the first dimension of inputs is `data`; if it splits
-      parameters too, `ZeRO 3`; if it splits optimizer states only, or each parameter
-      is gathered once a step, `ZeRO 1`; if the only parameters that it splits have three
+      parameters too, `ZeRO 3`; if it splits optimizer states only, or each parameter is
+      gathered once a step, `ZeRO 1`; if the only parameters that it splits have three
       dimensions or more, `expert`;
     - an axis that splits another dimension of inputs is `context`;
     - an axis that splits parameters and no input is `tensor`;

@@ -63,9 +63,9 @@ class ValueKinds:
     """
     The kind of each value of a module, one of `KINDS`.
 
-    - Arguments of the entry function are classified by their role. A result that updates an
-      argument has the argument's kind, and so do values that become such a result by
-      gathering parts or by casts.
+    - Arguments of the entry function are classified by their role. A result that
+      updates an argument has the argument's kind, and so do values that become such a
+      result by gathering parts or by casts.
     - Gradients are gradients of parameters: operands of optimizers, results with that
       role, and their terms and parts. They are found by going backwards, through calls.
       A function that is called from several places is classified once for all calls.
