@@ -399,7 +399,7 @@ class ConstrainOp(IRDLOperation):
     """
     A layout that a user or a pass requests for a value of a sequential program.
     `propagate-sharding` obeys the request or fails. With `over`, the request fixes only
-    the named axes and leaves the others free.
+    the named axes, and the other axes stay free.
     """
 
     name = "dist.constrain"

@@ -1,6 +1,6 @@
 """
-Helpers for shapes and element types of tensors. Shapes are those of types: global
-shapes if the types have layouts. A size of -1 is unknown.
+Helpers for shapes and element types of tensors. If a type has a layout, its shape is
+the global shape. A size of -1 is unknown.
 """
 
 from __future__ import annotations

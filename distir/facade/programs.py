@@ -97,8 +97,8 @@ def import_model(
 
 def build(model: str, **options: Unpack[BuildOptions]) -> ModelProgram:
     """
-    Builds a model of any size, without weights, such as `gpt`, `llama` or `unet`. The
-    options are those of the command `distir build`. Raises DistIRError if an option is
+    Builds a model of any size, without weights, such as `gpt`, `llama` or `unet`, with
+    the options of the command `distir build`. Raises DistIRError if an option is
     invalid.
     """
     from distir.tools.commands.build import built

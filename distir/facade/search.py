@@ -135,8 +135,8 @@ def grid_search(
     program: ModelProgram, **options: Unpack[SearchingOptions]
 ) -> GridSearch:
     """
-    Returns the search of a grid of plans for a program, ready to run. `options` are
-    those of `search`. Raises DistIRError for options that contradict each other or do
+    Returns the search of a grid of plans for a program, ready to run, with the options
+    of `distir.search`. Raises DistIRError for options that contradict each other or do
     not suit the program.
     """
     given, target, plans = _asked(options)

@@ -16,8 +16,8 @@ from distir.transforms.collective_decomposition import DECOMPOSED, decompose
 @dataclass(frozen=True)
 class DecomposeCollectivesPass(DistIRPass):
     """
-    Replaces collectives of a distributed program by others, for targets that lack them:
-    a reduce-scatter by an all-reduce and a slice, an all-to-all by an all-gather and a
+    Replaces collectives of a distributed program, for targets that lack them: a
+    reduce-scatter by an all-reduce and a slice, an all-to-all by an all-gather and a
     slice. `collectives` are the collectives to replace, by default both kinds.
     """
 

@@ -72,8 +72,8 @@ def called(function, what, types, inputs):
 
 def recordable(inputs):
     """
-    Returns the inputs as tensors for which PyTorch can record gradients. Tensors that
-    were made in inference mode are copied.
+    Returns the inputs as tensors whose gradients PyTorch can record. Tensors that were
+    made in inference mode are copied.
     """
     with torch.inference_mode(False):
         return [x.clone() if x.is_inference() else x for x in inputs]

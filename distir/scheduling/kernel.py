@@ -42,8 +42,7 @@ class Kernel:
       arguments;
     - `tolerance`: the largest allowed difference from the replaced ops, relative to the
       largest element;
-    - `flops`: the floating-point operations, if their number differs from that of the
-      replaced ops;
+    - `flops`: the floating-point operations, if the replaced ops have another number;
     - `workspace`: the bytes of temporary memory. Like `flops`, it is a sum of products
       of factors, such as `4*b*h*q`.
     """

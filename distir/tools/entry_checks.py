@@ -300,8 +300,8 @@ def _start_of_decoder(
     """
     Returns the logits of the start token of an encoder-decoder, on prompts of different
     lengths, computed in two ways: by prefill, and by decode. Decode reads the keys and
-    values of the prompts from the cache of prefill, and overwrites those of the start
-    token.
+    values of the prompts from the cache of prefill, and replaces the start token's keys
+    and values.
     """
     (own, arguments), (inputs, inputs_of_decode) = values, fed
     expected, caches = _run(entries[PREFILL], own)

@@ -116,7 +116,7 @@ def text_of(content: bytes, path: Path) -> str:
 def refuse_other_files(path: Path) -> None:
     """
     Raises DistIRError if the suffix of `path` shows that the file is not a program. The
-    message says what the file is and how it can be used.
+    message names the kind of the file and a command that can read it.
     """
     if path.suffix in _OTHER_FILES:
         raise DistIRError(

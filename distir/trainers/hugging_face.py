@@ -51,7 +51,7 @@ class TrainerMixin:
     class derived from transformers' trainer.
 
     The forward of the parallelized module must return its loss, as models of
-    transformers do with labels (`loss=None` of `parallelize`). Losses are those of the
+    transformers do with labels (`loss=None` of `parallelize`). Losses concern the
     global batch, which has `per_device_train_batch_size` samples for each of the
     `data_ranks` parts. Ranks that differ only in t or p get the same samples. A
     checkpoint holds the whole model, for `from_pretrained`. Its folder `distir` holds

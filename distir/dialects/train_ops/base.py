@@ -262,8 +262,8 @@ class FormulaOp(TrainOp):
 @cache
 def _operand_names(op: type[FormulaOp]) -> tuple[list[str], list[int]]:
     """
-    Returns the names of an op's operands, and the positions of those that are lists or
-    optional.
+    Returns the names of an op's operands, and the indices of the operands that are
+    lists or optional.
     """
     operands = op.get_irdl_definition().operands
     lists = [i for i, (_, k) in enumerate(operands) if isinstance(k, VarOperandDef)]

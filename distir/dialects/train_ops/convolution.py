@@ -67,8 +67,8 @@ class WindowsOp(TrainOp):
         ceil: bool = False,
     ) -> None:
         """
-        Raises VerifyException unless the attributes of the window are valid and the
-        spatial sizes fit: those of `source`, which the window moves over, and of
+        Raises VerifyException unless the attributes of the window are valid, and the
+        spatial sizes of `source`, which the window moves over, fit the sizes of
         `windowed`, the result. With `ceil`, the number of windows may be rounded up.
         """
         before, after = shape_of(source), shape_of(windowed)

@@ -96,8 +96,8 @@ class DrawingOp(TrainOp):
     @abstractmethod
     def drawn_shape(self) -> tuple[int, ...]:
         """
-        The shape of the tensor, or of this device's part of it, for which random
-        numbers are drawn.
+        The shape of the tensor, or of this device's part of the tensor, whose elements
+        may be dropped.
         """
 
     @property

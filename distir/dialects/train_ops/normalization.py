@@ -1,5 +1,6 @@
 """
-Normalisation layers that keep their statistics for the backward, and their gradients.
+Normalisation layers that keep their statistics for the backward pass, and their
+gradients.
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ class PageSizes:
 
     @property
     def slots(self) -> int:
-        """The number of tokens of a sequence for which its table has pages."""
+        """
+        The number of tokens that the pages in a sequence's row of the table can hold.
+        """
         return self.columns * self.size
 
     @property

@@ -39,7 +39,7 @@ class ResizeGradOp(TrainOp):
     the sum of the elements of `dy` that were interpolated from it, times their weights.
 
     `scales` has the scale of every dimension (1 for dimensions that keep their size).
-    The other attributes are those of `onnx.Resize`.
+    All other attributes have the meaning that `onnx.Resize` gives them.
     """
 
     name = "train.resize_grad"

@@ -76,7 +76,7 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
 
 
 def _source(value: SSAValue) -> SSAValue:
-    """Returns the value of which `value` is a view, in another shape or order."""
+    """Returns the value that `value` is a view of, in another shape or order."""
     while isinstance(owner := value.owner, Operation) and is_rearranged(owner):
         value = owner.operands[0]
     return value

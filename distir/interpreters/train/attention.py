@@ -155,7 +155,7 @@ def attention_results(
 ) -> tuple[Array, ...]:
     """
     Returns the output of attention, and `logsumexp`. The probabilities are multiplied
-    by `factors`, such as those of dropout, before the product with the values.
+    by `factors`, such as dropout factors, before the product with the values.
     """
     p = np.exp(found.shown - logsumexp[..., None]) * factors
     y = (p @ found.v).astype(q.dtype)
@@ -212,7 +212,8 @@ def attention_gradients(
 ) -> tuple[Array, ...]:
     """
     Returns the gradients of queries, keys and values. `found` holds the recomputed
-    scores. `factors` are the factors by which the forward multiplied the probabilities.
+    scores. `factors` are the factors by which the forward pass multiplied the
+    probabilities.
     """
     sizes, scale = op.sizes, dy.dtype.type(op.factor)
     groups = sizes.query_heads // sizes.key_heads
@@ -282,8 +283,8 @@ def imbalance(context: CostContext) -> float:
 def causal_work(context: CostContext) -> Cost:
     """
     Returns the cost of causal attention. Kernels skip keys that no query sees, and all
-    devices wait for the busiest one. If all devices have equal work, the cost is that
-    of attention without positions.
+    devices wait for the busiest one. If all devices have equal work, the cost equals
+    the cost of attention without positions.
     """
     return context.roofline(flops=context.flops * imbalance(context))
 

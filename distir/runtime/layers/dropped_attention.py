@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 25
 class DrawnFactors:
     """
     The factors by which dropout multiplies the probabilities, (batch, heads, queries,
-    keys). The arguments are those of `dropout.dropout`.
+    keys). `dropout.dropout` explains the arguments.
     """
 
     def __init__(self, counter, *coordinates, key, threshold, scale, shape, splits):

@@ -98,7 +98,7 @@ def _resize_axis(
 def resize(x, roi, scales, sizes, policy, axes, **options):
     """
     Returns `x` interpolated along each axis in turn, to `sizes` if given, else by
-    `scales`. The options are those of `_resize_axis`.
+    `scales`. The options are passed to `_resize_axis`.
     """
     axes = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
     if sizes is not None:

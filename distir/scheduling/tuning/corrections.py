@@ -97,8 +97,8 @@ class Corrections:
 
     Devices also hold memory that predictions leave out. So the memory is modelled as a
     single capacity in predicted bytes, of at most `memory`, the bytes of the device.
-    The probability of each capacity follows from the measurements that fitted and from
-    those that did not.
+    The measured candidates that fitted or ran out of memory determine the probability
+    of each capacity.
     """
 
     def __init__(self, candidates: Sequence[Candidate], memory: float):

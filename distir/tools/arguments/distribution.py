@@ -43,8 +43,8 @@ _NOT_HERE = (_OVERLAP, "cluster", "profile")
 
 def _options() -> list[DeclaredOption]:
     """
-    Returns the declared options of `distribute`, parallel degrees first. Options for
-    which the commands have arguments of their own are left out.
+    Returns the declared options of `distribute`, parallel degrees first. Options that
+    the commands declare themselves, such as the cluster, are left out.
     """
     degrees = (*AXES, "p", "k")
     declared = {option.name: option for option in options_of(DistributionOptions)}
@@ -156,9 +156,9 @@ def distributed_entry(
 
 def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
-    Distributes a program in place and prints the remarks of the passes. The cluster and
-    the options are those in `arguments`. Raises DistIRError for options that contradict
-    each other or do not suit the program.
+    Distributes a program in place and prints the remarks of the passes. `arguments` has
+    the cluster and the options of `distribute`. Raises DistIRError for options that
+    contradict each other or do not suit the program.
     """
     from distir.planning.annotations import read_notes
     from distir.tools.reports.reporting import note
@@ -190,8 +190,8 @@ def distribution_options(
 
 def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
-    Distributes a program in place. The cluster and the options are those in
-    `arguments`. Raises DistIRError for options that contradict each other or do not
+    Distributes a program in place. `arguments` has the cluster and the options of
+    `distribute`. Raises DistIRError for options that contradict each other or do not
     suit the program.
     """
     from distir.tools.reports.reporting import progress
@@ -202,9 +202,9 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
 
 def distribute_silently(module: ModuleOp, arguments: Namespace) -> None:
     """
-    Distributes a program in place, without showing progress. The cluster and the
-    options are those in `arguments`. Raises DistIRError for options that contradict
-    each other or do not suit the program.
+    Distributes a program in place, without showing progress. `arguments` has the
+    cluster and the options of `distribute`. Raises DistIRError for options that
+    contradict each other or do not suit the program.
     """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster

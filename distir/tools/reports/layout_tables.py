@@ -81,7 +81,7 @@ class LayoutTables:
     def print(self, file: IO[str] | None = None, width: int | None = None) -> None:
         """
         Prints the tables to `file`, or to stdout if it is None, with at most `width`
-        columns, by default those of the terminal.
+        columns, by default the width of the terminal.
         """
         _print_arguments(self.arguments, file, width)
         if self.communication is not None:

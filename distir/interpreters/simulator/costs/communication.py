@@ -164,8 +164,8 @@ def shared(
 
 def of_kind(kind: str, crossings: Topology) -> Topology:
     """
-    Returns `crossings` for a kind of communication, such as `all_reduce`, so that
-    figures of a profile are those of this kind.
+    Returns `crossings` for a kind of communication, such as `all_reduce`. A profile
+    then gives the figures of this kind.
     """
     return tuple([replace(crossing, kind=kind) for crossing in crossings])
 

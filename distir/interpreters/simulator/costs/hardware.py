@@ -127,8 +127,9 @@ class LinkLevel:
     def figures(self) -> LinkFigures | None:
         """
         The performance of the level in practice, or None without a profile. If the
-        profile has no figures for this kind of links, the software's overheads are
-        those of its other links, and bandwidth and latency those of the data sheet.
+        profile has no figures for this kind of links, bandwidth and latency come from
+        the data sheet, and the software's overheads from the profile's other kinds of
+        links.
         """
         if self.profile is None:
             return None
@@ -161,8 +162,8 @@ class LinkLevel:
 @dataclass(frozen=True)
 class Route:
     """
-    Links between two sets of devices, with a bandwidth and latency that differ from
-    those of the level.
+    Links between two sets of devices, with another bandwidth and latency than the other
+    links of their level.
     """
 
     first: frozenset[int]

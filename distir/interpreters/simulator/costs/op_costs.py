@@ -110,7 +110,7 @@ def copies_of_part(op: Operation, size: int, element: str) -> int:
 @dataclass(frozen=True)
 class CostContext:
     """
-    An op on one device, and what its cost depends on.
+    An op on one device: the inputs of a cost function.
 
     - `op`: the op, with global shapes in its types;
     - `device`: the kind of device that runs it;

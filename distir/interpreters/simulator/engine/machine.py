@@ -435,8 +435,9 @@ class Machine:
         self, compiled: CompiledFunction, positions: Positions | None = None
     ) -> None:
         """
-        Allocates the constants of a function for the whole step. They are placed at
-        `positions`, or if `positions` is None, where the function was compiled for.
+        Allocates the constants of a function for the whole step, at `positions` of the
+        machine's arrays. None stands for the devices that the function was compiled
+        for.
         """
         for step in compiled.steps:
             if isinstance(step, ComputationStep) and step.is_constant:

@@ -24,7 +24,7 @@ class UniformMachine(SummarisingMachine):
     """
     A machine for programs in which all devices of a mesh do the same
     (`UniformDeviceMap`). It has one position (one set of clocks) for each of `meshes`
-    meshes. Results are those of `Machine`, which is slower.
+    meshes. Its results equal the results of `Machine`, which is slower.
     """
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):

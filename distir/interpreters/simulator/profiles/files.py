@@ -35,8 +35,8 @@ def profile_names() -> list[str]:
 def load_profile(name_or_path: str | Path) -> Profile:
     """
     Returns the built-in profile `name_or_path`, or the profile in the file at that
-    path. If the file has a `base`, its fields replace those of the profile that `base`
-    names. Raises DistIRError if the profile cannot be read.
+    path. If the file has a `base`, the name of another profile, its fields replace
+    fields of this profile. Raises DistIRError if the profile cannot be read.
     """
     path = _path_of(str(name_or_path))
     return Profile.parse(_name_of(path), _data(path, ()))
@@ -76,8 +76,8 @@ def _data(path: Path, above: tuple[Path, ...]) -> Any:
 
 def _merged(base: Any, own: Any) -> Any:
     """
-    Returns the fields of both JSON objects, merged at every depth. Fields of `own`
-    replace those of `base`.
+    Returns the fields of both JSON objects, merged at every depth. Fields of `own` take
+    precedence over fields of `base`.
     """
     if not isinstance(base, dict) or not isinstance(own, dict):
         return own

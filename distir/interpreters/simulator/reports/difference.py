@@ -78,9 +78,9 @@ class Side:
 class Difference:
     """
     The second program compared with the first. Times are in ticks (femtoseconds), for
-    the devices that each step waits for; memory is that of the devices with the highest
-    peak. The differences of all `causes` add up to `total`. The three parts of `total`
-    add up to `step`. The bytes by kind add up to the difference of the peaks.
+    the devices that each step waits for. Memory is in bytes, for the devices with the
+    highest peak. The differences of all `causes` add up to `total`. The three parts of
+    `total` add up to `step`. The bytes by kind add up to the difference of the peaks.
     """
 
     first: Side
