@@ -67,7 +67,8 @@ def load_support(name: str) -> None:
 @cache
 def _load_dialect(dialect: str) -> None:
     """
-    Imports DistIR's module for a dialect, then the modules of other packages for it.
+    Imports the modules that register entries for a dialect: first DistIR's own module,
+    then the modules of other packages.
     """
     if dialect in _OTHERS:
         import_module(_OTHERS[dialect])

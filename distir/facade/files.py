@@ -31,7 +31,8 @@ def calibrate(output: str | Path, **options: Unpack[CalibrateOptions]) -> Path:
     Measures this machine and writes its profile to `output`, with the options of the
     command `distir calibrate` (`backend`, `devices`, `dtype`, ...). It prints the
     measurements. Returns the path of the file, for the option `profile` of other
-    functions. A file beside it describes the machine as a cluster. Raises DistIRError.
+    functions. A second file beside it describes the machine as a cluster. Raises
+    DistIRError if the measurement fails or a file cannot be written.
     """
     given = command_options("calibrate", "calibrate", ["-o", output], options)
     calibrate_command.run(given)

@@ -177,7 +177,8 @@ def schedule(
     `tune`, such as `"exhaustive"`, `["descent", 50]` or `["measure", 4]`, searches the
     values of the knobs together with a grid of plans on `cluster`. It also tries the
     programs in `also`, which are the same model with other batch sizes. `training` and
-    its options turn the result into a training step. Raises DistIRError.
+    its options turn the result into a training step. Raises DistIRError if the schedule
+    cannot be applied or changes the results of the program.
     """
     from distir.tools.commands.schedule import (
         add_step,

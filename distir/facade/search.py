@@ -211,8 +211,8 @@ def _modules(
     trust: Trust,
 ) -> list[ModuleOp]:
     """
-    Returns the sequential programs to search plans for: a module is imported, and
-    programs are read from files. Raises DistIRError.
+    Returns the sequential programs to search plans for: imports a module, and reads
+    programs from files. Raises DistIRError if this is not possible.
     """
     several = model if isinstance(model, list | tuple) else [model]
     if all(isinstance(one, ModelProgram | str | Path) for one in several):

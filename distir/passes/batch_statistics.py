@@ -1,4 +1,7 @@
-"""`batch-statistics`: separates the statistics of training-mode batch normalisation."""
+"""
+`batch-statistics`: computes the statistics of training-mode batch normalisation by ops
+of their own.
+"""
 
 from __future__ import annotations
 

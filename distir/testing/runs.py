@@ -243,8 +243,8 @@ def _shards(
     axis: str,
 ) -> list[list[Array]]:
     """
-    Returns, for each result, the parts that the devices of `on` compute. `pieces` holds
-    the partial values of operands over `axis`.
+    Returns, for each result of `op`, the parts that the devices of the mesh `on`
+    compute. `pieces` holds the partial values of operands over `axis`.
     """
     shards: list[list[Array]] = [[] for _ in plain.results]
     arguments = Block(arg_types=[local_type(v.type, {"m": on}) for v in op.operands])

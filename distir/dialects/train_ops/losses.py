@@ -110,7 +110,9 @@ class LabelLossOp(FormulaOp):
 
     @property
     def ignored(self) -> int | None:
-        """The label that does not count, or None if all labels count."""
+        """
+        The label whose positions add nothing to the loss, or None if all labels count.
+        """
         return None if self.ignore_index is None else self.ignore_index.value.data
 
     def _verify(self, logits: SSAValue, labels: SSAValue) -> None:

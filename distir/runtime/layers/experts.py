@@ -77,8 +77,9 @@ def dispatch(x, slots, rows, weights):
 
 def _chosen(x, slots):
     """
-    Returns the row of every choice, `[groups * tokens, choices, width]`, and booleans
-    that are true for choices without a row.
+    Returns, for every expert that a token chooses, the row of `x` for this choice:
+    `[groups * tokens, choices, width]`. Also returns booleans that are true for choices
+    without a row.
     """
     numbers = _numbers(slots, x.shape[2]).reshape(-1)
     rows = x.reshape(-1, x.shape[3]).index_select(0, numbers.clamp(min=0))

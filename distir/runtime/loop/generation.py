@@ -295,7 +295,7 @@ class Pages:
 
 def _input(program, feeds):
     """
-    Returns the input of a program to which generation passes the values `feeds`, or
-    None if there is no such input.
+    Returns the input of a program that takes values of the kind `feeds`, such as
+    `tokens`, or None if there is no such input.
     """
     return next((spec for spec in program.ARGUMENTS if spec.feeds == feeds), None)

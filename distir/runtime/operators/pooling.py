@@ -115,8 +115,8 @@ def lp_pool(x, kernel, strides, dilations, before, after, ceil=False, p=2):
 
 def max_unpool(x, indices, kernel, strides, pads, shape=None):
     """
-    Returns a tensor with each value at the position where `max_pool` found it, and 0
-    elsewhere.
+    Returns a tensor with each value of `x` at its position in `indices`, from which
+    `max_pool` took it, and 0 elsewhere.
     """
     n = len(kernel)
     inferred = [

@@ -80,7 +80,7 @@ class _Separator:
         self._restore_names()
 
     def _treatment(self, function: FuncOp, path: CallPath) -> _Treatment:
-        """Returns the treatment of `function` when it is called along `path`."""
+        """Returns the rewrites of `function` when it is called along `path`."""
         calls = tuple(
             (i, self._treatment(self.known[op.callee.string_value()], (*path, op)))
             for i, op in enumerate(function.body.block.ops)
@@ -143,8 +143,8 @@ class _Separator:
 class _Treatment(NamedTuple):
     """
     The rewrites of one run of a function: the groups in the function itself (`own`),
-    and the treatments of the calls in it by position (`calls`). Runs with equal
-    treatments share one function.
+    and the rewrites of the functions that it calls, by index of the call (`calls`).
+    Runs with equal treatments share one function.
     """
 
     function: FuncOp

@@ -1,5 +1,6 @@
 """
-Corrects predicted throughputs by measurements, and chooses the next point to measure.
+Corrects predicted throughputs by measurements, and chooses the next point (knob values
+and a plan) to measure.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ _CAPACITIES = 1000
 @dataclass(frozen=True)
 class Candidate:
     """
-    A point that may be measured.
+    A point (knob values and a plan) that may be measured.
 
-    - `values`: its values by coordinate;
+    - `values`: the values of the knobs and of the plan's options, by name;
     - `throughput`: the predicted samples per second;
     - `memory`: the predicted bytes on the fullest device;
-    - `division`: by name, the values that describe how the program is divided among
-      devices. Predictions are expected to have larger errors for these values.
+    - `division`: by name, the values that describe how the program is divided among devices.
+      Predictions are expected to have larger errors for these values.
     """
 
     values: Mapping[str, KnobChoice]

@@ -70,8 +70,8 @@ class TunedPrograms:
 
     def distributed(self, point: Point) -> ModuleOp:
         """
-        Returns the distributed and verified program of a point. Raises DistIRError if
-        the point is not possible.
+        Returns the distributed and verified program of a point (knob values and a
+        plan). Raises DistIRError if the program cannot have this schedule or this plan.
         """
         from distir.planning.distribution.distribute import distribute
 

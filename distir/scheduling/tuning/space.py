@@ -1,5 +1,6 @@
 """
-The space of a tuning: combinations of knob values of a schedule and plans of a grid.
+The space of a tuning. Each of its points combines values for a schedule's knobs with a
+plan from a grid.
 """
 
 from __future__ import annotations

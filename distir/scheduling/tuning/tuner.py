@@ -1,6 +1,6 @@
 """
-Tunes a schedule: runs trials (all points, or a randomised coordinate descent) and
-measurements, and keeps the best point.
+Tunes a schedule: simulates points (knob values and plans), measures some of them, and
+keeps the best point.
 """
 
 from __future__ import annotations
@@ -228,7 +228,9 @@ class Tuner:
 
 
 def candidate(point: Point, result: Simulated) -> Candidate:
-    """Returns a simulated point as a candidate for a measurement."""
+    """
+    Returns a simulated point (knob values and a plan) as a candidate for a measurement.
+    """
     division = plan_values(point.plan)
     return Candidate(
         {**dict(point.chosen), "batch": division.pop("batch")},

@@ -103,7 +103,7 @@ def written_options(options: DistributionOptions, always: str = "") -> list[str]
 
 
 def check_cluster_given(arguments: Namespace) -> None:
-    """Raises DistIRError if options of `distribute` were given without a cluster."""
+    """Raises DistIRError if `arguments` has options of `distribute` but no cluster."""
     from distir.errors import DistIRError
 
     asked = given_options(arguments)
@@ -140,8 +140,8 @@ def distributed_entry(
     distribute: Callable[[ModuleOp, Namespace], None] | None,
 ) -> ModuleOp:
     """
-    Returns the entry of a program that the option `--entry` names. Before, the function
-    `distribute`, if given, distributes all entries together.
+    Distributes the entries of a program with the function `distribute`, if given, and
+    returns the entry that the option `--entry` names.
     """
     from distir.program import entry_points
     from distir.program.entries import chosen_entry

@@ -220,7 +220,8 @@ def _write_shardings(source: Path, stablehlo: Path | None, output: Path) -> None
 def _distributed(source: Path, program: Path | None) -> ModuleOp:
     """
     Returns the distributed program in the file `source`. If `source` is a saved plan,
-    the plan is applied to the program in the file `program`. Raises DistIRError.
+    applies the plan to the program in the file `program`. Raises DistIRError if the
+    files do not fit each other.
     """
     from distir.errors import DistIRError
     from distir.planning.plans.saved_plan import SavedPlan

@@ -137,10 +137,10 @@ def scheduled(
     weights: Callable[[ModuleOp], Arrays],
 ) -> ScheduledModule:
     """
-    Applies the schedule in a script to the first of `modules`, in place, and verifies
-    or tunes the schedule if the arguments say so. The other modules are the same model
-    for other batch sizes. `weights` returns the weights of the first module. Raises
-    DistIRError.
+    Applies the schedule in a script to the first of `modules`, in place. With
+    `--verify` or `--tune`, also verifies or tunes the schedule. The other modules are
+    the same model for other batch sizes. `weights` returns the weights of the first
+    module. Raises DistIRError if the schedule cannot be applied or is wrong.
     """
     from distir.dialects.schedule import AutocastOp
     from distir.errors import DistIRError

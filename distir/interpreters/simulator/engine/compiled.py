@@ -38,8 +38,9 @@ class Allocation(NamedTuple):
 class FixedOperands:
     """
     Arguments of the program that are the same for many calls of a function: their
-    `slots`, and their `places` among the function's arguments. Their memory stays
-    allocated throughout, so calls need not hold or free it.
+    `slots` (indices among the caller's values), and their `places` (indices among the
+    function's arguments). Their memory stays allocated throughout, so calls need not
+    hold or free it.
     """
 
     slots: tuple[int, ...]

@@ -321,8 +321,8 @@ class Machine:
         seconds: Seconds,
     ) -> None:
         """
-        Reports a transfer to the observer. `start` has one time per group of devices,
-        in seconds.
+        Reports a transfer to the observer: the devices `rows`, with one row per group,
+        the start of each group, and the duration, both in seconds.
         """
         if self._observer is not None:
             starts = np.broadcast_to(start[:, None], rows.shape).ravel()

@@ -408,8 +408,8 @@ class MemoryRecorder(Follower):
         workspace: int,
     ) -> None:
         """
-        Records the contents of memory on the device of group `row` at its peak, while
-        `step` runs.
+        Records the contents of memory at the peak, while `step` runs, on the device
+        that represents the group with index `row`.
         """
         memory = self._groups[row]
         memory.peak_time = float(self.machine.clock[memory.group.position])
