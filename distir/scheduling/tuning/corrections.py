@@ -76,8 +76,8 @@ class Candidate:
     - `values`: the values of the knobs and of the plan's options, by name;
     - `throughput`: the predicted samples per second;
     - `memory`: the predicted bytes on the fullest device;
-    - `division`: by name, the values that describe how the program is divided among devices.
-      Predictions are expected to have larger errors for these values.
+    - `division`: by name, the values that describe how the program is divided among
+      devices. Predictions are expected to have larger errors for these values.
     """
 
     values: Mapping[str, KnobChoice]

@@ -25,8 +25,9 @@ callee.
 
 class Allocation(NamedTuple):
     """
-    The memory of a value: its slot, the positions of its devices, and its bytes on each
-    of these devices.
+    The memory of a value: its slot (index among the function's values), the positions
+    of its devices (indices in arrays over devices), and its bytes on each of these
+    devices.
     """
 
     slot: int
@@ -65,8 +66,8 @@ class CompiledStep:
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
-        Returns a copy of the step with other slots. A slot in the keys of `slots`
-        becomes its value there; `by` is added to any other slot.
+        Returns a copy of the step with renumbered slots (indices of values). `slots`
+        maps old to new slots; any slot that it lacks is increased by `by`.
         """
         found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
@@ -80,9 +81,10 @@ class CompiledStep:
 @dataclass(eq=False, kw_only=True)
 class CallStep(CompiledStep):
     """
-    A call of the function `callee`. `mesh` is the position of the whole call in the
-    arrays over devices, or None if the call runs on several positions. `fixed` holds
-    arguments of the program that the call takes in addition to its operands.
+    A call of the function `callee`. `mesh` is the index of the mesh that runs the whole
+    call, in arrays with one entry per mesh; None if the call needs several entries.
+    `fixed` holds arguments of the program that the call takes in addition to its
+    operands.
     """
 
     callee: CompiledFunction
@@ -114,8 +116,8 @@ class OpStep(CompiledStep):
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
-        Returns a copy of the step with other slots. A slot in the keys of `slots`
-        becomes its value there; `by` is added to any other slot.
+        Returns a copy of the step with renumbered slots (indices of values). `slots`
+        maps old to new slots; any slot that it lacks is increased by `by`.
         """
         found = super().moved(slots, by)
         if self.reusable:
@@ -153,8 +155,8 @@ class ComputationStep(OpStep):
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
-        Returns a copy of the step with other slots. A slot in the keys of `slots`
-        becomes its value there; `by` is added to any other slot.
+        Returns a copy of the step with renumbered slots (indices of values). `slots`
+        maps old to new slots; any slot that it lacks is increased by `by`.
         """
         found = super().moved(slots, by)
         if self.view_of is not None:
@@ -179,15 +181,15 @@ class CommunicationStep(OpStep):
 @dataclass(eq=False)
 class CompiledFunction:
     """
-    A compiled function.
+    A compiled function. A slot is the index of one of its values.
 
     - `arguments`, `slots`: the number of arguments, and of all values; arguments have
       the first slots;
     - `unused`: the slots of arguments that nothing uses;
     - `returns`: the slots of the results;
     - `steps`: the steps, in order;
-    - `mesh`: the single position on which all steps run, one after the other; None if
-      there are several positions, or sends;
+    - `mesh`: the index of the only mesh that runs the steps, one after the other, in
+      arrays with one entry per mesh; None if there are several, or sends;
     - `given_up`: the arguments of a program whose memory its results may take over.
     """
 

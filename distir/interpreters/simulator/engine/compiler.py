@@ -118,9 +118,9 @@ def _key(positions: Positions) -> bytes:
 
 class CompiledFunctionBuilder:
     """
-    Builds a compiled function from its steps, added in order. It assigns slots to
-    values, and finds the step of each value's last use. SSA values must stay alive
-    while the builder is in use.
+    Builds a compiled function from its steps, added in order. It assigns slots
+    (indices) to values, and finds the step of each value's last use. SSA values must
+    stay alive while the builder is in use.
     """
 
     def __init__(self, name: str, arguments: int):
@@ -129,19 +129,24 @@ class CompiledFunctionBuilder:
         self._slots: dict[int, int] = {}
 
     def bind(self, values: Sequence[SSAValue], first: int) -> None:
-        """Assigns consecutive slots, starting with `first`, to `values`."""
+        """
+        Assigns consecutive slots (indices of values), starting with `first`, to
+        `values`.
+        """
         for slot, value in enumerate(values, first):
             self._slots[id(value)] = slot
 
     def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """Returns the slots of `values`. All of them must have a slot already."""
+        """
+        Returns the slots (indices) of `values`. All of them must have a slot already.
+        """
         slots = self._slots
         return tuple([slots[id(v)] for v in values])
 
     def define(self, count: int) -> int:
         """
-        Reserves `count` new slots for the results of the next step, and returns the
-        first of them.
+        Reserves `count` new slots (indices of values) for the results of the next step,
+        and returns the first of them.
         """
         first = self._compiled.slots
         self._compiled.slots += count
@@ -163,10 +168,10 @@ class CompiledFunctionBuilder:
         self, results: Sequence[int], updated: Mapping[int, int]
     ) -> CompiledFunction:
         """
-        Returns the compiled function, whose results are the slots `results`.
-        Determines, for each step, the values that no later step uses. `updated` maps
-        the slot of a result of the program to the slot of the argument, of the same
-        type, that the result replaces in the next step.
+        Returns the compiled function, whose results are the slots (indices of values)
+        `results`. Determines, for each step, the values that no later step uses.
+        `updated` maps the slot of a result of the program to the slot of the argument,
+        of the same type, that the result replaces in the next step.
         """
         compiled = self._compiled
         compiled.returns = tuple(results)
@@ -217,15 +222,15 @@ class CompiledFunctionBuilder:
 
 class Compiler:
     """
-    Compiles functions, each once. `functions` maps the names of the module's functions
-    to functions, and `device_map` gives the devices of values.
+    Compiles each function once. `functions` maps the names of the module's functions to
+    functions, and `device_map` gives the devices of values.
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
-    into the argument's memory, as optimizers do, if the op that computes it is not a
-    call and is the last one to use the argument. The same holds for a result that is a
-    view of the computed value, and for the copy on the device of a state that is kept
-    in the host's memory. Sums and all-reduces are computed into the memory of an
-    operand that no later op needs.
+    into the argument's memory, as optimizers do, if the op that computes the result is
+    not a call and is the last one to use the argument. This also applies to a result
+    that is a view of the computed value, and to the device's copy of a state in the
+    host's memory. Sums and all-reduces are computed into the memory of an operand that
+    no later op needs.
     """
 
     def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
@@ -252,9 +257,9 @@ class Compiler:
 
     def compile(self, function: FuncOp) -> CompiledFunction:
         """
-        Returns the compiled form of `function`. The functions that it calls are
-        compiled too, each once. Raises DistIRError for functions that call each other
-        in a cycle, and for ops that cannot be simulated.
+        Returns the compiled form of `function`, after compiling all functions that it
+        calls. Raises DistIRError for functions that call each other in a cycle, and for
+        ops that cannot be simulated.
         """
         name = function.sym_name.data
         if name in self._open:
@@ -313,9 +318,9 @@ class Compiler:
 
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
         """
-        Returns the position on which all steps of a function run. Returns None if the
-        function needs several positions, or if a position stands for a device instead
-        of a mesh.
+        Returns the index of the only mesh that runs the steps of a function, in arrays
+        with one entry per mesh. Returns None if several meshes run them, or if arrays
+        have one entry per device.
         """
         if not isinstance(self.device_map, UniformDeviceMap):
             return None
@@ -361,9 +366,9 @@ class Compiler:
         self, op: Operation, operands: tuple[int, ...], first: int
     ) -> CompiledStep:
         """
-        Returns the step for an op. `operands` are the slots of its operands, and
-        `first` is the slot of its first result. Raises DistIRError for ops that cannot
-        be simulated.
+        Returns the step for an op. `operands` are the slots (indices of values) of its
+        operands, and `first` is the slot of its first result. Raises DistIRError for
+        ops that cannot be simulated.
         """
         defined = range(first, first + len(op.results))
         if type(op) is CallOp:

@@ -177,7 +177,7 @@ class Computations:
 
 def _is_converted_later(op: Operation) -> bool:
     """
-    Whether `op` converts rows of 8 bits that the kernels of its users convert while they
-    read them.
+    Whether `op` converts 8-bit rows to wider floats, and the kernels of all its users
+    do this while they read the rows.
     """
     return any(reads_as_converted(result) is op for result in op.results)

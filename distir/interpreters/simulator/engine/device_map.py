@@ -75,8 +75,8 @@ class DeviceMap:
 
     def positions(self, mesh: str | None) -> Positions:
         """
-        Returns the positions of the devices of a mesh, in its order. If `mesh` is None,
-        returns the position of the device of a sequential program.
+        Returns the positions (indices in arrays over devices) of the devices of a mesh,
+        in its order. None stands for the only device of a sequential program.
         """
         if mesh is None:
             return slice(0, 1 if self.is_sequential else 0)
@@ -88,15 +88,18 @@ class DeviceMap:
 
     def device_ids(self, mesh: str | None) -> tuple[int, ...]:
         """
-        Returns the device ids of a mesh, in its order. If `mesh` is None, returns the
-        id of the device of a sequential program.
+        Returns the device ids of a mesh, in its order. None stands for the only device
+        of a sequential program.
         """
         if mesh is None:
             return self.devices[:1] if self.is_sequential else ()
         return self.meshes[mesh].devices
 
     def position_of(self, device: int) -> int:
-        """Returns the position of the device with id `device`."""
+        """
+        Returns the position (the index in arrays over devices) of the device with id
+        `device`.
+        """
         return self._position[device]
 
     def bytes_of(self, value: SSAValue, op: Operation) -> int:
@@ -220,8 +223,9 @@ class NotUniform(Exception):
 
 class UniformDeviceMap(DeviceMap):
     """
-    A device map with one position per mesh, for programs in which all devices of a mesh
-    do the same at the same time: the simulation of one device holds for the whole mesh.
+    A device map for programs in which all devices of a mesh do the same at the same
+    time. One position (an index in arrays) stands for a whole mesh, because all of its
+    devices behave alike.
 
     The devices of a mesh must be of one kind and belong to no other mesh. They wait
     only for each other, or all of them for another mesh. Raises NotUniform for other
@@ -242,7 +246,8 @@ class UniformDeviceMap(DeviceMap):
 
     def positions(self, mesh: str | None) -> Positions:
         """
-        Returns the position that stands for the mesh `mesh`, as a slice of length one.
+        Returns the position (the index in arrays over meshes) of the mesh `mesh`, as a
+        slice of length one.
         """
         if mesh is None:
             return super().positions(mesh)
@@ -316,8 +321,8 @@ class UniformDeviceMap(DeviceMap):
 class Groups:
     """
     Groups of devices that communicate at the same time. `ids` and `positions` have one
-    row per group, with the ids and the positions of its devices. `size` is the number
-    of devices per group.
+    row per group, with the ids of its devices and their indices in arrays over devices.
+    `size` is the number of devices per group.
     """
 
     def __init__(
@@ -345,8 +350,8 @@ class Groups:
 
 def as_positions(indices: Sequence[int]) -> Positions:
     """
-    Returns an index into arrays for the positions `indices`: a slice if they are
-    consecutive, else an array.
+    Returns an index for NumPy arrays that selects the entries `indices`: a slice if
+    they are consecutive, else an array.
     """
     first = indices[0]
     if list(indices) == list(range(first, first + len(indices))):

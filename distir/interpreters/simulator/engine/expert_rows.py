@@ -75,8 +75,8 @@ def expert_rows(function: FuncOp) -> dict[SSAValue, ExpertRows]:
 
 class _Following:
     """
-    Follows rows of experts through a function. `slots` maps the values that number the
-    places of routed rows to the rows.
+    Finds the values of a function that hold rows of experts. `slots` maps tensors with
+    the row numbers of choices to the rows.
     """
 
     def __init__(self):

@@ -61,9 +61,9 @@ class Follower:
 
 class FollowedMachine(Machine):
     """
-    A machine that executes every op of a program and reports each op, and each change
-    of memory, to its `followers`. It has `devices` positions. `entry` is the program's
-    entry function, whose arguments are in memory throughout.
+    A machine that executes every op of a program on `devices` devices, and reports each
+    op, and each change of memory, to its `followers`. `entry` is the program's entry
+    function, whose arguments are in memory throughout.
     """
 
     def __init__(self, devices: int, followers: Sequence[Follower], entry: FuncOp):

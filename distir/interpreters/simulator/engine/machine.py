@@ -45,9 +45,9 @@ from distir.interpreters.simulator.engine.timeline import MeshStream
 
 class Execution(NamedTuple):
     """
-    One execution of an op: its step, the calls that led to it (`path`), the positions
-    of its devices, and the start and duration in seconds on each device. The duration
-    may be one number for all devices.
+    One execution of an op: its step, the calls that led to it (`path`), its devices (as
+    indices in the machine's arrays), and the start and duration in seconds on each
+    device. The duration may be one number for all devices.
     """
 
     step: ComputationStep | CommunicationStep
@@ -69,8 +69,9 @@ the program.
 
 class Buffer:
     """
-    Memory on the devices at `positions`, with `size` bytes on each. `holders` is the
-    number of values that hold the memory; new memory has one.
+    Memory on the devices at `positions` (indices in the machine's arrays), with `size`
+    bytes on each. `holders` is the number of values that hold the memory; new memory
+    has one.
 
     Four fields are set while a value is in flight, and None otherwise. `stream` is the
     stream of the value's collective (None for a send), and `arrival` the time of
@@ -188,9 +189,9 @@ class Machine:
         self, compiled: CompiledFunction, arguments: Sequence[Buffer]
     ) -> list[Buffer]:
         """
-        Runs a function and returns its results. Results may still be in flight. The
-        function takes over one hold on each argument, and passes one hold on each
-        result to the caller.
+        Runs a function and returns its results, which may still be in flight. For each
+        argument, the caller gives up one of the memory's holders; for each result, the
+        caller becomes a holder.
         """
         self.runs[compiled] = self.runs.get(compiled, 0) + 1
         frame: list[Buffer] = [
@@ -367,7 +368,10 @@ class Machine:
             clock[transfer.positions] = (start + seconds)[:, None]
 
     def _store(self, step: ComputationStep, frame: list[Buffer]) -> None:
-        """Sets the results of a computation in `frame`."""
+        """
+        Stores the results of a computation in `frame`, the memory of the running
+        function's values by slot.
+        """
         if step.view_of is not None:
             buffer = frame[step.view_of]
             for slot in step.defined:

@@ -37,7 +37,10 @@ class Reserved:
 
     @property
     def total(self) -> npt.NDArray[np.int64]:
-        """The sum of the bytes of libraries and communicators, for each position."""
+        """
+        The sum of the bytes of libraries and communicators, for each device, or for
+        each mesh of equal devices.
+        """
         return self.libraries + self.communicators
 
     @staticmethod
@@ -48,8 +51,9 @@ class Reserved:
     ) -> Reserved:
         """
         Returns the bytes that libraries keep for a program that consists of the
-        functions `used`, on a machine with `positions` positions. A group of devices
-        that communicates counts once on each of its devices, however many ops it has.
+        functions `used`. The result has `positions` numbers, one per device or one per
+        mesh of equal devices. A group of devices that communicates counts once on each
+        of its devices, however many ops it has.
         """
         libraries = np.zeros(positions, dtype=np.int64)
         each = np.zeros(positions, dtype=np.int64)

@@ -84,7 +84,10 @@ def execute(
 
 
 def kinds_of(device_map: DeviceMap) -> list[DeviceKind]:
-    """Returns the kind of device at each position of a machine."""
+    """
+    Returns the kind of each device, or of the devices of each mesh, in the order of a
+    machine's arrays.
+    """
     if isinstance(device_map, UniformDeviceMap):
         ids = [device_map.device_ids(name)[0] for name in device_map.index]
     else:
@@ -125,8 +128,8 @@ class Run:
     @property
     def positions(self) -> int:
         """
-        The number of positions that the machine simulates: one per mesh if the devices
-        of each mesh do the same, else one per device.
+        The length of the machine's arrays: the number of meshes if the devices of each
+        mesh do the same, else the number of devices.
         """
         return len(kinds_of(self.device_map))
 
@@ -155,7 +158,8 @@ class Run:
     @property
     def host_bytes(self) -> npt.NDArray[np.int64]:
         """
-        The bytes of the program's arguments in the host's memory, for each position.
+        The bytes of the program's arguments in the host's memory, for each device, or
+        for each mesh if the devices of each mesh do the same.
         """
         found = np.zeros(self.positions, dtype=np.int64)
         for arg in self.entry.args:
@@ -167,7 +171,10 @@ class Run:
 
     @cached_property
     def reserved(self) -> Reserved:
-        """The bytes that libraries keep on each position throughout."""
+        """
+        The bytes that libraries keep throughout, for each device, or for each mesh if
+        the devices of each mesh do the same.
+        """
         return Reserved.of(self.device_map, self._functions, self.positions)
 
     @property

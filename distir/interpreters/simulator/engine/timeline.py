@@ -135,8 +135,8 @@ class Clocks:
 
     def wait(self, since: float, until: float) -> None:
         """
-        Waits until the time `until` for a collective. Collectives have been in flight
-        since the time `since`.
+        Makes the mesh wait until the time `until` for a collective. Collectives have
+        been in flight since the time `since`.
         """
         wait = until - self.compute
         if wait > 0:
@@ -209,7 +209,7 @@ class Timeline:
         self.started = 0
 
     def compute(self, seconds: float) -> None:
-        """Records a computation of `seconds`."""
+        """Records a computation that takes `seconds`."""
         self.seconds += seconds
         if self.moments and isinstance(last := self.moments[-1], Computing):
             seconds += last.seconds
@@ -218,16 +218,16 @@ class Timeline:
 
     def collective(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> None:
         """
-        Records a blocking collective of `seconds` over mesh axes, with its loads on
-        links.
+        Records a blocking collective that takes `seconds`, over mesh axes, with its
+        loads on links.
         """
         self.seconds += seconds
         self.moments.append(Communicating(seconds, axes, loads))
 
     def start(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> int:
         """
-        Records the start of an asynchronous collective of `seconds` over mesh axes,
-        with its loads on links. Returns its index.
+        Records the start of an asynchronous collective that takes `seconds`, over mesh
+        axes, with its loads on links. Returns its index.
         """
         self.moments.append(Starting(seconds, axes, loads))
         self.started += 1

@@ -65,8 +65,8 @@ class Transfer:
     @cached_property
     def meshes(self) -> tuple[int, ...]:
         """
-        The positions of the meshes that take part, in a simulation with one position
-        per mesh.
+        The indices of the meshes that take part, in a simulation with one clock per
+        mesh.
         """
         return tuple(self.positions[0].tolist())
 
