@@ -659,7 +659,8 @@ class KnobOp(IRDLOperation):
 class RequireOp(IRDLOperation):
     """
     Allows only some combinations of the knobs' values. `holds` has one entry per
-    combination, in the order of `schedule.knob`: true if the combination is allowed.
+    combination, true if it is allowed, in row-major order: the value of the last knob
+    changes the fastest.
 
     ```mlir
     schedule.require %batch, %ratio {holds = [true, true, true, false]}

@@ -31,7 +31,7 @@ class PlannedServing:
 
     @property
     def result(self) -> ServiceResult:
-        """The full result of the search."""
+        """The full result of the search for the plan."""
         return self.planned.result
 
     @property

@@ -47,13 +47,14 @@ them.
 
 class MayBeInFlight(OpTrait):
     """
-    The trait of ops of other dialects whose operands and results may be in flight,
-    because the ops stand for collectives or hold tensors that no op reads yet.
+    The trait of ops of other dialects whose operands and results may be in flight (not
+    yet arrived), because the ops stand for collectives or hold tensors that no op reads
+    yet.
     """
 
 
 class Waits(OpTrait):
-    """The trait of the op that waits for a tensor that is in flight."""
+    """The trait of the op that waits until a tensor in flight has arrived."""
 
 
 class OfOneRank(OpTrait):

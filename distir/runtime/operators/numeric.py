@@ -36,8 +36,8 @@ def to_narrow(x, least, largest, dtype):
 
 def to_float4(x):
     """
-    Returns the nearest values of 4-bit floats (E2M1), as float32. Ties go to the even
-    value.
+    Rounds `x` to the nearest 4-bit floats (E2M1), and returns these as float32. Ties go
+    to the even value.
     """
     x = x.to(torch.float32)
     size = x.abs()

@@ -51,8 +51,7 @@ class Crossing:
     @property
     def devices(self) -> int:
         """
-        The number of devices of the group that this level and the levels inside
-        connect.
+        The number of devices of the group that this level and all inner levels connect.
         """
         return self.blocks * self.inner
 
@@ -107,7 +106,7 @@ def topology(group: Sequence[int], hardware: Hardware) -> Topology:
     """
     Returns the levels of links that the devices of `group` need to reach each other,
     innermost first. A group that is spread unevenly over the blocks of a level counts
-    as one ring over the outermost level that it needs.
+    as one ring over the outermost level that the group needs.
     """
     crossings: list[Crossing] = []
     inner = 1
@@ -221,8 +220,8 @@ def _ring_pass(size: float, crossings: Topology) -> float:
 
 def _shares(crossings: Topology) -> bool:
     """
-    Whether the devices of a block pass on the data that one of them received, at every
-    level.
+    Whether, at every level, the devices of a block pass on received data to each other,
+    so that each byte enters the block only once.
     """
     figures = [crossing.figures for crossing in crossings]
     return all(f is None or f.shared for f in figures)

@@ -93,7 +93,7 @@ class Block:
     Consecutive ops on the timeline, from `begin` to `end` in ticks (femtoseconds).
     `compute` and `communication` are the ticks in which the ops compute and
     communicate, and `ops` is their number. Ops that are too short for a block of their
-    own share one; `label` and `function` are those of the first op.
+    own share one, with the `label` and `function` of the first op.
     """
 
     begin: int
