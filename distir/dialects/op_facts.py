@@ -25,9 +25,9 @@ class OpFacts:
 
     COST_CLASS: ClassVar[str] = ""
     """
-    The class of a profile's curves (`profiles.OP_CLASSES`) that gives the op's time. If
-    empty, ops with floating-point operations use the class of contractions, and other
-    ops that of elementwise ops.
+    The class of a profile's curves (`profiles.OP_CLASSES`) that gives the op's time. By
+    default, ops with floating-point operations have the class of contractions, and
+    other ops the class of elementwise ops.
     """
 
     COMPUTES_IN: ClassVar[str] = ""

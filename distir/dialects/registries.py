@@ -49,8 +49,8 @@ READ_BY_IMPORT = ("chlo", "stablehlo")
 
 ENTRY_POINTS = "distir.dialects"
 """
-The entry point under which a package names such modules: the name of an entry is that
-of a dialect, which need not be the package's own.
+The entry point under which a package names such modules. The name of an entry is the
+name of a dialect, which need not be the package's own.
 """
 
 

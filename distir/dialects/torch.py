@@ -328,9 +328,7 @@ _MESSAGES: dict[str, type[InRankForm]] = {
     "reduce_scatter": RankReduceScatterOp,
     "all_gather": RankAllGatherOp,
 }
-"""
-The collectives of which several can be sent in one message, by the name of their kind.
-"""
+"""The collectives that can share a message, by the name of their kind."""
 
 
 @irdl_op_definition

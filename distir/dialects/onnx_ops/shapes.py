@@ -55,8 +55,8 @@ SHAPES: dict[str, str] = {
     "Unsqueeze": "*D, R",
 }
 """
-The dimensions of each operand, `->`, those of each result, by operator. Operands and
-results that are missing or empty here may have any shape.
+For each operator, the dimensions of each operand, `->`, and the dimensions of each
+result. Operands and results that are missing or empty here may have any shape.
 """
 
 

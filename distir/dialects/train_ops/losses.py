@@ -43,9 +43,9 @@ from distir.dialects.train_ops.checks import (
 
 LOGITS_AT_ONCE = 1 << 24
 """
-The largest number of logits of which generated packages compute the loss or its
-gradient at once, and have copies in the type in which it is computed (`CHUNK` in
-`distir/runtime/layers/losses.py`, which imports nothing from here).
+The largest number of logits for which generated packages compute the loss or its
+gradient in one piece. They copy so many logits to the type of the computation (`CHUNK`
+in `distir/runtime/layers/losses.py`, which imports nothing from here).
 """
 
 
