@@ -65,8 +65,8 @@ class FoundGroups:
 
     def decompose(self) -> None:
         """
-        Replaces each op in the groups that has a decomposition by it: `s.find(lambda x,
-        w, b: F.linear(x, w, b)).decompose()`.
+        Replaces ops in the groups by their decompositions; ops without one stay:
+        `s.find(lambda x, w, b: F.linear(x, w, b)).decompose()`.
         """
         self._recording.add(DecomposeOp.create(operands=[self._handle]))
 

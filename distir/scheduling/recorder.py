@@ -210,8 +210,9 @@ class Modules:
 
     def decompose(self) -> Modules:
         """
-        Replaces each op in these modules that has a decomposition by it, such as a
-        product with a bias: `s["pooler.dense"].decompose()`.
+        Replaces ops in these modules by their decompositions, such as a product with a
+        bias by a product and a sum: `s["pooler.dense"].decompose()`. Ops without a
+        decomposition stay.
         """
         self._recording.add(DecomposeOp.create(operands=[self._handle]))
         return self

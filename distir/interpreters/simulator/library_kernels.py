@@ -57,9 +57,9 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
     One kernel casts a tensor and its transpose, for the two products that read them, so
     a later cast of the same tensor moves nothing. The forward pass keeps both for the
     inputs of products, and the backward pass does not cast them again. Normalizations,
-    gates and gradients of activations write their results in 8 bits directly: twice one
-    byte in place of two bytes. Weights have kernels of their own, which also write
-    both: the forward pass reads the weight and the backward pass its transpose.
+    gates and gradients of activations write both directly, in place of their result in
+    16 bits. Weights have kernels of their own, which also write both: the forward pass
+    reads the weight and the backward pass its transpose.
     """
     source = _source(op.x)
     owner = source.owner

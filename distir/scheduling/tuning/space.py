@@ -116,7 +116,8 @@ class TuningSpace:
 
     def points(self) -> Iterator[Point]:
         """
-        Yields all points. Points with the same knob values come one after the other.
+        Yields all points (knob values and plans). Points with the same knob values come
+        one after the other.
         """
         found: dict[Chosen, list[GridPlan]] = {}
         for plan in self.plans:

@@ -29,8 +29,8 @@ class GroupRows:
         self, positions: Positions | npt.NDArray[np.intp]
     ) -> list[tuple[int, int]]:
         """
-        Returns, for each representative among `positions`, its row and its index in
-        `positions`.
+        Returns, for each device in `positions` that represents a group, the index of
+        its group in `groups` and its own index in `positions`.
         """
         if isinstance(positions, slice):
             key = (positions.start, positions.stop)
