@@ -238,7 +238,9 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
                     f"add it"
                 )
         return
-    missing = [f"--{name}" for name in ("task", "batch") if not getattr(arguments, name)]
+    missing = [
+        f"--{name}" for name in ("task", "batch") if not getattr(arguments, name)
+    ]
     if missing:
         advice = "add it" if len(missing) == 1 else "add them"
         raise DistIRError(f"--transformers needs {' and '.join(missing)}; {advice}")
