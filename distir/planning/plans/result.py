@@ -28,7 +28,8 @@ class Result(ABC):
     def to_json(self) -> dict[str, Any]:
         """
         Returns the result as one flat JSON object. All results have the same keys, and
-        `chunks`, `sequence_parallel` and `expert_axes` where a plan has them.
+        `chunks`, `sequence_parallel`, `keep_gathered` and `expert_axes` where a plan
+        has them.
         """
         known = {**vars(self.plan), **vars(self)}
         if isinstance(self.plan, LayoutPlan):
@@ -140,7 +141,7 @@ lacks it.
 """
 
 
-_IF_SET = ("chunks", "sequence_parallel", "expert_axes")
+_IF_SET = ("chunks", "sequence_parallel", "keep_gathered", "expert_axes")
 """The keys that are left out of a result whose plan does not have them."""
 
 _ADDED = (
