@@ -125,10 +125,13 @@ def _layer(
 ) -> Layer:
     """
     Returns a LLaMA layer: attention and an MLP, each after a norm and with a residual
-    branch. `attention` are the numbers of heads of queries and of keys, and their
-    width; `routes` is the number of experts, or 0 for a plain MLP, and the number of
-    experts to which each token goes. A layer of a step of generation also takes and
-    returns its keys and values in the cache.
+    branch. In a step of generation, the layer also takes and returns its cached keys
+    and values.
+
+    - `attention`: the number of query heads, the number of key heads, and the width of a
+      head;
+    - `routes`: the number of experts, or 0 for a plain MLP, and the number of experts to
+      which each token goes.
     """
     batch, seq, d_model = hidden
     heads, groups, width = attention
