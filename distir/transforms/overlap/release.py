@@ -1,13 +1,13 @@
 """
 Limits the memory of reduce-scatters in flight. A reduce-scatter reads a whole gradient,
 whose memory is freed only when the device has waited for the result. The optimizer uses
-the results at the end of the step; without a limit all whole gradients of a model would
-be in memory until then.
+the results at the end of the step. Without a limit, all whole gradients of a model
+would be in memory until then.
 
 A device therefore waits for the reduce-scatters of one layer before it starts those of
-the layer after the next. The gradients of two layers are then in memory, as in
-PyTorch's FSDP. A wait is an `onnx.Identity` of the reduced value, because a device
-waits for a value where it uses it.
+the layer after the next. Memory then holds the gradients of two layers, as in PyTorch's
+FSDP. A wait is an `onnx.Identity` of the reduced value, because a device waits for a
+value where it uses it.
 """
 
 from __future__ import annotations
