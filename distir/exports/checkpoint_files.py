@@ -1,5 +1,6 @@
 """
-Reads whole tensors from checkpoints in the format of torch.distributed.checkpoint (DCP).
+Reads whole tensors from checkpoints in the format of torch.distributed.checkpoint
+(DCP).
 """
 
 from __future__ import annotations

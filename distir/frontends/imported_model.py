@@ -80,8 +80,8 @@ class ImportedModel:
     - `module`: a sequential program with the entry function `@main`, or with several
       entries.
     - `weights`: the values of arguments with the role `parameter` or `constant`, by
-      `dist.name`. Arguments without a value in the source are missing (see `valueless`).
-      Weights in external-data files are memory-mapped.
+      `dist.name`. Arguments without a value in the source are missing (see
+      `valueless`). Weights in external-data files are memory-mapped.
     - `guessed`: the names of parameters that were recognised only by their use.
     - `notes`: remarks for the user.
     - `shows_locations`: whether the printed program states the source line of each op

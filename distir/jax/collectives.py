@@ -60,9 +60,9 @@ class Message:
 @dataclass(frozen=True, eq=False)
 class Collectives:
     """
-    The collectives of a step: those that the simulator counts, and those of the function
-    that XLA compiled. `print` shows both, by kind and axes, and the single collectives
-    that only one of them has.
+    The collectives of a step: those that the simulator counts, and those of the
+    function that XLA compiled. `print` shows both, by kind and axes, and the single
+    collectives that only one of them has.
 
     Attributes:
         simulated: The messages that the simulator counts for a device.
@@ -171,8 +171,8 @@ def _unmatched(own: Sequence[Message], others: Sequence[Message]) -> dict[Messag
 
 def compared(simulation: Simulation, mesh: Mesh, text: str) -> Collectives:
     """
-    Returns the collectives of a simulated program on `mesh` and of the compiled function
-    with the HLO `text`. Raises DistIRError for a text that cannot be read.
+    Returns the collectives of a simulated program on `mesh` and of the compiled
+    function with the HLO `text`. Raises DistIRError for a text that cannot be read.
     """
     recorder = _Recorder()
     simulation.run.follow(recorder)

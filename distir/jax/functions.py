@@ -58,10 +58,10 @@ def distribute(
 ) -> JaxPlan:
     """
     Distributes a function of JAX over `d` x `t` devices of a cluster, and returns the
-    plan with its shardings. `zero` is the ZeRO stage of a training step: 0, 1 or 3. `shard`, such
-    as `state.params.w:0=t`, and `whole` request layouts of arguments, as for `distir
-    distribute`. The other options are those of `import_function`. Raises DistIRError if
-    the function cannot be imported or distributed in this way.
+    plan with its shardings. `zero` is the ZeRO stage of a training step: 0, 1 or 3.
+    `shard`, such as `state.params.w:0=t`, and `whole` request layouts of arguments, as
+    for `distir distribute`. The other options are those of `import_function`. Raises
+    DistIRError if the function cannot be imported or distributed in this way.
     """
     _check_stages((zero,), "distribute")
     traced = import_function(
@@ -139,10 +139,11 @@ def search(
 
     The search tries all data-parallel and tensor-parallel degrees. For a training step
     it also tries the ZeRO stages `zero`, which may be 0, 1 and 3: shardings cannot
-    express ZeRO 2. A single stage is taken as it is. `jobs` is the number of processes. The degrees and ZeRO stages of
-    all plans that fit are appended to `ways`, the fastest first, as options of
-    `distribute`. The other options are those of `distribute`. Raises DistIRError if no
-    way fits into memory, or for another ZeRO stage.
+    express ZeRO 2. A single stage is taken as it is. `jobs` is the number of processes.
+    The degrees and ZeRO stages of all plans that fit are appended to `ways`, the
+    fastest first, as options of `distribute`. The other options are those of
+    `distribute`. Raises DistIRError if no way fits into memory, or for another ZeRO
+    stage.
     """
     stages = (zero,) if isinstance(zero, int) else tuple(zero)
     _check_stages(stages, "search")
@@ -189,8 +190,9 @@ def _fastest(
 ) -> JaxPlan:
     """
     Returns the fastest of the plans `ranked`, those of a search that fit into memory,
-    that `PartitionSpec` can express. Making a plan expressible may slow it down, so that slower plans of the
-    search are compared too. Raises DistIRError if no plan fits.
+    that `PartitionSpec` can express. Making a plan expressible may slow it down, so
+    that slower plans of the search are compared too. Raises DistIRError if no plan
+    fits.
     """
     best: JaxPlan | None = None
     for result in ranked:

@@ -134,8 +134,8 @@ def hlo_collectives(text: str) -> list[HloCollective]:
 
 def _names(name: str, count: int) -> tuple[str, ...]:
     """
-    Returns the names of the `count` tensors of a collective. XLA writes those of several
-    tensors as `jit(step)/(a:b)`. The part `jit(step)/` is left out.
+    Returns the names of the `count` tensors of a collective. XLA writes those of
+    several tensors as `jit(step)/(a:b)`. The part `jit(step)/` is left out.
     """
     name = re.sub(r"^jit\([^()]*\)/", "", name)
     for match in re.finditer(r"(?:^|/)\(", name):

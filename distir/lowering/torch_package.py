@@ -119,8 +119,8 @@ def write_package(
     `torch.compile` makes kernels of the methods that call no other methods. `kernels`
     are files of users' kernels, and the package gets copies of those that the program
     needs (`kernel_files`). `opaque` tells whether whoever runs the package gives it
-    opaque modules. Raises DistIRError if the program has no torch lowering; then nothing
-    is written.
+    opaque modules. Raises DistIRError if the program has no torch lowering; then
+    nothing is written.
     """
     if not opaque:
         _check_no_opaque(module)
@@ -180,7 +180,9 @@ def _manifest(
     kernels: Mapping[str, KernelFile],
     compiled: bool,
 ) -> dict[str, Any]:
-    """Returns the content of `manifest.json`. The parameters are as in `write_package`."""
+    """
+    Returns the content of `manifest.json`. The parameters are as in `write_package`.
+    """
     entry = entry_function(module)
     return {
         "processes": source.processes,

@@ -142,8 +142,8 @@ class Inputs:
     def here(self, call: Any) -> Any:
         """
         Returns the structure `call` with its tensors moved to the device of the source
-        module's parameters, or to the CPU if they have been freed. Returns it unchanged if
-        the parameters never had values.
+        module's parameters, or to the CPU if they have been freed. Returns it unchanged
+        if the parameters never had values.
         """
         first = next(self.source.parameters(), None)
         if first is None or (has_no_value(first) and not self.kept.is_released):

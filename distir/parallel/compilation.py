@@ -109,8 +109,8 @@ class Request:
       is to find out their shape from the loss;
     - `compiled`: whether `torch.compile` makes the kernels of each function of the
       program;
-    - `chosen`: the layouts and pipeline stages of parameters in the first program of the
-      module; None for that program itself.
+    - `chosen`: the layouts and pipeline stages of parameters in the first program of
+      the module; None for that program itself.
     """
 
     loss: Loss
@@ -333,8 +333,9 @@ def _with_labels(
     trains: bool,
 ) -> tuple[ImportedModel, list[str]]:
     """
-    Imports a module, with a loss that is a function behind it, in training mode (`trains`) or
-    evaluation mode. Returns the names of the labels that such a loss takes. Raises DistIRError.
+    Imports a module, with a loss that is a function behind it, in training mode
+    (`trains`) or evaluation mode. Returns the names of the labels that such a loss
+    takes. Raises DistIRError.
     """
     from distir.frontends.torch.importer import import_torch
 

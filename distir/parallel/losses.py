@@ -1,6 +1,6 @@
 """
-Losses that are Python functions, with examples of their labels; and losses whose gradients a
-program has computed already.
+Losses that are Python functions, with examples of their labels; and losses whose
+gradients a program has computed already.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from distir.parallel.scripts.source_places import SourcePlace, place_of, running
 @dataclass(frozen=True)
 class NanOrigin:
     """
-    The op that gives NaN first on a rank, and its place in the module (None if no method of
-    the program runs it). `file` is that of the program.
+    The op that gives NaN first on a rank, and its place in the module (None if no
+    method of the program runs it). `file` is that of the program.
     """
 
     op: str
@@ -30,7 +30,9 @@ class NanOrigin:
 
 
 class _FirstNan(TorchDispatchMode):
-    """Notes the first op of a program whose result has NaN and whose operands have none."""
+    """
+    Notes the first op of a program whose result has NaN and whose operands have none.
+    """
 
     def __init__(self, file: str):
         super().__init__()
@@ -70,8 +72,8 @@ def check_nan(
     results: Mapping[int, torch.Tensor],
 ) -> None:
     """
-    Raises DistIRError, on every rank, if a result of a step has NaN on any rank. `given` are
-    this rank's arguments of the step. Every rank must call this.
+    Raises DistIRError, on every rank, if a result of a step has NaN on any rank.
+    `given` are this rank's arguments of the step. Every rank must call this.
     """
     flag = torch.tensor(int(_has_nan(dict(results))), device=program.device)
     dist.all_reduce(flag, dist.ReduceOp.MAX)

@@ -152,11 +152,11 @@ class ParallelModule(GenerationMethods):
         are then filled.
 
         If the module was parallelized without a loss and gives outputs, `loss` is a
-        function of the output, and of `target` if that is given: any structure, of which
-        tensors that have a row for each sample of this rank's part are divided into
-        micro-batches. With a pipeline, the ranks of the last stage call it, once for each
-        micro-batch. The loss is the mean over micro-batches and parts of the batch. Raises
-        DistIRError.
+        function of the output, and of `target` if that is given: any structure, of
+        which tensors that have a row for each sample of this rank's part are divided
+        into micro-batches. With a pipeline, the ranks of the last stage call it, once
+        for each micro-batch. The loss is the mean over micro-batches and parts of the
+        batch. Raises DistIRError.
         """
         if not self._program.gradients:
             loss = self._loss(args, kwargs)
@@ -173,8 +173,9 @@ class ParallelModule(GenerationMethods):
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """
-        Compiles the program of a training step for a global batch: the arguments of the module
-        and, with a loss, the labels. Every rank must call this. Raises DistIRError.
+        Compiles the program of a training step for a global batch: the arguments of the
+        module and, with a loss, the labels. Every rank must call this. Raises
+        DistIRError.
         """
         given = self._given(self._program, args, kwargs)
         names = {id(tensor): name for name, tensor in given.items()}
@@ -194,20 +195,21 @@ class ParallelModule(GenerationMethods):
 
     def whole_state_dict(self) -> dict[str, torch.Tensor]:
         """
-        Returns, on rank 0, the state dictionary of the source module with the values of now:
-        whole tensors on the CPU. Other ranks get an empty dictionary. Every rank must call
-        this.
+        Returns, on rank 0, the state dictionary of the source module with the values of
+        now: whole tensors on the CPU. Other ranks get an empty dictionary. Every rank
+        must call this.
         """
         return whole_state(self._named(), self._inputs.source, self._program.device)
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """
-        Writes the module with the values of now as `save_pretrained` of the source module
-        does, with its `options`. Every rank must call this. Of models of transformers each
-        rank writes some files, with an index, of at most `max_shard_size` ("1GB" by
-        default), so that no rank holds the whole model. Of others, and with options that
-        need all values, rank 0 does. `state_dict=` are values that were brought together
-        before. Raises DistIRError if the source module has no such method.
+        Writes the module with the values of now as `save_pretrained` of the source
+        module does, with its `options`. Every rank must call this. Of models of
+        transformers each rank writes some files, with an index, of at most
+        `max_shard_size` ("1GB" by default), so that no rank holds the whole model. Of
+        others, and with options that need all values, rank 0 does. `state_dict=` are
+        values that were brought together before. Raises DistIRError if the source
+        module has no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
@@ -233,10 +235,10 @@ class ParallelModule(GenerationMethods):
         parameters: Iterable[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """
-        Scales all gradients, or those of some `parameters`, so that their norm, over the
-        parameters of all stages, is at most `max_norm`. Returns the norm before scaling.
-        `norm_type` is the order of the norm; `inf` stands for the largest magnitude. Every
-        rank must call this.
+        Scales all gradients, or those of some `parameters`, so that their norm, over
+        the parameters of all stages, is at most `max_norm`. Returns the norm before
+        scaling. `norm_type` is the order of the norm; `inf` stands for the largest
+        magnitude. Every rank must call this.
         """
         # The same type on all ranks, even if their stages have other parameters.
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
@@ -403,8 +405,8 @@ class ParallelModule(GenerationMethods):
         is_announced: bool = False,
     ) -> tuple[RankProgram, Batch, Needed]:
         """
-        Returns the program of a step, the batch that a call gives it, and the tensors that need
-        gradients.
+        Returns the program of a step, the batch that a call gives it, and the tensors
+        that need gradients.
         """
         averages = not self._program.gradients
         batch = self._shared(
@@ -484,9 +486,9 @@ class ParallelModule(GenerationMethods):
         example: Callable[[], Example] | None = None,
     ) -> RankProgram:
         """
-        Returns the program of evaluation, or of the loss in evaluation mode (`has_loss`), for
-        batches of these shapes, of which `example` returns one (None: those of the example of
-        the module). Every rank must call this.
+        Returns the program of evaluation, or of the loss in evaluation mode
+        (`has_loss`), for batches of these shapes, of which `example` returns one (None:
+        those of the example of the module). Every rank must call this.
         """
         key = autocast, has_loss, shapes
         if key not in self._evaluations:
@@ -517,8 +519,8 @@ class ParallelModule(GenerationMethods):
         is_announced: bool = False,
     ) -> Batch:
         """
-        Returns the batch of a call, of which this rank is given a part. Raises DistIRError,
-        on every rank.
+        Returns the batch of a call, of which this rank is given a part. Raises
+        DistIRError, on every rank.
         """
         given = self._batch(program, args, kwargs)
         batch = self._shapes.of(
@@ -553,8 +555,8 @@ class ParallelModule(GenerationMethods):
         kwargs: Mapping[str, Any],
     ) -> Example:
         """
-        Returns a global batch of the shapes of a call, of which this rank has a part. `program`
-        takes the inputs of the call by their names.
+        Returns a global batch of the shapes of a call, of which this rank has a part.
+        `program` takes the inputs of the call by their names.
         """
         call = distinct(self._inputs.source, args, kwargs)
         args, kwargs = self._inputs.here(call)

@@ -178,9 +178,9 @@ def parallelize(
       file. It replaces `cluster`, the degrees and all other options of distribution.
     - `weights`: the first values of parameters and buffers, instead of the module's: a
       safetensors file, a folder of such files as `save_pretrained` of transformers
-      writes it, a file of `torch.save`, or a checkpoint of torch.distributed.checkpoint.
-      Each rank reads only its own parts of safetensors files and checkpoints. The
-      module can be on the meta device.
+      writes it, a file of `torch.save`, or a checkpoint of
+      torch.distributed.checkpoint. Each rank reads only its own parts of safetensors
+      files and checkpoints. The module can be on the meta device.
     - `seed`: the seed for parameters that have no values, because they are on the meta
       device or fake, and that `weights` lacks.
     - `check`: `import` compares the program with the module, on the example inputs and

@@ -56,8 +56,9 @@ class RankProgram:
     ):
         """
         Reads a package. `program` is its Python module with the program, by default the
-        main one. `opaque` has the opaque modules that the program calls, by their names. `sharded_outputs` tells whether outputs from which
-        the caller computes the loss stay split over axes that do not split the batch.
+        main one. `opaque` has the opaque modules that the program calls, by their
+        names. `sharded_outputs` tells whether outputs from which the caller computes
+        the loss stay split over axes that do not split the batch.
         """
         self._sharded_outputs = sharded_outputs
         self.device = device
@@ -321,7 +322,9 @@ class RankProgram:
         return self.part_shape(split[0])[0]
 
     def is_of_batch(self, index: int) -> bool:
-        """Whether a result has a row for each sample of this rank's part of the batch."""
+        """
+        Whether a result has a row for each sample of this rank's part of the batch.
+        """
         spec = self.all_results[index]
         if not self.batch_axes():
             sizes = [a.shape[0] for a in self.all_arguments if a.name in self.inputs]
@@ -339,7 +342,8 @@ class RankProgram:
     def running(self) -> Generator[None]:
         """
         The state in which methods of the program run: opaque modules are this module's,
-        autograd records nothing, `torch.autocast` has no effect, errors name the source.
+        autograd records nothing, `torch.autocast` has no effect, errors name the
+        source.
         """
         if self._opaque_module is not None:
             self._opaque_module.MODULES = self._opaque
@@ -360,9 +364,9 @@ class RankProgram:
 
     def start(self, values: Mapping[str, torch.Tensor]) -> Any:
         """
-        Runs the forward of a program whose loss the caller computes, on this rank's parts
-        of the arguments but for the gradients of results. Returns the call, for `taken` and
-        `resume`.
+        Runs the forward of a program whose loss the caller computes, on this rank's
+        parts of the arguments but for the gradients of results. Returns the call, for
+        `taken` and `resume`.
         """
         arguments = [values.get(spec.name) for spec in self.arguments.values()]
         with self.running():
@@ -370,8 +374,8 @@ class RankProgram:
 
     def taken(self, call: Any) -> dict[int, torch.Tensor]:
         """
-        Returns the results of a forward, by their index in the table of results. The call
-        holds them no longer.
+        Returns the results of a forward, by their index in the table of results. The
+        call holds them no longer.
         """
         places = list(self.results)
         given = [places[i] for i in self.body.places.given]
@@ -381,9 +385,10 @@ class RankProgram:
         self, call: Any, gradients: dict[str, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """
-        Runs the backward of a call, up to the next micro-batch if there is one. `gradients`
-        has this rank's parts of the gradients of results, by the results' names, and is
-        emptied. At the end, returns the other results, by index; before, nothing.
+        Runs the backward of a call, up to the next micro-batch if there is one.
+        `gradients` has this rank's parts of the gradients of results, by the results'
+        names, and is emptied. At the end, returns the other results, by index; before,
+        nothing.
         """
         specs = list(self.arguments.values())
         awaited = [specs[i].gradient_of for i in self.body.places.awaited]
@@ -409,8 +414,8 @@ class RankProgram:
 
     def given_output(self, index: int, value: torch.Tensor) -> torch.Tensor:
         """
-        Returns the rows, of an output that a call gives, which belong to this rank's part
-        of the batch. Every rank that has it must call this.
+        Returns the rows, of an output that a call gives, which belong to this rank's
+        part of the batch. Every rank that has it must call this.
         """
         spec = self.of_micro_batch(self.all_results[index])
         if spec.mesh is None or self._shard_of(index) is not None:
@@ -454,10 +459,10 @@ class RankProgram:
 
     def gradient_part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """
-        Returns this rank's part of the gradient of result `index` as the program takes it,
-        given that of the rows that `given_output` returned; None for zeros. A result
-        without rows of its own for each part of the batch has the sum of the gradients of
-        all parts. Every rank that has the result must call this.
+        Returns this rank's part of the gradient of result `index` as the program takes
+        it, given that of the rows that `given_output` returned; None for zeros. A
+        result without rows of its own for each part of the batch has the sum of the
+        gradients of all parts. Every rank that has the result must call this.
         """
         result = self.of_micro_batch(self.all_results[index])
         spec = self.of_micro_batch(self.gradients[result.name])
@@ -494,8 +499,8 @@ class RankProgram:
 
     def batch_groups(self) -> list[Any]:
         """
-        Returns the process groups of the axes that split the batch, outermost first: the
-        ranks that differ from this one in their parts of the batch alone.
+        Returns the process groups of the axes that split the batch, outermost first:
+        the ranks that differ from this one in their parts of the batch alone.
         """
         axes = self.batch_axes()
         name = next(name for name, s in self.specs.items() if self.rank in s.ranks)

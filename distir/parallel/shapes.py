@@ -1,6 +1,6 @@
 """
-Batches of other shapes than the example that a module was parallelized with: the ranks tell
-each other the shapes that they were given, and agree on the global batch.
+Batches of other shapes than the example that a module was parallelized with: the ranks
+tell each other the shapes that they were given, and agree on the global batch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 @dataclass(frozen=True)
 class Example:
     """
-    A global batch whose values do not matter: the arguments of the module, and the labels.
-    Of its samples, the first `samples` are there again as copies; None if there are no copies.
+    A global batch whose values do not matter: the arguments of the module, and the
+    labels. Of its samples, the first `samples` are there again as copies; None if there
+    are no copies.
     """
 
     args: tuple[Any, ...]
@@ -70,9 +71,9 @@ class Batch:
         has_labels: bool,
     ) -> Example:
         """
-        Returns a global batch of these shapes, in the structure of a call with `args` and
-        `kwargs`. `names` has the names of the tensors of the call by their ids. With
-        `has_labels`, the last of `args` are the labels.
+        Returns a global batch of these shapes, in the structure of a call with `args`
+        and `kwargs`. `names` has the names of the tensors of the call by their ids.
+        With `has_labels`, the last of `args` are the labels.
         """
         shapes = dict(self.shapes or ())
 
@@ -97,10 +98,10 @@ class Batch:
         self, program: RankProgram, index: int, output: torch.Tensor
     ) -> torch.Tensor:
         """
-        Returns the part of result number `index`, an `output`, that belongs to the samples
-        that the caller gave; ranks may have computed copies of samples besides. Raises
-        DistIRError, on every rank, for an output of all samples together if some have more
-        copies than others.
+        Returns the part of result number `index`, an `output`, that belongs to the
+        samples that the caller gave; ranks may have computed copies of samples besides.
+        Raises DistIRError, on every rank, for an output of all samples together if some
+        have more copies than others.
         """
         if self.own is None or self.samples is None:
             return own_rows(program, index, output, self.own)
@@ -140,11 +141,11 @@ class SharedShapes:
         is_announced: bool,
     ) -> Batch:
         """
-        Returns the batch of which the ranks were `given` parts. If the parts have different
-        numbers of samples, a batch of which a loss `averages` has every sample equally often;
-        otherwise each rank gets its own samples, with its last one repeated. Shapes are known
-        to be meant if they are announced. Raises DistIRError, on every rank, if shapes do not
-        fit together, or are too many.
+        Returns the batch of which the ranks were `given` parts. If the parts have
+        different numbers of samples, a batch of which a loss `averages` has every
+        sample equally often; otherwise each rank gets its own samples, with its last
+        one repeated. Shapes are known to be meant if they are announced. Raises
+        DistIRError, on every rank, if shapes do not fit together, or are too many.
         """
         specs = [spec for spec in program.all_arguments if spec.name in given]
         tensors = [given[spec.name] for spec in specs]
@@ -244,9 +245,9 @@ class SharedShapes:
         specs: Sequence[Any],
     ) -> None:
         """
-        Raises DistIRError, on every rank, if ranks that share a part of the batch were given
-        other samples of it: they would train on a mixture of both. It compares two numbers of
-        each tensor, so that rounding makes no difference.
+        Raises DistIRError, on every rank, if ranks that share a part of the batch were
+        given other samples of it: they would train on a mixture of both. It compares
+        two numbers of each tensor, so that rounding makes no difference.
         """
         count = dist.get_world_size()
         places = [program.place_in_batch(rank)[0] for rank in range(count)]
@@ -278,8 +279,8 @@ class SharedShapes:
         shapes: Shapes,
     ) -> None:
         """
-        Raises DistIRError if the ranks were given the whole batch of the example instead of
-        their parts of it: then the global batch is as many times as large.
+        Raises DistIRError if the ranks were given the whole batch of the example
+        instead of their parts of it: then the global batch is as many times as large.
         """
         parts = program.place_in_batch()[1]
         for spec, is_split, (_, shape) in zip(specs, split, shapes, strict=True):
@@ -295,7 +296,9 @@ class SharedShapes:
         )
 
     def _note(self, shapes: Shapes) -> None:
-        """Adds shapes to those that were seen. Raises DistIRError if they are too many."""
+        """
+        Adds shapes to those that were seen. Raises DistIRError if they are too many.
+        """
         if len(self._seen) + 1 >= self._max_programs:
             shown = ", ".join(f"{name} {list(shape)}" for name, shape in shapes)
             raise DistIRError(
@@ -351,7 +354,9 @@ class SharedShapes:
         split: Sequence[bool],
         rows: Sequence[Sequence[Sequence[int]]],
     ) -> list[int]:
-        """Returns the number of samples of each part of the batch. Raises DistIRError."""
+        """
+        Returns the number of samples of each part of the batch. Raises DistIRError.
+        """
         found: dict[int, int] = {}
         for rank, shapes in enumerate(rows):
             place = program.place_in_batch(rank)[0]
@@ -417,7 +422,9 @@ class SharedShapes:
 
 
 def _grown(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    """Returns a tensor with its last sample repeated, or with zeros, up to `size` samples."""
+    """
+    Returns a tensor with its last sample repeated, or with zeros, up to `size` samples.
+    """
     missing = size - tensor.shape[0]
     if not missing:
         return tensor
@@ -428,8 +435,8 @@ def _grown(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     """
-    Returns two numbers of a tensor: its sum with random signs, which other values change by
-    about the second one, its norm.
+    Returns two numbers of a tensor: its sum with random signs, which other values
+    change by about the second one, its norm.
     """
     own = tensor.detach()
     flat = (torch.view_as_real(own) if own.is_complex() else own).cpu().double()
@@ -461,9 +468,9 @@ def own_rows(
     program: RankProgram, index: int, output: torch.Tensor, samples: int | None
 ) -> torch.Tensor:
     """
-    Returns the output of this rank's own `samples`, of a batch in which ranks have copies of
-    their last ones (None: none has). Raises DistIRError, on every rank, for an output of all
-    samples together.
+    Returns the output of this rank's own `samples`, of a batch in which ranks have
+    copies of their last ones (None: none has). Raises DistIRError, on every rank, for
+    an output of all samples together.
     """
     if samples is None:
         return output

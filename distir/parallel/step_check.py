@@ -189,8 +189,8 @@ class StepCheck:
 
 def check_copies(source: nn.Module, loss: Loss, example: Example) -> None:
     """
-    Raises DistIRError if the loss of a batch with copies of its samples is not that of the
-    batch. That of a module without values is taken for a mean if it is named.
+    Raises DistIRError if the loss of a batch with copies of its samples is not that of
+    the batch. That of a module without values is taken for a mean if it is named.
     """
     if example.samples is None:
         return

@@ -1,6 +1,6 @@
 """
-The values of parameters and buffers: at first those of the source module on rank 0; later whole
-tensors of them, brought together on rank 0.
+The values of parameters and buffers: at first those of the source module on rank 0;
+later whole tensors of them, brought together on rank 0.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def values_of_rank_0(
     """
     Yields, on every rank, the name and the value that each parameter and buffer has on
     rank 0. A shared parameter comes once, with its first name; tensors without values,
-    and those named in `known`, are left out. Only values that differ between ranks are sent. If all ranks made the
-    module from the same seed, nothing is sent.
+    and those named in `known`, are left out. Only values that differ between ranks are
+    sent. If all ranks made the module from the same seed, nothing is sent.
     """
     tensors = {
         name: tensor.detach()
@@ -100,10 +100,10 @@ def whole_state(
     named: Mapping[str, torch.Tensor], source: nn.Module, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """
-    Returns, on rank 0, the whole tensors of the state dictionary of `source` by name, on the
-    CPU; other ranks get an empty dictionary. `named` has the parts of this rank, which with a
-    pipeline are those of its stages. At most one whole tensor is on a device at a time. Every
-    rank must call this.
+    Returns, on rank 0, the whole tensors of the state dictionary of `source` by name,
+    on the CPU; other ranks get an empty dictionary. `named` has the parts of this rank,
+    which with a pipeline are those of its stages. At most one whole tensor is on a
+    device at a time. Every rank must call this.
     """
     state = source.state_dict(keep_vars=True)
     every: list[set[str]] = [set()] * dist.get_world_size()
@@ -133,8 +133,8 @@ def whole_state(
 
 def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """
-    Returns the whole of a tensor, also of a DTensor whose parts are on several ranks: these
-    must all call this.
+    Returns the whole of a tensor, also of a DTensor whose parts are on several ranks:
+    these must all call this.
     """
     tensor = tensor.detach()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,4 +1,6 @@
-"""Writes the collectives of one program for all ranks as ops of MLIR's `shard` dialect."""
+"""
+Writes the collectives of one program for all ranks as ops of MLIR's `shard` dialect.
+"""
 
 from __future__ import annotations
 

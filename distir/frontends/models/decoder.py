@@ -46,10 +46,10 @@ class Decoder:
     - `ffn`: the width between the two matrices of an MLP.
     - `dropout`: the ratio and the seed of dropout.
     - `fused`: attention is one op.
-    - `cache`: each layer also returns its keys and values, [batch, heads, seq, width of a
-      head].
-    - `step`: the decoder is a step of generation with fused attention, and each layer also
-      returns the keys and values in its cache.
+    - `cache`: each layer also returns its keys and values, [batch, heads, seq, width of
+      a head].
+    - `step`: the decoder is a step of generation with fused attention, and each layer
+      also returns the keys and values in its cache.
 
     Raises DistIRError if sizes do not fit together.
     """

@@ -51,8 +51,8 @@ class LayerCache(NamedTuple):
 
     - `mask`, [batch, 1, tokens, keys], is added to the scores of attention: 0 where a
       query may attend to a key, and the lowest number elsewhere;
-    - `places` [batch] are the slots of the first tokens; with pages, they are the numbers
-      of the first tokens, negative for padding;
+    - `places` [batch] are the slots of the first tokens; with pages, they are the
+      numbers of the first tokens, negative for padding;
     - `table` [batch, columns] has the pages of each sequence, or is None without pages;
     - `keys` and `values` have the shape `ServingSizes.cache_shape`.
     """

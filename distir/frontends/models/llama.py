@@ -1,6 +1,6 @@
 """
-LLaMA: a decoder with grouped queries, rotary positions, RMS norm and SwiGLU; with experts
-it is Mixtral.
+LLaMA: a decoder with grouped queries, rotary positions, RMS norm and SwiGLU; with
+experts it is Mixtral.
 """
 
 from __future__ import annotations
@@ -128,10 +128,10 @@ def _layer(
     branch. In a step of generation, the layer also takes and returns its cached keys
     and values.
 
-    - `attention`: the number of query heads, the number of key heads, and the width of a
-      head;
-    - `routes`: the number of experts, or 0 for a plain MLP, and the number of experts to
-      which each token goes.
+    - `attention`: the number of query heads, the number of key heads, and the width of
+      a head;
+    - `routes`: the number of experts, or 0 for a plain MLP, and the number of experts
+      to which each token goes.
     """
     batch, seq, d_model = hidden
     heads, groups, width = attention

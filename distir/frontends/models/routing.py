@@ -50,9 +50,9 @@ def mixture(
     d_model]. No expert has a limit of tokens.
 
     - `routes`: the weights and ids of each token's experts, each [tokens, choices].
-    - `inside`: a function that adds the ops of the experts. It takes the rows of tokens,
-      [1, tokens, choices, d_model], and the row number of each choice, and returns the
-      rows of the result.
+    - `inside`: a function that adds the ops of the experts. It takes the rows of
+      tokens, [1, tokens, choices, d_model], and the row number of each choice, and
+      returns the rows of the result.
     """
     weights, ids = routes
     (tokens, d_model), choices = shape_of(x), shape_of(ids)[1]

@@ -58,10 +58,11 @@ class DecoderSizes:
     - `dtype`: the element type of parameters and caches;
     - `tied`: whether the output matrix is the embedding;
     - `positions`: the number of learned positions, or None;
-    - `latent`: the sizes of latent attention, or None; with it, `head_width` is the width
-      of a value;
-    - `window`, `window_layers`: the number of tokens in the window of windowed attention,
-      and the number of layers with such attention, which cache only these tokens;
+    - `latent`: the sizes of latent attention, or None; with it, `head_width` is the
+      width of a value;
+    - `window`, `window_layers`: the number of tokens in the window of windowed
+      attention, and the number of layers with such attention, which cache only these
+      tokens;
     - `formats`: the number formats of the layers' matrices and of the caches.
     """
 

@@ -30,8 +30,8 @@ class StepFormats:
     The number formats of a step's matrices and caches. None stands for the type of the
     model.
 
-    - `weights`: the format of the layers' matrices, one of `WEIGHT_FORMATS`. Matrices of
-      experts have this format only if it has 8 bits.
+    - `weights`: the format of the layers' matrices, one of `WEIGHT_FORMATS`. Matrices
+      of experts have this format only if it has 8 bits.
     - `cache`: the format of the caches, one of `EIGHT_BITS`.
     - `group`: the number of 4-bit weights that share a scale.
     """

@@ -68,8 +68,8 @@ class WeightRoles:
     - `trainable`, `frozen`: patterns of names (`*`, `?`, `[...]`) that override the
       file; a tensor that matches both is trained. Raises DistIRError for a pattern
       without a match.
-    - `is_traced`: whether PyTorch wrote the file. If such a file does not record the kinds
-      of the tensors, PyTorch's older exporter wrote it from a trace.
+    - `is_traced`: whether PyTorch wrote the file. If such a file does not record the
+      kinds of the tensors, PyTorch's older exporter wrote it from a trace.
     """
 
     def __init__(

@@ -49,7 +49,8 @@ class Converter:
 
     - `source`: the module's name in messages.
     - `functions`: the functions of the new program other than the entry.
-    - `constants`: the arguments for constants too large for the program, with their arrays.
+    - `constants`: the arguments for constants too large for the program, with their
+      arrays.
     - `requests`: collects the shardings that the program requests; with None, the
       conversion ignores sharding constraints.
     """

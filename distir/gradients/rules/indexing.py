@@ -119,7 +119,7 @@ def _of_products(
     """
     Returns the gradients of a scatter that multiplies. Each factor gets dy times the
     product of the other factors, computed as the whole product divided by the factor.
-    For the only zero among the updates of a position, the product is computed with a
+    If exactly one update of a position is zero, its gradient uses the product with a
     one in its place.
     """
     data, _, updates = op.operands
@@ -176,10 +176,10 @@ def triangle(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Gather")
 def gather(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Gather: each slice of dy is added at the position where it was
-    read. In an embedding, where data looks up rows of a table, the gradient's rows are
-    split like the table's. If constants select parts of a value, the value need not be
-    kept for its shape.
+    Gradient rule of Gather: each slice of dy is added at the position where the slice
+    was read. In an embedding, where data selects rows of a table, the gradient's rows
+    are split like the table's. If constants select parts of a value, the backward need
+    not keep the value for its shape.
     """
     data, indices = op.operands
     axis = op.attribute("axis")

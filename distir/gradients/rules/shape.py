@@ -1,4 +1,6 @@
-"""Gradient rules of ops that reshape, permute, repeat, cut and join tensors."""
+"""
+Gradient rules of ops that reshape, permute, repeat, slice and concatenate tensors.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ def zeros(sizes: Sequence[int], like: SSAValue, build: GradientBuilder) -> SSAVa
 
 def constant_input(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
     """
-    Returns the value of the input at position `index`, or None if it is omitted. Raises
-    DistIRError if it is not a constant.
+    Returns the value of the input at position `index`, or None if the input is omitted.
+    Raises DistIRError if the input is not a constant.
     """
     value = op.input(index)
     if value is None:
@@ -166,8 +168,8 @@ def concat(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @gradient_rule("onnx.Split")
 def split(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Split: the gradients of the parts joined, with zeros for parts that
-    have none.
+    Gradient rule of Split: the gradients of the parts concatenated, with zeros for
+    parts without a gradient.
     """
     parts = [
         zeros(shape(r), r, build) if g is None else g

@@ -23,8 +23,8 @@ from distir.transforms.patterns.match import (
 def supersede(op: Operation, new: Operation, name: str | None = None) -> None:
     """
     Inserts `new` before `op` and replaces all uses of the result of `op`, which stays
-    without uses. `new` gets the scope and the location of `op`, and its result the name of
-    the old one, or `name` if that has none.
+    without uses. `new` gets the scope and the location of `op`, and its result the name
+    of the old one, or `name` if that has none.
     """
     block = op.parent_block()
     assert block is not None

@@ -1,7 +1,8 @@
 """
 Lets ops of a rank's program compute into the memory of an operand with no later use.
 This concerns sums, such as those of gradients over micro-batches, all-reduces, and new
-tokens that are written to a cache of inference. The simulator counts their memory in the same way (`OpStep.reusable`).
+tokens that are written to a cache of inference. The simulator counts their memory in
+the same way (`OpStep.reusable`).
 """
 
 from __future__ import annotations

@@ -160,7 +160,8 @@ class Method:
     def _annotated(self) -> list[str]:
         """
         Returns the lines of the body. A line that comes from another line of the user's
-        module than the one before ends in a comment with the file's name, in its folder.
+        module than the one before ends in a comment with the file's name, in its
+        folder.
         """
         lines, last = list(self.lines), ""
         for at, source in sorted(self.sources.items()):
@@ -245,8 +246,8 @@ class Method:
 
     def _move(self, given: Sequence[SSAValue], dying: list[Key]) -> list[Key]:
         """
-        Moves values from their variables into a list, from which the next expression takes
-        them. Returns those of the values `dying` that must still be deleted.
+        Moves values from their variables into a list, from which the next expression
+        takes them. Returns those of the values `dying` that must still be deleted.
         """
         if not given:
             return dying

@@ -26,7 +26,9 @@ MakeGeneration = Callable[[ServingSizes], Generation]
 
 
 class GenerationMethods(BatchMethods):
-    """A parallel module that generates tokens with the values of its parameters of now."""
+    """
+    A parallel module that generates tokens with the values of its parameters of now.
+    """
 
     _program: RankProgram
     _stored: StoredValues
@@ -50,9 +52,9 @@ class GenerationMethods(BatchMethods):
 
         `input_ids` are the prompts of all ranks, the same on every rank, and so is the
         result. Lists of token ids give lists: each prompt, followed by its new tokens.
-        A tensor [batch, tokens] gives a tensor: its rows, followed by the new tokens. Of
-        a tensor, `attention_mask` [batch, tokens] is 0 for padding, on the left. Of an
-        encoder-decoder the start token takes the place of the prompt.
+        A tensor [batch, tokens] gives a tensor: its rows, followed by the new tokens.
+        Of a tensor, `attention_mask` [batch, tokens] is 0 for padding, on the left. Of
+        an encoder-decoder the start token takes the place of the prompt.
 
         A sequence ends with a token of `eos_token_id`, by default that of the model's
         `generation_config`, and is followed by `pad_token_id` in a tensor.
@@ -122,7 +124,9 @@ class GenerationMethods(BatchMethods):
     def _generated(
         self, made: Generation, rows: Prompts, new: int, stop: frozenset[int]
     ) -> list[list[int]]:
-        """Returns the prompts with their new tokens, as the package's generator does."""
+        """
+        Returns the prompts with their new tokens, as the package's generator does.
+        """
         module: Any = made.package.module("generation")
         held = dict[str, torch.Tensor]()
         named: Mapping[str, torch.Tensor] = {

@@ -41,7 +41,9 @@ class Generation:
 
     @staticmethod
     def of(folder: Path, device: torch.device, sizes: ServingSizes) -> Generation:
-        """Returns the programs of the package in `folder`. Every rank must call this."""
+        """
+        Returns the programs of the package in `folder`. Every rank must call this.
+        """
         package = Package(folder)
         prefill, decode = (
             RankProgram(package, device, program=program)
@@ -96,7 +98,9 @@ def _check(request: Request) -> None:
 
 
 def _imported(module: Any, sizes: ServingSizes, request: Request) -> ImportedModel:
-    """Imports prefill and decode as one program with two entries. Raises DistIRError."""
+    """
+    Imports prefill and decode as one program with two entries. Raises DistIRError.
+    """
     from distir.frontends.imported_model import joined_models
     from distir.frontends.torch.serving.importer import import_serving
 

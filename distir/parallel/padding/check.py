@@ -101,7 +101,9 @@ class PaddingCheck:
     def _result(
         self, module: nn.Module, call: Any, has_labels: bool, has_loss: bool
     ) -> list[torch.Tensor]:
-        """Returns the loss of a call of the module in evaluation mode, or its outputs."""
+        """
+        Returns the loss of a call of the module in evaluation mode, or its outputs.
+        """
         args, kwargs = call
         labels = None
         if has_labels:

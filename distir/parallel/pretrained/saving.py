@@ -35,8 +35,8 @@ Converted = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 def saves_in_shards(source: nn.Module, options: Mapping[str, Any]) -> bool:
     """
     Whether `save_in_shards` writes this module with these options of `save_pretrained`:
-    a model of transformers, without adapters and quantizers, whose tensors have the form
-    of the files one by one.
+    a model of transformers, without adapters and quantizers, whose tensors have the
+    form of the files one by one.
     """
     if not is_of_transformers(source) or not options.keys() <= _OPTIONS:
         return False
@@ -58,8 +58,8 @@ def saves_in_shards(source: nn.Module, options: Mapping[str, Any]) -> bool:
 @dataclass
 class _File:
     """
-    A file of weights. `writer` is the rank that writes it, and `names` are the parameters
-    and buffers in it, by their names in the module.
+    A file of weights. `writer` is the rank that writes it, and `names` are the
+    parameters and buffers in it, by their names in the module.
     """
 
     writer: int
@@ -74,12 +74,12 @@ def save_in_shards(
     options: Mapping[str, Any],
 ) -> None:
     """
-    Writes the module with the values of now to `folder` as `save_pretrained` of `source`
-    does with `options`. `named` has the parts of this rank. Each file is written by one of
-    the ranks that have parts of its tensors, and is no larger than `max_shard_size`
-    (1 GB by default), or than one tensor. A rank holds one file at a time besides its
-    parts. Every rank must call this. Raises DistIRError, on every rank, if one of them
-    cannot write.
+    Writes the module with the values of now to `folder` as `save_pretrained` of
+    `source` does with `options`. `named` has the parts of this rank. Each file is
+    written by one of the ranks that have parts of its tensors, and is no larger than
+    `max_shard_size` (1 GB by default), or than one tensor. A rank holds one file at a
+    time besides its parts. Every rank must call this. Raises DistIRError, on every
+    rank, if one of them cannot write.
     """
     state = _named_once(source)
     every: list[set[str]] = [set()] * dist.get_world_size()
@@ -111,7 +111,9 @@ def save_in_shards(
 
 
 def _raise_together(failed: str | None) -> None:
-    """Raises DistIRError on every rank if one of them has `failed`, with its message."""
+    """
+    Raises DistIRError on every rank if one of them has `failed`, with its message.
+    """
     every: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(every, failed)
     found = [each for each in every if each is not None]
@@ -121,8 +123,8 @@ def _raise_together(failed: str | None) -> None:
 
 def _begun(source: Any, folder: Path, options: Mapping[str, Any]) -> str | None:
     """
-    Writes the configuration of a model to a folder, and removes the weights that a former
-    call wrote there. Returns a message if that fails.
+    Writes the configuration of a model to a folder, and removes the weights that a
+    former call wrote there. Returns a message if that fails.
     """
     if folder.exists() and not folder.is_dir():
         return f"save_pretrained: {folder} is a file; give the name of a folder"
@@ -137,8 +139,8 @@ def _begun(source: Any, folder: Path, options: Mapping[str, Any]) -> str | None:
 
 def _named_once(source: nn.Module) -> dict[str, torch.Tensor]:
     """
-    Returns the tensors that files of the model hold, by name: tied ones once, by the name
-    under which transformers looks for them.
+    Returns the tensors that files of the model hold, by name: tied ones once, by the
+    name under which transformers looks for them.
     """
     from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
@@ -179,9 +181,9 @@ def _files(
     state: Mapping[str, torch.Tensor], every: Sequence[set[str]], limit: int
 ) -> list[_File]:
     """
-    Returns the files for the tensors in `state`. `every` has the names of the tensors of
-    which each rank has parts. Each set of ranks with the same tensors writes these, in
-    files of equal size.
+    Returns the files for the tensors in `state`. `every` has the names of the tensors
+    of which each rank has parts. Each set of ranks with the same tensors writes these,
+    in files of equal size.
     """
     sizes = {name: t.numel() * t.element_size() for name, t in state.items()}
     if sum(sizes.values()) <= min(_SMALL, limit):

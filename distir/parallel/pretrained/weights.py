@@ -1,4 +1,6 @@
-"""The weights that `parallelize` is given: files, a folder of files, or a checkpoint."""
+"""
+The weights that `parallelize` is given: files, a folder of files, or a checkpoint.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-Conversions and wrappers of a parallel module that are refused, because they would have no
-effect or a wrong one.
+Conversions and wrappers of a parallel module that are refused, because they would have
+no effect or a wrong one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-The parts of a parallel module: submodules with the classes and the names of those of the
-source module. They hold parameters, and refuse uses that would have no effect.
+The parts of a parallel module: submodules with the classes and the names of those of
+the source module. They hold parameters, and refuse uses that would have no effect.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class ModulePart(Sealed):
 
 def add_parts(module: nn.Module, source: nn.Module) -> None:
     """
-    Adds an empty part to `module` for each submodule of `source`, under its names. Parts
-    have the classes of these submodules, and their attributes but for tensors, so that
-    scripts find them by class, index them and iterate over them. Every rank has all of
-    them; where a rank does not run the stage of a submodule, its part stays without
-    parameters.
+    Adds an empty part to `module` for each submodule of `source`, under its names.
+    Parts have the classes of these submodules, and their attributes but for tensors, so
+    that scripts find them by class, index them and iterate over them. Every rank has
+    all of them; where a rank does not run the stage of a submodule, its part stays
+    without parameters.
     """
     made: dict[nn.Module, nn.Module] = {source: module}
     for each in source.modules():

@@ -36,8 +36,8 @@ class SourcePlace:
     """
     A place in the user's module: `module` is the path of a part of it ("" if unknown),
     `near` the last part of that which was entered before ("" if there is none or the
-    path is exact), `source` the `file:line` of the user's code ("" if unknown), and `line`
-    the line of `program.py`.
+    path is exact), `source` the `file:line` of the user's code ("" if unknown), and
+    `line` the line of `program.py`.
     """
 
     module: str
@@ -116,9 +116,10 @@ def running_frames(frame: FrameType | None) -> list[tuple[FrameType, int]]:
 @contextlib.contextmanager
 def named_places(program: Path) -> Generator[None]:
     """
-    A context manager in which the program in the file `program` runs. An error in it gets
-    a note with the line of the user's module and the path of the part. While PyTorch's
-    profiler is on, the ops of each part are in a range (`record_function`) with its path.
+    A context manager in which the program in the file `program` runs. An error in it
+    gets a note with the line of the user's module and the path of the part. While
+    PyTorch's profiler is on, the ops of each part are in a range (`record_function`)
+    with its path.
     """
     with contextlib.ExitStack() as stack:
         # Set by all of PyTorch's profilers; a call per step costs nothing else.

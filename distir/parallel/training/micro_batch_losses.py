@@ -73,7 +73,8 @@ class MicroBatchLosses:
     ) -> list[torch.Tensor | None]:
         """
         Computes the loss of the first `count` rows of a micro-batch, and returns the
-        gradient of each output. The gradient is None for an output that does not need one.
+        gradient of each output. The gradient is None for an output that does not need
+        one.
         """
         outputs, step.outputs = step.outputs, []
         if not count and self._own:
@@ -153,7 +154,9 @@ def of_each_part(
 
 
 def _split_inputs(program: RankProgram, given: Mapping[str, torch.Tensor]) -> set[int]:
-    """Returns the identities of the inputs of a call of which each part has its own rows."""
+    """
+    Returns the identities of the inputs of a call of which each part has its own rows.
+    """
     return {
         id(given[spec.name])
         for spec in program.all_arguments

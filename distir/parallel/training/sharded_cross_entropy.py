@@ -111,6 +111,8 @@ that which it is unpacked to, and by the object that counts them.
 
 
 def _holders(tensor: torch.Tensor) -> int:
-    """Returns the number of tensors and other objects that use the memory of `tensor`."""
+    """
+    Returns the number of tensors and other objects that use the memory of `tensor`.
+    """
     storage = tensor.untyped_storage()
     return torch._C._storage_Use_Count(storage._cdata)  # pyright: ignore[reportPrivateUsage]

@@ -324,7 +324,9 @@ class Recomputing:
 
 
 def _identity(op: Operation) -> object:
-    """Returns a key that is equal for ops that compute the same from the same values."""
+    """
+    Returns a key that is equal for ops that compute the same from the same values.
+    """
     attributes = op.attributes.items()
     return (
         op.name,

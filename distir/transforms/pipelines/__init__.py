@@ -8,7 +8,8 @@ uses them.
 - `split_calls`: divides the backward of layers in two, for zero-bubble schedules;
 - `stages`: the stage of each op, forward and backward. `balance` finds stages of equal
   work;
-- `assigned_stages`: the stages of arguments and of ops that run after the micro-batches;
+- `assigned_stages`: the stages of arguments and of ops that run after the
+  micro-batches;
 - `fold`: values, ops and functions for one micro-batch on the mesh of one stage;
 - `functions`: the ops of each stage and phase, and their function;
 - `division`: everything that is known before a schedule is chosen;

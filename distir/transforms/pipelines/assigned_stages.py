@@ -95,16 +95,16 @@ class AssignedStages:
     """
     The stages of arguments and of ops that run after the micro-batches.
 
-    - `arguments`: the stage of each argument. It is the first stage that needs the argument
-      in its forward, or else in its backward. A state has the stage of its parameter. Results
-      and gradients of results are on the last stage. An argument that only ops after the
-      micro-batches need has the stage of the first of these ops. An argument that no op needs
-      has the stage that computes its update.
+    - `arguments`: the stage of each argument. It is the first stage that needs the
+      argument in its forward, or else in its backward. A state has the stage of its
+      parameter. Results and gradients of results are on the last stage. An argument
+      that only ops after the micro-batches need has the stage of the first of these
+      ops. An argument that no op needs has the stage that computes its update.
     - `after`: the stage of each op of kind `AFTER`. An update runs on the stage of its
-      parameter, which is its first operand (or a reshard of it). Any other op runs on the
-      stage of its largest operand (ties: the first), so that small operands are sent and not
-      gradients. If no operand has a stage, as in a reshard of an optimizer state, the op runs
-      on the stage that uses its result.
+      parameter, which is its first operand (or a reshard of it). Any other op runs on
+      the stage of its largest operand (ties: the first), so that small operands are
+      sent and not gradients. If no operand has a stage, as in a reshard of an optimizer
+      state, the op runs on the stage that uses its result.
     """
 
     def __init__(self, structure: Structure, stages: Mapping[Operation, int]):

@@ -127,7 +127,8 @@ def division(
 
     - `weights[s, i]`: the load of element i in stretch s;
     - `crossing[s, i]`: the price of a cut before element i at the start of stretch s,
-      which is part of the load of that stretch; infinite if stretch s cannot begin there;
+      which is part of the load of that stretch; infinite if stretch s cannot begin
+      there;
     - `layers[i]`: the number of layers before element i. Each stretch has at least one
       layer.
 

@@ -30,10 +30,11 @@ class _Site(Generic[V]):
     - `function`: the function;
     - `common`: for each input, the operand if it is the same for all micro-batches,
       else None;
-    - `own`: the values of the original program for the remaining inputs; `own_numbers` are
-      their ids;
+    - `own`: the values of the original program for the remaining inputs; `own_numbers`
+      are their ids;
     - `returned`: the values of the original program that the function returns. First
-      come the values of each micro-batch, with the ids `kept`, then the accumulated values;
+      come the values of each micro-batch, with the ids `kept`, then the accumulated
+      values;
     - `types`: the types of the returned values.
     """
 

@@ -37,8 +37,8 @@ class Kind(Enum):
     The time at which an op of a program over micro-batches runs.
 
     - `EACH`: once for every micro-batch;
-    - `BEFORE`: once, before ops of kind `EACH`; the op depends on whole inputs, or not on
-      the batch;
+    - `BEFORE`: once, before ops of kind `EACH`; the op depends on whole inputs, or not
+      on the batch;
     - `AFTER`: once, on values that combine the micro-batches;
     - `DIVIDE`: for every micro-batch, to take its part of a whole value.
     """

@@ -91,8 +91,8 @@ class OpSequence:
     - `definition`: the row that defines the operand, or -1 if no row does;
     - `result`: the index of the operand among the results of that row, or -1;
     - `value`: an id of the operand's value, or -1 for a constant;
-    - `last_use`: the last row that uses the result: the number of rows if the terminator
-      uses it, and -1 if it has no use.
+    - `last_use`: the last row that uses the result: the number of rows if the
+      terminator uses it, and -1 if it has no use.
 
     `pieces` caches the connected rows of ranges of rows (start, stop).
     """

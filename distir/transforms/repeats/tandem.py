@@ -263,7 +263,7 @@ def _begins_with_parameter(sequence: OpSequence, cut: _Cut, period: int) -> bool
 
 def _add_distant_windows(sequence: OpSequence, repeat: Repeat) -> None:
     """
-    Adds equal windows elsewhere in the block, unless other results of theirs are used.
+    Adds equal windows elsewhere in the block, unless further results of them are used.
     """
     used = np.zeros(len(sequence.ops), dtype=np.bool_)
     for window in repeat.windows:

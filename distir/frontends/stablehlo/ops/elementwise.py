@@ -283,8 +283,8 @@ def _expm1(call: HloCall) -> LazyTensor:
 @converts("stablehlo.log_plus_one")
 def _log1p(call: HloCall) -> LazyTensor:
     """
-    Converts to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was rounded, and
-    to `x` where `u` is 1 (Kahan's formula).
+    Converts to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was rounded,
+    and to `x` where `u` is 1 (Kahan's formula).
     """
     [x], element, one = call.operands, call.element(), one_of(call)
     more = combined(call, "Add", [x, one], element)
@@ -386,8 +386,8 @@ def _remainder(call: HloCall) -> LazyTensor:
 @converts("stablehlo.round_nearest_afz")
 def _round_half_away(call: HloCall) -> LazyTensor:
     """
-    Converts the rounding that takes halves away from zero. The fraction is compared with
-    a half: a sum with a half would be rounded itself.
+    Converts the rounding that takes halves away from zero. The fraction is compared
+    with a half: a sum with a half would be rounded itself.
     """
     [x], element = call.operands, call.element()
     half = LazyTensor.known(np.array(0.5), (), element)

@@ -120,7 +120,9 @@ def parts_of(module: torch.nn.Module) -> list[OpaquePart]:
 
 
 def _check_own(module: torch.nn.Module, part: OpaquePart) -> None:
-    """Raises DistIRError if another part of the model uses parameters of an opaque one."""
+    """
+    Raises DistIRError if another part of the model uses parameters of an opaque one.
+    """
     own = {id(parameter) for parameter in part.module.parameters()}
     parts = list(module.named_modules(remove_duplicate=False)) if own else []
     places = tuple(f"{name}." for name, each in parts if each is part.module)

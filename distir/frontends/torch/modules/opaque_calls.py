@@ -88,7 +88,9 @@ def tensors_in(what: str, output: Any) -> tuple[torch.Tensor, ...]:
 
 
 def as_leaves(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns copies of the floats among `inputs` that require gradients, and the others."""
+    """
+    Returns copies of the floats among `inputs` that require gradients, and the others.
+    """
     return [t.clone().requires_grad_() if t.is_floating_point() else t for t in inputs]
 
 
