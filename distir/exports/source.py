@@ -172,7 +172,8 @@ def _items(names: Iterable[str], indent: int) -> str:
 
 def _style_table(styles: Mapping[str, ParallelStyle]) -> str:
     """
-    Returns the definition of `TENSOR_PARALLEL`, the plan for `parallelize_module`.
+    Returns the definition of `TENSOR_PARALLEL`, the plan that the file passes to
+    `parallelize_module`.
     """
     by_style: dict[ParallelStyle, list[str]] = {}
     for name, style in styles.items():

@@ -1,5 +1,5 @@
 """
-The settings of a training run, in the terms of DistIR. All training systems share them.
+The settings of a training run, in DistIR's terms. All training systems share them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class RunSettings:
 
     @property
     def batch_parts(self) -> int:
-        """The number of parts into which each micro-batch is split over devices."""
+        """The number of parts into which devices split each micro-batch."""
         return self.r * self.d * self.e
 
     @property

@@ -162,8 +162,8 @@ class ClassWriter:
 
 def _documented(cls: ModuleClass, program: RankClasses) -> str:
     """
-    Returns the docstring line of a class, which names the list that its instances
-    belong to.
+    Returns the docstring line of a class. The line names the list that contains its
+    instances.
     """
     layout = program.layout.of[cls]
     start = ".".join(layout.source[:-1])
