@@ -159,9 +159,9 @@ class Method:
 
     def _annotated(self) -> list[str]:
         """
-        Returns the lines of the body. A comment with the file's name and line of the
-        user's module ends each line for which this place differs from the preceding
-        line.
+        Returns the lines of the body. Where the source line in the user's module
+        changes, a line ends in a comment with this place: the file's name, in its
+        folder, and the line.
         """
         lines, last = list(self.lines), ""
         for at, source in sorted(self.sources.items()):
