@@ -68,7 +68,7 @@ class Collectives:
     Attributes:
         simulated: The messages that the simulator counts for a device.
         compiled: The messages of a device in the compiled function, with the names that
-            JAX gave to the ops. A collective of several tensors has one message for each.
+            JAX gave to the ops. A collective of several tensors has a message for each.
     """
 
     simulated: Sequence[Message]

@@ -193,8 +193,8 @@ def _times(
     computations: Mapping[str, Sequence[_Instruction]], entry: str
 ) -> dict[str, int]:
     """
-    Returns the number of times that a step runs each computation, added up over all callers, or
-    -1 for a computation in a loop whose number of iterations is unknown.
+    Returns the number of times that a step runs each computation, over all callers. The
+    number is -1 for a computation in a loop whose number of iterations is unknown.
     """
     found: dict[str, int] = {}
 

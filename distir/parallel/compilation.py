@@ -69,10 +69,7 @@ names of its labels.
 
 @dataclass(frozen=True)
 class UserKernels:
-    """
-    A file with kernels of the user, and the SHA-256 of its content. Cache keys of
-    packages contain both.
-    """
+    """A file with kernels of the user, and the SHA-256 of its content."""
 
     path: Path
     digest: str
@@ -233,10 +230,10 @@ def training_package(
 ) -> dict[str, bytes]:
     """
     Returns the files, by name, of the package that computes the loss and the gradients
-    of a module in training mode: gradients of the parameters that require them, and of
-    the inputs and labels named in `inputs`. None stands for the example inputs that
-    require gradients. Raises DistIRError if the module cannot be imported or its
-    program cannot be distributed.
+    of a module in training mode: of the parameters that require them, and of the inputs
+    and labels named in `inputs` (None: the example inputs that require gradients).
+    Raises DistIRError if the module cannot be imported or its program cannot be
+    distributed.
     """
     examples = tensors_of((tuple(args), dict(kwargs)))
     needed = [t.requires_grad for t in examples] if inputs is None else []
@@ -542,9 +539,9 @@ def write_with_constants(
 
 def _inapplicable(program: ModuleOp) -> dict[str, Any]:
     """
-    Returns the options of `distribute` that have no effect in this training step, with
-    the values that switch them off: ZeRO if the step updates no parameter and returns
-    no gradient of a parameter, and recomputation if no layer has a backward.
+    Returns the options of `distribute` without effect in this training step, with the
+    values that switch them off: ZeRO if the step has no updates and no gradients of
+    parameters, and recomputation if no layer has a backward.
     """
     from distir.gradients.call_pairs import call_pairs
     from distir.program import (

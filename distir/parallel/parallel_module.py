@@ -148,8 +148,8 @@ class ParallelModule(GenerationMethods):
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """
-        Runs forward and backward. Returns the loss of the global batch; all gradients
-        are then filled.
+        Runs forward and backward. Returns the loss of the global batch, and fills all
+        gradients.
 
         If the module was parallelized without a loss and gives outputs, `loss` is a
         function of the output, and of `target` if given. Tensors in `target` with a row
@@ -175,7 +175,7 @@ class ParallelModule(GenerationMethods):
         """
         Compiles the program of a training step for a global batch: the arguments of the
         module and, with a loss, the labels. Every rank must call this method. Raises
-        DistIRError if the module cannot be compiled for it.
+        DistIRError on failure.
         """
         given = self._given(self._program, args, kwargs)
         names = {id(tensor): name for name, tensor in given.items()}
@@ -292,8 +292,8 @@ class ParallelModule(GenerationMethods):
 
     def _outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """
-        Returns the outputs of this rank's part of the batch in training mode. A
-        backward from these outputs runs the program's backward.
+        Returns the outputs of this rank's part of the batch in training mode. Their
+        gradients run the program's backward.
         """
         if self._program.is_pipeline or self._program.parts > 1:
             raise DistIRError(
@@ -521,8 +521,8 @@ class ParallelModule(GenerationMethods):
         is_announced: bool = False,
     ) -> Batch:
         """
-        Returns the global batch of a call that passes this rank's part of it. Raises
-        DistIRError, on every rank, if the parts do not fit together.
+        Returns the global batch of a call on this rank's part. Raises DistIRError, on
+        every rank, if the parts do not fit.
         """
         given = self._batch(program, args, kwargs)
         batch = self._shapes.of(

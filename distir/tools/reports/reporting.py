@@ -227,12 +227,11 @@ def table(
     that is not enough, the last columns are printed as a second table below.
     """
     from rich.cells import cell_len
-    from rich.console import Console
 
-    console = Console(width=width, file=file)
+    console = _console(width, file)
     if width is None and "COLUMNS" not in os.environ:
         widest = console.width if console.is_terminal else _WIDEST
-        console = Console(width=min(widest, _WIDEST), file=file)
+        console = _console(min(widest, _WIDEST), file)
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(cell_len, column)) for column in columns]
     if sum(widths) + _BETWEEN * (len(widths) - 1) <= console.width:
@@ -278,7 +277,6 @@ def _print_table(
     them.
     """
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -296,8 +294,18 @@ def _print_table(
         grid.add_row(Text(name), *(Text(cell) for cell in others))
     whole = sum(widths) + between * len(widths)
     if whole > console.width:
-        console = Console(width=whole, file=console.file)
+        console = _console(whole, console.file)
     console.print(grid)
+
+
+def _console(width: int | None, file: IO[str] | None) -> Console:
+    """
+    Returns a console of `width` characters that writes to `file`, or to stdout if it is
+    None. In a notebook rich would display the text at once instead of writing it.
+    """
+    from rich.console import Console
+
+    return Console(width=width, file=file, force_jupyter=False)
 
 
 def broken(name: str, width: int) -> list[str]:

@@ -81,9 +81,10 @@ def headline(planned: PlannedService) -> list[str]:
         f"requests/s"
     )
     if planned.rate is not None and found.needed is not None:
+        needed = found.needed.devices
         lines.append(
-            f"needed: {planned.rate:.4g} requests/s need {found.needed.devices} devices: "
-            f"{found.needed}"
+            f"needed: {planned.rate:.4g} requests/s need {needed} "
+            f"device{'' if needed == 1 else 's'}: {found.needed}"
         )
     return lines
 
