@@ -17,8 +17,8 @@ _WIDTH = 88
 
 def eager_source(plan: EagerPlan, what: str, name: str) -> str:
     """
-    Returns the text of a Python file that distributes a model as `plan` says. `what`
-    names the source of the plan. `name` is the module name of the file.
+    Returns the text of a Python file that distributes a model by `plan`. `what` names
+    the source of the plan. `name` is the module name of the file.
     """
     parts = [_docstring(plan, what, name), _imports(plan), _constants(plan)]
     text = "\n\n".join(part for part in parts if part)

@@ -111,8 +111,8 @@ def _forward_of(
 
 def renumber_saved(module: ModuleOp, name: str, kept: Sequence[int]) -> None:
     """
-    Adapts the backwards of the forward function `name` after all its results except
-    those with the indices `kept` were removed.
+    Adapts the backwards of the forward function `name` to the removal of its results:
+    only the results with the indices `kept` remain.
     """
     known = functions(module)
     for function in known.values():

@@ -204,8 +204,8 @@ class ParameterUpdate:
         self, kind: str, type_: Attribute, *, is_alike: bool = True
     ) -> SSAValue:
         """
-        Adds the argument `<name>.<kind>`. `is_alike` tells whether it has the
-        parameter's shape.
+        Adds the argument `<name>.<kind>` of type `type_` and returns it. `is_alike`
+        tells whether the argument has the parameter's shape.
         """
         own: dict[str, Attribute] = {OF: OF.attr(self.name)}
         repacked = self.step.repacked.get(self.name)

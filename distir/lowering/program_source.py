@@ -145,9 +145,9 @@ class ProgramSource:
     """
     The files of a package that depend on the program.
 
-    `text` is the source of the module `name`, and `tables` that of its module of
-    tables. `constants` are the bytes in the file of constants, by name. `helpers` are
-    the helper modules that the program needs, and `processes` is the number of
+    `text` is the source of the module `name`, and `tables` is the source of its module
+    of tables. `constants` are the bytes in the file of constants, by name. `helpers`
+    are the helper modules that the program needs, and `processes` is the number of
     processes that run it.
     """
 

@@ -101,7 +101,7 @@ class Request:
       search found for it;
     - `forward`: the options that change the program before it is differentiated;
     - `own_statistics`: whether batch normalisation uses the statistics of each device's
-      samples in a micro-batch, instead of those of the whole batch;
+      samples in a micro-batch, instead of the statistics of the whole batch;
     - `kernels`: the files of kernels that a schedule may name;
     - `trust`: whether the program is compared with the module, and the accepted
       differences;

@@ -135,10 +135,10 @@ class ParallelModule(GenerationMethods):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """
-        Runs the module on this rank's part of the batch. The arguments are those of the
-        source module, and in training mode the labels as one more positional argument.
-        Returns the loss of the global batch in training mode, and this rank's part of
-        the output in evaluation mode.
+        Runs the module on this rank's part of the batch. The arguments are the source
+        module's arguments, followed in training mode by the labels. Returns the loss of
+        the global batch in training mode, and this rank's part of the output in
+        evaluation mode.
         """
         if not self.training:
             return self._output(args, kwargs)
@@ -284,7 +284,7 @@ class ParallelModule(GenerationMethods):
         named: Mapping[str, torch.Tensor],
     ) -> None:
         """
-        Stores the new values of buffers and states. Every rank must call this method.
+        Stores the new values of buffers and states. All ranks must call this method.
         """
         self._stored.update(program, results, named)
         for counter in self._counters:
@@ -569,9 +569,9 @@ class ParallelModule(GenerationMethods):
         self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:
         """
-        Returns the inputs and labels of a call, by name. If `torch.autocast` is on,
-        floats are cast to the types that the program takes. Each tensor is the whole
-        tensor or this rank's part of the batch, as in the call.
+        Returns the inputs and labels of a call, by name: whole tensors or this rank's
+        part of the batch, as in the call. If `torch.autocast` is on, floats are cast to
+        the types of the program.
         """
         given = self._given(program, args, kwargs)
         if not enabled_devices():

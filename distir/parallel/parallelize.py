@@ -142,7 +142,7 @@ def parallelize(
       not tensors become fixed. For a batch with another number of samples, or another
       length, a call compiles another program over the same parameters, once for each
       shape. If the samples of a batch cannot be divided evenly among the ranks, each
-      sample is taken several times, which leaves the mean as it is.
+      sample is taken several times, which does not change the mean.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`; the label -100
       is ignored), `mse`, a function of the module's output and the labels, or None if
       the module's output is the loss. With `outside`, or None and a module that returns
@@ -167,8 +167,8 @@ def parallelize(
       once in a step. Gradients have the type of their parameters. In f16 the loss is
       scaled; if gradients overflow, the step is computed again with a smaller scale.
     - `float8`: `tensor`, `row` or `row-gw-hp`, the scaling of 8-bit floats, as in
-      `distir import`. Products of activations with parameters, except those of the
-      head, are then computed in 8-bit floats.
+      `distir import`. Products of activations with parameters, except in the head, are
+      then computed in 8-bit floats.
     - `kernels`: files MODULE.py with kernels that a schedule names. DistIR's own
       kernels need no file.
     - `batch_norm`: the samples from which batch normalisation takes its statistics in
@@ -186,8 +186,8 @@ def parallelize(
       device or fake, and that `weights` lacks.
     - `check`: `import` compares the program with the module, on the example inputs and
       on other inputs, before compilation (see `import_torch`). `step` also compares the
-      loss and the gradients of the first step with those of the module on one process.
-      `off` compares nothing.
+      loss and the gradients of the first step with the module's on one process. `off`
+      compares nothing.
     - `allow`: the differences from the module that are accepted: `control-flow`,
       `python-random`, `custom-backward`, `mismatch` (`trust.ACCEPTED`).
     - `compiled`: whether `torch.compile` compiles the program's functions, which takes

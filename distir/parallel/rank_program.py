@@ -416,8 +416,8 @@ class RankProgram:
 
     def given_output(self, index: int, value: torch.Tensor) -> torch.Tensor:
         """
-        Returns the rows of an output `value` that belong to this rank's part of the
-        batch. Every rank that has the output must call this method.
+        Returns the rows of the output `value` that belong to this rank's part of the
+        batch. All ranks that have this output must call this method.
         """
         spec = self.of_micro_batch(self.all_results[index])
         if spec.mesh is None or self._shard_of(index) is not None:

@@ -46,7 +46,7 @@ _Step = dict[str, torch.Tensor]
 @dataclass(frozen=True)
 class StepCheck:
     """
-    Compares the loss and the gradients of a step with those of the source module of
+    Compares the loss and the gradients of a step with a step of the source module of
     `inputs`. Rank 0 runs the source module on the whole batch.
     """
 

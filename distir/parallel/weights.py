@@ -102,8 +102,8 @@ def whole_state(
     """
     Returns, on rank 0, the whole tensors of the state dictionary of `source` by name,
     on the CPU; other ranks get an empty dictionary. `named` has the parts of this rank,
-    with a pipeline only those of its stages. At most one whole tensor is on a device at
-    a time. Every rank must call this function.
+    in a pipeline only of its stages' tensors. At most one whole tensor is on a device
+    at a time. Every rank must call this function.
     """
     state = source.state_dict(keep_vars=True)
     every: list[set[str]] = [set()] * dist.get_world_size()

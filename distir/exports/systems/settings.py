@@ -30,7 +30,7 @@ class RunSettings:
     - `batch`: the sequences of the global batch; `micro_batch`: the sequences that a
       device takes at a time;
     - `t`, `p`, `c`, `e`: degrees of tensor, pipeline, context and expert parallelism;
-      `r`: the number of groups of which each holds a whole copy of the values that ZeRO
+      `r`: the number of groups; each group holds a whole copy of the values that ZeRO
       splits; `devices`: the devices of the run, `per_node` of them in each node. The
       data-parallel degree `d` follows from the others;
     - `overlap`: the kinds of communication that overlap with computation, such as

@@ -45,7 +45,8 @@ def build_llama(
     vocab]. Parameters have the names and shapes of Hugging Face's LlamaForCausalLM.
     Raises DistIRError if the options do not fit together.
 
-    - `kv_heads`: the number of heads of keys and values; by default that of queries;
+    - `kv_heads`: the number of heads of keys and values; by default the number of query
+      heads;
     - `ffn`: the width inside an MLP; by default 8/3 `d_model`, rounded up to a multiple
       of 256;
     - `theta`: the base of the wavelengths of the rotary positions;

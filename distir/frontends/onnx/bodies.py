@@ -141,7 +141,7 @@ class _BodyExpander(GraphWriter):
     ) -> list[str] | None:
         """
         Writes the bodies of `node`, and returns the names of its results. Returns None
-        if the node stays as it is.
+        if the node stays unchanged.
         """
         if domain_of(node):
             return None

@@ -176,9 +176,9 @@ class GraphWriter(ABC):
 
     def known(self, node: NodeProto, name: str, what: str) -> Any:
         """
-        Returns the number that the value `name` holds. Raises DistIRError if the number
-        is unknown before the program runs. `what` describes in the message what the
-        number decides about `node`.
+        Returns the number that the value `name` holds, which decides how `node` is
+        written. Raises DistIRError if the number is unknown before the program runs;
+        `what` names the number in the message.
         """
         array = self.facts.arrays.get(name)
         if array is not None and array.size == 1:

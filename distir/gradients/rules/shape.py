@@ -264,7 +264,10 @@ def _chosen(op: OnnxOp) -> dict[int, range]:
 
 
 def _spread(value: SSAValue, steps: Sequence[int], build: GradientBuilder) -> SSAValue:
-    """Returns `value` with `step - 1` zeros after each element along each dimension."""
+    """
+    Returns `value` with zeros after each element: `steps[i] - 1` zeros along dimension
+    i.
+    """
     if all(step == 1 for step in steps):
         return value
     rows: list[int] = []

@@ -138,8 +138,8 @@ def _has_parts(op: Operation, count: int) -> bool:
 
 def _insert(await_op: AwaitGradientsOp, first: Operation) -> Sequence[SSAValue]:
     """
-    Inserts `await_op` before `first`, and returns its results. Moves later ops that its
-    operands depend on in front of it.
+    Inserts `await_op` before `first`, and returns its results. Later ops that compute
+    operands of `await_op` move in front of it.
     """
     block = first.parent_block()
     assert block is not None

@@ -108,10 +108,11 @@ class OwnMemory:
     The operands of a per-rank program's ops whose memory is not needed after the op.
     The analysis has three steps:
 
-    1. For each value, the origins of the memory that it may share (`Root`). Callees come
-       first, so that a call knows which of its operands a result may share memory with.
-    2. Memory that persists: constants, values that are being sent, copied to the host or
-       given to the caller during the program, and values that an unknown op may keep.
+    1. For each value, the origins of the memory that it may share (`Root`). Callees
+       come first, so that a call knows which of its operands a result may share memory
+       with.
+    2. Memory that persists: constants, values that are being sent, copied to the host
+       or given to the caller during the program, and values that an unknown op may keep.
     3. Arguments whose memory no caller needs any more. Callers come first.
     """
 

@@ -3,9 +3,8 @@ Bundles values that always travel together into one value: a list that a functio
 returns or takes.
 
 Each tensor that a layer's forward saves for its backward is a separate result and
-argument. If the same calls take all of them, the function that computes them packs them
-once, and the function that needs them unpacks them. Functions in between pass on one
-value.
+argument. If the same calls take all these tensors, the forward packs them once, and the
+backward unpacks them. Functions in between pass on one value.
 
 The caller of a Python function holds its arguments until the function returns.
 Therefore the callee empties a bundle that has no use after the call. Thus a layer's

@@ -180,7 +180,7 @@ def _files(
 ) -> list[_File]:
     """
     Returns the files for the tensors in `state`. `every` has, for each rank, the names
-    of the tensors of which it has parts. Ranks with parts of the same tensors divide
+    of the tensors whose parts it holds. Ranks with parts of the same tensors divide
     these tensors into files of equal size, of at most `limit` bytes.
     """
     sizes = {name: t.numel() * t.element_size() for name, t in state.items()}

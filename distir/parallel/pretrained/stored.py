@@ -56,8 +56,8 @@ class InBoxes(ABC):
     @abstractmethod
     def read(self, target: torch.Tensor, start: Sequence[int]) -> None:
         """
-        Reads the box that begins at `start` into `target`, which has its sizes and the
-        type of this tensor.
+        Reads the box that begins at `start` and has the shape of `target` into
+        `target`, which has this tensor's type.
         """
 
     def part(self, spec: Any, mesh: Any, rank: int) -> torch.Tensor:

@@ -87,8 +87,8 @@ class Sealed(nn.Module):
 
 def seal(module: nn.Module, source: nn.Module) -> None:
     """
-    Seals `module` and its parts, whose submodule names are those of `source`.
-    Attributes must keep their values in `source`.
+    Seals `module` and its parts. `source` has submodules of the same names. Attributes
+    must keep their values in `source`.
     """
     sources = dict(source.named_modules())
     for name, part in module.named_modules():

@@ -138,8 +138,8 @@ class StoredValues:
         self, spec: Any, value: torch.Tensor
     ) -> list[tuple[str, DTensor]]:
         """
-        Returns pairs of a parameter's name and its gradient. An argument that merges
-        several parameters gives one pair for each of them.
+        Returns pairs of a parameter's name and its gradient, one for each parameter
+        that the argument `spec` merges.
         """
         program = self._program
         if not spec.repacked:

@@ -167,8 +167,8 @@ class Recomputing:
 
     def dropped(self, pair: CallPair, policy: str) -> frozenset[int]:
         """
-        Returns the indices of those saved results of the forward that the policy does
-        not keep.
+        Returns the indices of the saved results of the forward that the policy does not
+        keep.
         """
         forward, lists = self.forward_of(pair), KeptOps.of(policy)
         backward = self.known[pair.backward.callee.string_value()]

@@ -111,7 +111,7 @@ def _local_bytes(value: SSAValue, mesh_of: dict[str, Mesh]) -> float:
 
 def _move(entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]) -> None:
     """
-    Adds ops that fetch the states of a group before the first use of one of them, and
+    Adds ops that fetch the states of a group before the first use of any state, and
     store them after the last update.
     """
     end = return_op(entry)

@@ -143,9 +143,9 @@ class CommunicationPlacer:
     def _second_reductions_late(self, ops: Sequence[Operation]) -> list[Operation]:
         """
         Returns the ops in a new order: a reduction of a value that is itself being
-        reduced moves behind the next call or contraction. An example is the sum over
-        the groups of hybrid sharding. The first reduction runs meanwhile, so that no
-        device waits for it.
+        reduced moves after the next call or contraction. An example is the sum over the
+        groups of hybrid sharding. The first reduction runs meanwhile, so that no device
+        waits for it.
         """
         works = [i for i, op in enumerate(ops) if _works_long(op)]
         index = {op: i for i, op in enumerate(ops)}

@@ -80,10 +80,9 @@ class KnownArrays:
         """
         Whether `value` depends on constants alone and `holds` is true for each block of
         its rows, counted along the second last dimension. `holds` takes the index of
-        the block's first row and the block. The search ends at the first block for
-        which `holds` is false. The array may be too large for `of`; then the ops that
-        make it from smaller arrays must compute each row from the same row of their
-        operands.
+        the block's first row and the block. The search ends at the first block where
+        `holds` is false. The array may be too large for `of`; then the ops that make it
+        from smaller arrays must compute each row from the same row of their operands.
         """
         whole = self.of(value)
         ops = [] if whole is not None else self._ops_on_rows(value)

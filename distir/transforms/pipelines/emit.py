@@ -201,7 +201,7 @@ class Emitter(Generic[V]):
         """
         Returns a description of the calls of a stage function, and the operands that
         differ between micro-batches, for micro-batch `number`. `added` has the ids of
-        the values for which the function adds its results to running sums.
+        the values that the function adds to running sums.
         """
         values, is_common = self.values, self.structure.is_common
         number_of = values.number_of

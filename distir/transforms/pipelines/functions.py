@@ -127,7 +127,7 @@ class StageFunction:
 
     - `symbol`: the name of the function;
     - `inputs`: the values that are its first arguments;
-    - `added`: the accumulated values to which it adds, which are its next arguments;
+    - `added`: the accumulated values that it adds to, which are its next arguments;
     - `numbered`: whether its last argument is the index of the micro-batch.
 
     The function returns the values that the group keeps for each micro-batch, then the

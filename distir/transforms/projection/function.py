@@ -209,7 +209,7 @@ class FunctionProjection:
     def _append(
         self, op: Operation, ops: Sequence[Operation], mesh: Mesh | None
     ) -> None:
-        """Appends `ops`, the last of which computes the results of `op`."""
+        """Appends `ops`. The last of them computes the results of `op`."""
         for new in ops:
             if SCOPE in op.attributes and SCOPE not in new.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]

@@ -1,6 +1,6 @@
 """
-The search behind `outline-repeats`, which finds sequences of ops that occur several
-times.
+The search of the pass `outline-repeats`, which finds sequences of ops that occur
+several times.
 
 The ops of a block are written as a sequence of integers, their *tokens*. Ops with equal
 tokens differ at most in the origin of their operands. Layers that a model repeats are

@@ -324,7 +324,7 @@ _FAR = (
 def _erf_inv(call: HloCall) -> LazyTensor:
     """
     Converts to two polynomials of `w = -log(1 - x^2)`, for w below 5 and for larger w
-    (M. Giles, Approximating the erfinv function). Their precision is that of 32-bit
+    (M. Giles, Approximating the erfinv function). They have the precision of 32-bit
     floats.
     """
     [x], element = call.operands, call.element()

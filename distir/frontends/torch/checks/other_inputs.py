@@ -24,7 +24,7 @@ def other_calls(call: ModuleCall, *, same_rows: bool = False) -> Iterator[Module
       places for features of an image). With `same_rows` only the second call is
       yielded.
     - Masks (two values, or floats that are not finite) exchange their rows. Positions
-      and bounds (one dimension that increases) stay as they are.
+      and bounds (one dimension that increases) stay unchanged.
     """
     for rows in (True,) if same_rows else (False, True):
         generator = np.random.default_rng(0)

@@ -166,7 +166,8 @@ class Assignments:
     @contextlib.contextmanager
     def recorded(self) -> Generator[None]:
         """
-        A context manager that records the assignments inside it as those of one call.
+        A context manager that records the assignments inside it as one call of the
+        module.
         """
         original: Any = torch.nn.Module.__setattr__
         changed: set[str] = set()
