@@ -260,8 +260,8 @@ def _set_values(
     ir: Any, function: Any, name: str, shardings: Sequence[str | None]
 ) -> None:
     """
-    Sets the shardings of the arguments or results of a function in its attribute
-    `name`, which has a dictionary for each of them.
+    Sets the shardings of all arguments or results of a function. The function's
+    attribute `name` has a dictionary for each argument or result.
     """
     before = list(function.attributes[name]) if name in function.attributes else []
     before += [ir.DictAttr.get({})] * (len(shardings) - len(before))

@@ -50,8 +50,8 @@ def describe_backward(
 ) -> None:
     """
     Records on `backward` that it belongs to `forward`, and that its first arguments
-    hold the values `saved` of the forward, each a kind ("argument" or "result") and an
-    index.
+    hold the forward's values `saved`. Each of these is a kind ("argument" or "result")
+    and an index.
     """
     backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
     backward.attributes[SAVED] = ArrayAttr(

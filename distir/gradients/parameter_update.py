@@ -253,8 +253,8 @@ def optimizer(
     [Callable[[ParameterUpdate], SSAValue]], Callable[[ParameterUpdate], SSAValue]
 ]:
     """
-    Returns a decorator that registers the function that adds a step of the optimizer
-    `name`.
+    Returns a decorator for the function that adds a step of an optimizer. The decorator
+    registers the function under `name`.
     """
 
     def register(

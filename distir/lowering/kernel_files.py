@@ -46,8 +46,8 @@ class KernelFile:
 
 def needed_modules(module: ModuleOp) -> dict[str, KernelDefOp]:
     """
-    Returns the names of the modules with functions of a program's kernels, each with
-    one of these kernels.
+    Returns the names of the modules that contain the functions of a program's kernels,
+    each with one kernel that uses the module.
     """
     found: dict[str, KernelDefOp] = {}
     for kernel in kernels(module).values():

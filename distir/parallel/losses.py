@@ -63,8 +63,8 @@ class KnownLoss(torch.autograd.Function):
 
 def refuse_higher_gradients() -> None:
     """
-    Raises DistIRError if the gradients of a backward are themselves to be
-    differentiated.
+    Raises DistIRError if autograd would record a backward, to differentiate its
+    gradients again.
     """
     if torch.is_grad_enabled():
         raise DistIRError(

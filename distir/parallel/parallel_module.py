@@ -151,12 +151,12 @@ class ParallelModule(GenerationMethods):
         Runs forward and backward. Returns the loss of the global batch, and fills all
         gradients.
 
-        If the module was parallelized without a loss and gives outputs, `loss` is a
-        function of the output, and of `target` if given. Tensors in `target` with a row
-        for each sample of this rank's part are divided into micro-batches. With a
-        pipeline, the ranks of the last stage call `loss`, once for each micro-batch.
-        The result is its mean over micro-batches and parts of the batch. Raises
-        DistIRError if the arguments do not fit.
+        For a module without a loss that gives outputs, `loss` is a function of the
+        output, and of `target` if given. Tensors in `target` with a row for each sample
+        of this rank's part are divided into micro-batches. With a pipeline, the ranks
+        of the last stage call `loss`, once for each micro-batch. Returns its mean over
+        micro-batches and parts of the batch. Raises DistIRError if the arguments do not
+        fit.
         """
         if not self._program.gradients:
             loss = self._loss(args, kwargs)
@@ -174,7 +174,7 @@ class ParallelModule(GenerationMethods):
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """
         Compiles the program of a training step for a global batch: the arguments of the
-        module and, with a loss, the labels. Every rank must call this method. Raises
+        module and, with a loss, the labels. Every rank must call this. Raises
         DistIRError on failure.
         """
         given = self._given(self._program, args, kwargs)
@@ -206,10 +206,9 @@ class ParallelModule(GenerationMethods):
         Writes the module with its current values, as `save_pretrained` of the source
         module does with `options`. Every rank must call this method. For models of
         transformers, each rank writes some files of at most `max_shard_size` ("1GB" by
-        default), with an index, so that no rank holds the whole model. For other
-        models, and with options that need all values, rank 0 writes all files.
-        `state_dict=` passes whole values. Raises DistIRError if the source module has
-        no such method.
+        default), with an index, so that no rank holds the whole model. For other models
+        and other options, rank 0 writes all files. `state_dict=` passes whole values.
+        Raises DistIRError if the source module has no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
@@ -293,7 +292,7 @@ class ParallelModule(GenerationMethods):
     def _outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """
         Returns the outputs of this rank's part of the batch in training mode. Their
-        gradients run the program's backward.
+        gradients run the backward.
         """
         if self._program.is_pipeline or self._program.parts > 1:
             raise DistIRError(
@@ -521,8 +520,8 @@ class ParallelModule(GenerationMethods):
         is_announced: bool = False,
     ) -> Batch:
         """
-        Returns the global batch of a call on this rank's part. Raises DistIRError, on
-        every rank, if the parts do not fit.
+        Returns the global batch of a call. Raises DistIRError, on every rank, if parts
+        do not fit.
         """
         given = self._batch(program, args, kwargs)
         batch = self._shapes.of(
@@ -557,8 +556,8 @@ class ParallelModule(GenerationMethods):
         kwargs: Mapping[str, Any],
     ) -> Example:
         """
-        Returns a global batch with the shapes of a call that passes this rank's part.
-        `program` takes the inputs of the call by their names.
+        Returns an example of a global batch with the shapes of `batch`, in the
+        structure of a call.
         """
         call = distinct(self._inputs.source, args, kwargs)
         args, kwargs = self._inputs.here(call)

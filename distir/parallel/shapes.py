@@ -456,8 +456,8 @@ def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
 def check_rows(program: RankProgram) -> None:
     """
     Raises DistIRError, on every rank, if the samples of a batch cannot be divided
-    evenly among the ranks and a result from which the caller computes the loss does not
-    have one row for each sample.
+    evenly among the ranks and the caller computes the loss from a result without a row
+    for each sample.
     """
     for index, spec in enumerate(program.all_results):
         if spec.name in program.gradients and not program.is_of_batch(index):

@@ -1,6 +1,6 @@
 """
-Rules for Megatron's options that only together determine a setting. NeMo and Megatron
-Bridge use the same rules.
+Rules for combinations of Megatron's options that determine one setting. NeMo and
+Megatron Bridge use the same rules.
 """
 
 from __future__ import annotations

@@ -198,8 +198,8 @@ def _contraction(
 ) -> SSAValue:
     """
     Returns the gradient of `target`, whose dimensions are `letters`: the product of
-    `factors`, summed over dimensions that the target lacks or that were broadcast, and
-    repeated along dimensions that only the target has.
+    `factors`. The product is summed over dimensions that `target` lacks or that were
+    broadcast, and repeated along dimensions that only `target` has.
     """
     values: list[SSAValue] = []
     terms: list[str] = []

@@ -375,10 +375,7 @@ class _Ownership:
         return self.known[call.callee.string_value()]
 
     def _found(self, function: FuncOp) -> Iterator[SSAValue]:
-        """
-        Yields the bundles that are known to be borrowed because of the ops of a
-        function.
-        """
+        """Yields the borrowed bundles that follow from the ops of a function."""
         for op in function.body.block.ops:
             if isinstance(op, UnpackOp):
                 yield from filter(_is_bundle, op.outputs)

@@ -72,6 +72,6 @@ def _spec(tensor: Any) -> DTensorSpec:
 
 
 def _handlers() -> dict[Any, Any]:
-    """Returns the functions by which DTensor replaces operations."""
+    """Returns the functions with which DTensor replaces operations, by operation."""
     dispatcher: Any = DTensor._op_dispatcher  # pyright: ignore[reportPrivateUsage]
     return getattr(dispatcher, "_custom_op_handlers", {})

@@ -1,7 +1,7 @@
 """
 Refuses optimizers that cannot update parameters that are split over ranks.
 
-For some of them, PyTorch's DTensor lacks a rule for an operation. LBFGS computes sums
+PyTorch's DTensor lacks a rule for an operation of some optimizers. LBFGS computes sums
 over all parameters, but a rank of a pipeline has only the parameters of its own stages.
 """
 

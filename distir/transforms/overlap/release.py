@@ -79,7 +79,7 @@ def _still_in_flight(
 def _limit(function: FuncOp, in_flight: dict[str, tuple[int, ...]]) -> None:
     """
     Inserts waits into a function so that at most the reduce-scatters of two layers are
-    in flight, or two messages in a function without calls.
+    in flight. In a function without calls, the limit is two messages.
     """
     ops = list(function.body.block.ops)
     has_calls = any(isinstance(op, CallOp) for op in ops)

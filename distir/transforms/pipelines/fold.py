@@ -363,8 +363,8 @@ class Fold:
     def _divides(self, op: ReshardOp) -> bool:
         """
         Whether a reshard takes a micro-batch's part of a whole value. Raises
-        DistIRError for a reshard that combines micro-batches, because an op that runs
-        once for each micro-batch cannot do that.
+        DistIRError for a reshard that combines micro-batches, which an op for one
+        micro-batch cannot do.
         """
         before, after = over_time(op.source), over_time(op.result)
         if self.mesh.size(TIME_AXIS) == 1 or before == after:

@@ -155,8 +155,9 @@ class _CacheRewrite:
 
     def _write(self, op: OnnxOp, rows: _Rows) -> None:
         """
-        Replaces the write `op` of tokens to a cache by writes of their rows, which the
-        program returns. Other users get the rounded numbers of the rows.
+        Replaces `op`, which writes tokens to a cache, by ops that write the tokens'
+        rows. The program returns the new rows. Other users of the cache get the rounded
+        numbers.
         """
         tokens = self._converted(op.operands[1])
         places, axis = list(op.operands[2:]), int(op.attribute("axis"))

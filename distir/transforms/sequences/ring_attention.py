@@ -66,8 +66,9 @@ class _Ring:
 
 def _gathered(value: SSAValue, dim: int, shard: Shard) -> SSAValue | None:
     """
-    Returns the value from which `value` was gathered along the dimension `dim`, which
-    `shard` alone must have split. Returns None if `value` is not such a gathered value.
+    Returns the value from which `value` was gathered along the dimension `dim`. Returns
+    None if `value` was not gathered, or if `shard` was not the only split of that
+    dimension.
     """
     gather = value.owner
     if not isinstance(gather, AllGatherOp) or gather.axis_names != (shard.axis,):

@@ -135,9 +135,9 @@ class SplitSequence(RewritePattern):
         rewriter: PatternRewriter,
     ) -> None:
         """
-        Requests a split of `source` before the op `first`, and makes later uses take
-        the split value. The input of a normalisation is also the residual, and a
-        normalisation that is written as several ops uses its input several times.
+        Requests a split of `source` before the op `first`, and makes all later ops use
+        the split value: the normalisation, which may consist of several ops, and the
+        residual branch.
         """
         constrain = self._constrain(source, norm)
         if constrain is None:
