@@ -50,20 +50,20 @@ from distir.parallel.weights import batch_counters, whole_state
 
 class ParallelModule(GenerationMethods):
     """
-    A module that runs on several processes, made by `distir.parallelize` on each of
-    them.
+    A module that runs on several processes, made on each of them by
+    `distir.parallelize`.
 
     Its parameters have the names of the source module and are `DTensor`s. Each process
-    holds its part of each parameter; with a pipeline, only of the parameters of its own
-    stages. In training mode, a call returns the loss of the global batch, and
+    holds its part of each parameter; with a pipeline, only of its own stages'
+    parameters. In training mode, a call returns the loss of the global batch, and
     `backward` of this loss fills the gradients. In evaluation mode, a call returns this
     rank's part of the output.
 
     Each rank must get part `data_rank` of `data_ranks` equal parts of the batch;
-    `sampler` returns the samples of this part. `normalisations` is the number of times
-    that a step updates the statistics of batch normalisation. `check`, if given,
-    compares the first step with a step of the source module. `check_padding`, if given,
-    checks the first padded call.
+    `sampler` returns its samples. `normalisations` is the number of times that a step
+    updates the statistics of batch normalisation. `check` compares the first step with
+    a step of the source module, and `check_padding` checks the first padded call; None:
+    no check.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class ParallelModule(GenerationMethods):
 
     def whole_state_dict(self) -> dict[str, torch.Tensor]:
         """
-        Returns, on rank 0, the state dictionary of the source module with the current
+        Returns, on rank 0, the source module's state dictionary with the current
         values: whole tensors on the CPU. Other ranks get an empty dictionary. Every
         rank must call this method.
         """
@@ -234,10 +234,10 @@ class ParallelModule(GenerationMethods):
         parameters: Iterable[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """
-        Scales all gradients, or the gradients of `parameters`, so that their norm, over
-        the parameters of all stages, is at most `max_norm`. Returns the norm before
-        scaling. `norm_type` is the order of the norm; `inf` stands for the largest
-        magnitude. Every rank must call this method.
+        Scales all gradients, or the gradients of `parameters`, so that their norm over
+        all stages is at most `max_norm`. Returns the norm before scaling. `norm_type`
+        is the order of the norm; `inf` stands for the largest magnitude. Every rank
+        must call this method.
         """
         # The same type on all ranks, even if their stages have other parameters.
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
@@ -355,8 +355,8 @@ class ParallelModule(GenerationMethods):
         target: Sequence[Any],
     ) -> torch.Tensor:
         """
-        Runs forward and backward with a loss that is a function of the output and the
-        target. Returns the mean of the losses of all parts of the batch.
+        Runs forward and backward with a loss of the output and the target. Returns the
+        mean of the losses of all parts of the batch.
         """
         if not self._program.is_pipeline and self._program.parts < 2:
             value = loss(self._outputs(args, kwargs), *target)
@@ -405,10 +405,7 @@ class ParallelModule(GenerationMethods):
         *,
         is_announced: bool = False,
     ) -> tuple[RankProgram, Batch, Needed]:
-        """
-        Returns the program of a step, the batch of a call, and the tensors that need
-        gradients.
-        """
+        """Returns a step's program, its batch, and the tensors that need gradients."""
         averages = not self._program.gradients
         batch = self._shared(
             self._program, args, kwargs, averages=averages, is_announced=is_announced
@@ -435,8 +432,7 @@ class ParallelModule(GenerationMethods):
     ) -> dict[int, torch.Tensor]:
         """
         Runs a program on a batch and returns its results by index. If gradients
-        overflow because the scale of the loss is too large, the program runs again with
-        a smaller scale.
+        overflow, the program runs again with a smaller scale of the loss.
         """
         batch = self._own_part(program, given)
         while True:
@@ -488,8 +484,8 @@ class ParallelModule(GenerationMethods):
     ) -> RankProgram:
         """
         Returns the program of evaluation, or of the loss in evaluation mode
-        (`has_loss`), for batches of the shapes `shapes`, or of the module's example
-        with None. `example` returns such a batch. Every rank must call this method.
+        (`has_loss`), for batches of the shapes `shapes` (None: the example's).
+        `example` returns such a batch. Every rank must call this method.
         """
         key = autocast, has_loss, shapes
         if key not in self._evaluations:

@@ -112,7 +112,7 @@ class OwnMemory:
        come first, so that a call knows which of its operands a result may share memory
        with.
     2. Memory that persists: constants, values that are being sent, copied to the host
-       or given to the caller during the program, and values that an unknown op may keep.
+       or given to the caller during the program, and values that unknown ops may keep.
     3. Arguments whose memory no caller needs any more. Callers come first.
     """
 

@@ -375,7 +375,10 @@ class _Ownership:
         return self.known[call.callee.string_value()]
 
     def _found(self, function: FuncOp) -> Iterator[SSAValue]:
-        """Yields the borrowed bundles that follow from the ops of a function."""
+        """
+        Yields bundles that an op of the function shows to be borrowed: others may use
+        them later.
+        """
         for op in function.body.block.ops:
             if isinstance(op, UnpackOp):
                 yield from filter(_is_bundle, op.outputs)
