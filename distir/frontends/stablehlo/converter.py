@@ -336,7 +336,7 @@ class Outlined:
 def _form(tensor: LazyTensor) -> Signature:
     """
     Returns the properties of an operand on which the conversion of a function depends:
-    shape, element type, held shape, and known elements.
+    shape, element type, shape of the stored value, and known elements.
     """
     array = tensor.array
     known = None if array is None else (array.shape, np.asarray(array).tobytes())

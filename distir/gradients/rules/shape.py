@@ -26,7 +26,9 @@ from distir.program import describe
 
 
 def zeros(sizes: Sequence[int], like: SSAValue, build: GradientBuilder) -> SSAValue:
-    """Returns a tensor of zeros of shape `sizes` with the element type of `like`."""
+    """
+    Returns a tensor of zeros with the shape `sizes` and the element type of `like`.
+    """
     return build.onnx("Expand", build.scalar(0, like), build.integers(sizes))
 
 

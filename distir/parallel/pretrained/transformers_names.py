@@ -73,9 +73,9 @@ def _joined(
     parts: Mapping[str, Sequence[InBoxes]],
 ) -> InBoxes | None:
     """
-    Returns the tensor that `operations` compute from tensors of some `patterns`, if
-    they only stack and concatenate, so that parts of it can be read. Otherwise returns
-    None.
+    Returns the tensor that `operations` compute from the tensors `parts` of some
+    `patterns`. Returns None unless the operations only stack and concatenate, because
+    only then can a rank read a part.
     """
     from transformers.core_model_loading import Concatenate, MergeModulelist
 

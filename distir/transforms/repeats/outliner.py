@@ -70,10 +70,10 @@ class Outliner:
 
     def _slots(self) -> dict[tuple[SSAValue, ...], tuple[int, int]]:
         """
-        Returns the parameters of the new function, in the order of their first use.
-        Maps a parameter's values in all windows to its first operand, a pair of the
-        op's index and the operand's index. Operands with the same values in every
-        window share a parameter.
+        Returns the parameters of the new function, in the order of their first use. A
+        key has a parameter's values in all windows; the value is its first operand, a
+        pair of the op's index and the operand's index. Operands with the same values in
+        every window share a parameter.
         """
         inside = set(self.windows[0])
         slots: dict[tuple[SSAValue, ...], tuple[int, int]] = {}

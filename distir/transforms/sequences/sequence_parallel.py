@@ -187,8 +187,8 @@ def _split_sequence(
 
 def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
     """
-    Returns the values computed from inputs of normalisations, up to the next
-    contraction. Includes only values with the same sequence length.
+    Returns the values that the ops of `forward` compute from inputs of normalisations
+    before the next contraction, with the same sequence length as these inputs.
     """
     found: set[SSAValue] = set()
     lengths: set[int] = set()

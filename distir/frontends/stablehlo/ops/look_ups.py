@@ -284,7 +284,10 @@ def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
 
 
 def _tuples(call: HloCall, found: LookUp, indices: Indices) -> SSAValue:
-    """Returns the indices as tuples, of shape [...batch, ...other places, numbers]."""
+    """
+    Returns the indices as tuples of numbers, one number for each indexed dimension of
+    the table. The shape is [...batch, ...other places, numbers].
+    """
     build = call.build
     place = {dim: i for i, dim in enumerate(found.places)}
     batch = [place[dim] for dim in found.index_batch]
