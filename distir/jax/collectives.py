@@ -41,7 +41,7 @@ class Message:
         over: The mesh axes over which it communicates, or for other groups of devices
             their size, such as `2 of 8`.
         bytes: The bytes that a device sends.
-        name: The op that uses the collective.
+        name: The name of the argument or op that the tensor comes from.
     """
 
     kind: str

@@ -18,7 +18,8 @@ from distir.gradients.rule import (
 
 def is_wanted(value: SSAValue) -> bool:
     """
-    Whether an operand needs a gradient: the operand can have one and is not a constant.
+    Whether the gradient of an operand is needed: an operand of floats that is not a
+    constant.
     """
     return is_differentiable(value) and direct_constant(value) is None
 

@@ -46,21 +46,22 @@ def gather_nd(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 @dataclass(frozen=True)
 class _WrittenPlaces:
-    """The positions that the indices of a scatter op name."""
+    """The positions in the data of a scatter op that its indices name."""
 
     op: OnnxOp
     build: GradientBuilder
 
     def read(self, value: SSAValue) -> SSAValue:
         """
-        Returns the elements of `value`, which has the data's shape, at the positions.
+        Returns the elements of `value`, which has the data's shape, at the positions of
+        the scatter.
         """
         return self._at("Gather", value)
 
     def written(self, value: SSAValue, updates: SSAValue, reduction: str) -> SSAValue:
         """
         Returns `value`, which has the data's shape, with `updates` written at the
-        positions.
+        positions of the scatter. `reduction` combines old and new elements.
         """
         return self._at("Scatter", value, updates, reduction=reduction)
 

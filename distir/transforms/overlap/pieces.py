@@ -281,7 +281,7 @@ def _ops_after(
 ) -> list[Operation] | None:
     """
     Returns the ops at or after the position `place` that lead from a parameter to
-    `value`. Returns None if an op of another kind is among them. `places` has the
+    `value`. Returns None if one of them is not in `_BEFORE_MATRICES`. `places` has the
     position of each op.
     """
     found: list[Operation] = []

@@ -157,8 +157,8 @@ class FunctionProjection:
     def _awaited_at_end(self, end: ReturnOp) -> list[SSAValue]:
         """
         Returns the values for which the function waits before it returns: all values in
-        flight, except for results that the function may return in flight. Such results
-        come from collectives. The entry function returns no value in flight.
+        flight, except for results of collectives that it may return in flight. The
+        entry function waits for all values.
         """
         name = self.source.sym_name.data
         pending = {

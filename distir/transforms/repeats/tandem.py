@@ -215,9 +215,8 @@ def _possible_cuts(
 def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
     """
     Returns, for each row of the stretch, the first row at which a window around it may
-    start. From that row on, the window agrees with the window one period later. An
-    operand agrees if its definition is the same distance back in both windows, or comes
-    from outside of both windows.
+    start. From that row on, all operands agree with those one period later: their
+    definitions are the same distance back, or outside of both windows.
     """
     start, stop, period = stretch
     here = sequence.distance(start, stop - period)

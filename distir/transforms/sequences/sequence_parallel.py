@@ -285,7 +285,8 @@ def split_sequences(module: ModuleOp, mesh: Mesh, axis: str, residuals: str) -> 
     """
     Requests a split along the sequence for inputs and outputs of normalisations, over
     the mesh axis `axis`. `residuals` is one of `RESIDUALS` and tells whether layers
-    keep residuals in parts. Raises DistIRError if the axis does not divide a sequence.
+    keep residuals in parts. Raises DistIRError if the program has no normalisation, or
+    if the axis does not divide a sequence.
     """
     one_of("way to keep residuals", residuals, RESIDUALS, "sequence-parallel")
     pattern = SplitSequence(mesh, axis, _norms_of_heads(module))
