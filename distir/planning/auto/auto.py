@@ -393,9 +393,9 @@ class AutoSearch(PlanSearch):
     @property
     def _followed(self) -> dict[Plan, Result]:
         """
-        The results whose neighbours may be judged. The results of the surest plans are
-        left out until another plan fits: they are slow, and a plan that is a little too
-        large for memory is a better start.
+        Returns the results whose neighbours may be judged. The results of the surest
+        plans are left out until another plan fits: they are slow, and a plan that is
+        slightly too large for memory is a better start.
         """
         others = {p: r for p, r in self.results.items() if p not in self._surest}
         return self.results if ranked(others.values()) else others
@@ -443,14 +443,13 @@ class AutoSearch(PlanSearch):
     def _may_help(self, result: Simulated, plan: Plan) -> bool:
         """
         Whether `plan`, a neighbour of the plan in `result`, may be possible and better.
-        It is not in these cases:
+        The answer is False in these cases:
 
-        - its schedule was impossible for all judged plans with as many ranks, because
-          the model has too few layers;
-        - memory does not limit the plan in `result`, but the neighbour only saves
-          memory, by recomputation, the host's memory, or more micro-batches without a
-          pipeline;
-        - it has micro-batches without a pipeline, although a single micro-batch fits.
+        - the schedule of `plan` was impossible for all judged plans with the same number of
+          ranks, because the model has too few layers;
+        - memory does not limit the plan in `result`, but `plan` only saves memory, by
+          recomputation, the host's memory, or more micro-batches without a pipeline;
+        - `plan` has micro-batches without a pipeline, although a single micro-batch fits.
         """
         alike = [
             isinstance(other, Simulated)
@@ -473,8 +472,8 @@ class AutoSearch(PlanSearch):
 
     def _fits_undivided(self, plan: Plan) -> bool:
         """
-        Whether `plan` is known to fit with a single micro-batch, with layouts that
-        memory did not decide.
+        Whether `plan` is known to fit with a single micro-batch, with layouts that were
+        chosen without a memory limit.
         """
         whole = with_micro_batches(replace(plan, schedule="", overlap=False), 1)
         known = self.results.get(whole)
@@ -484,9 +483,9 @@ class AutoSearch(PlanSearch):
 
     def _is_due(self, plan: Plan) -> bool:
         """
-        Whether a plan still needs to be judged when its turn comes. It does not if a
-        better plan was found in this round, as the neighbours of that plan come first,
-        or if bounds rule the plan out.
+        Whether a plan still needs to be judged when its turn comes. Returns False if
+        this round found a better plan, because the neighbours of that plan come first,
+        or if lower bounds rule the plan out.
         """
         if plan in self._surest and self.best is not None:
             return False
@@ -494,9 +493,9 @@ class AutoSearch(PlanSearch):
 
     def _is_promising(self, plan: Plan) -> bool:
         """
-        Whether no lower bound rules a plan out. Plans that are ruled out are counted.
-        While no plan fits, none is ruled out, as each may show how little memory would
-        suffice.
+        Whether no lower bound rules out `plan`. Counts the plans that are ruled out.
+        While no plan fits, returns True for all plans, because each may show how little
+        memory would suffice.
         """
         best = self.best
         if best is None or (self._may_fit(plan) and self._beats(plan, best)):
@@ -505,7 +504,10 @@ class AutoSearch(PlanSearch):
         return False
 
     def _least(self) -> float:
-        """Returns the throughput in samples/s below which plans are not wanted."""
+        """
+        Returns the lowest throughput, in samples/s, that a new plan must reach to be of
+        interest.
+        """
         known = ranked(self.results.values())
         alike = [r.throughput_samples_per_s for r in known if not r.plan.overlap]
         return max(alike, default=0.0) / _WORTH
@@ -524,7 +526,7 @@ class AutoSearch(PlanSearch):
     @property
     def gap(self) -> float | None:
         """
-        The distance of the best plan to the lower bound of all plans for its batch
+        The distance of the best plan from the lower bound of all plans for its batch
         size, as a fraction of the bound. None if there is no plan or no bound.
         """
         best = self.best

@@ -32,8 +32,8 @@ A = TypeVar("A", bound=Alternative)
 
 class AxisPlanner:
     """
-    Plans one mesh axis for a program. `split_parameters`, `is_forward` and `leaves_split`
-    have the same meaning as in `AxisPolicy`.
+    Plans one mesh axis for a program. `split_parameters`, `is_forward` and
+    `leaves_split` are the fields of `AxisPolicy`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class AxisPlanner:
 
 class _Choices:
     """
-    Reads a solution of the graph. It gives one plan per kind of call of a function.
+    Reads a solution of the graph, and returns one plan per kind of call of a function.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class _Choices:
         return tuple(found)
 
     def _taken(self, entry: AxisBody, value: SSAValue) -> Iterator[Placement]:
-        """Yields the placements in which the ops of the entry function take a value."""
+        """Yields the placements in which the ops of function `entry` take a value."""
         for use in value.uses:
             node = entry.ops.get(use.operation)
             if node is not None:

@@ -80,7 +80,7 @@ OperandUse = OpUse | CallUse
 class AxisGraphBuilder:
     """
     Builds the graph of a program on one mesh axis. `Reach` must have found the
-    strategies of the ops before. `policy` holds the purpose of the axis.
+    strategies of the ops before. `policy` describes the purpose of the axis.
     """
 
     def __init__(self, policy: AxisPolicy):
@@ -185,9 +185,9 @@ class AxisGraphBuilder:
         self, value: SSAValue, uses: Sequence[OperandUse], source: Source
     ) -> float:
         """
-        Returns the bytes of a value that are moved when it changes its placement. For
-        an argument, they are the largest bytes over its uses, as the axes planned
-        before this one may have gathered it for them.
+        Returns the bytes that move when a value changes its placement. For an argument,
+        this is the maximum over its uses, because the axes planned before this one may
+        have gathered the argument for some uses.
         """
         if isinstance(value, OpResult):
             return self.program.info(value.op).result_bytes[value.index]
@@ -276,7 +276,7 @@ class AxisGraphBuilder:
     def _cuts(self, uses: Sequence[OperandUse]) -> list[Cut]:
         """
         Returns the parts that one use may cut out of a value and that a later use also
-        wants.
+        takes.
         """
         found: list[Cut] = []
         for position, use in enumerate(uses):
@@ -301,8 +301,9 @@ class AxisGraphBuilder:
     ) -> list[Placement]:
         """
         Returns the splits to which one use may move a value and that a later use also
-        wants. If the function returns the value (`returned`), every split to which a
-        use may move it counts, as it may leave the function in any of them.
+        takes. If the function returns the value (`returned`), every split to which a
+        use may move the value counts, because the value may leave the function in any
+        of them.
         """
         found: dict[Placement, None] = {}
         behind: set[Placement] = set()
@@ -324,7 +325,8 @@ class AxisGraphBuilder:
     ) -> AxisPort:
         """
         Returns the port of a value that leaves its function as result `index`. `uses`
-        is the number of uses of the value in the function.
+        is the number of uses of the value in the function. A port is a value's place in
+        the graph: a node and the number of a result.
         """
         info = self.program.info(return_op(body.function))
         rows = self.edge_costs.returned(port, info, index, uses)
@@ -386,8 +388,8 @@ def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
 
 def _returns(body: AxisBody) -> dict[SSAValue, list[int]]:
     """
-    Returns, for each value that a function returns, the indices of its results that are
-    this value, the last one first.
+    Maps each value that a function returns to the indices of the results that are this
+    value, the last index first.
     """
     found: dict[SSAValue, list[int]] = {}
     returned = return_op(body.function).operands
