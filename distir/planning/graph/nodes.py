@@ -64,7 +64,7 @@ U = TypeVar("U", bound=Taker)
 
 
 class Edge(NamedTuple, Generic[S, U]):
-    """A value that passes from one node to a use in another node."""
+    """A value that passes from the node that computes it to a use in another node."""
 
     source: Port[S]
     use: U

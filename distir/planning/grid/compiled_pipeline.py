@@ -1,10 +1,10 @@
 """
-A pipeline that is compiled for the simulator directly, without building its program.
+Compiles a pipeline for the simulator directly, without building its program.
 
 The program of a pipeline calls the function of a stage for every micro-batch. These
-calls are most of the work of building and of simulating it. Here a function is built,
-compiled and summarised once for all stages that do the same, and each call becomes a
-step of the simulator at once.
+calls are most of the work of building and simulating it. Here a function is built,
+compiled and summarised once for all equal stages, and each call directly becomes a step
+of the simulator.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ from distir.transforms.pipelines.pipeline import check_fits
 @dataclass
 class _CompiledSite:
     """
-    The use of a compiled function by a stage. One op stands for all calls.
+    The use of a compiled function by a stage. One op stands for all its calls.
 
     - `op`: the op that stands for the calls;
     - `callee`: the compiled function;
     - `mesh`: the index of the stage's mesh;
     - `fixed`: the operands that are arguments of the program and the same in all
       micro-batches;
-    - `common`: the other operands, with None for those that depend on the micro-batch.
+    - `common`: the other operands, with None for operands that depend on the
+      micro-batch.
     """
 
     op: CallOp
@@ -72,11 +73,11 @@ class _CompiledSite:
 @dataclass
 class _Outside:
     """
-    A call or a send in the entry function.
+    A call or a send in the entry function. A slot is the number of a value.
 
-    - `like`: the op that stands for it and for all equal ones;
+    - `like`: an op that stands for this call or send and for all equal ones;
     - `defined`: the slots of its results;
-    - `used`: the slots of those operands that ops of the block compute;
+    - `used`: the slots of operands that ops of the block compute;
     - `op`: its op in the block; None if the block has none;
     - `anchor`: if the block has no op for it, the call or send before which that op
       would be.
@@ -92,7 +93,7 @@ class _Outside:
 @dataclass
 class _Item:
     """
-    An op of the entry function.
+    An op of the entry function. A slot is the number of a value.
 
     - `op`: the op;
     - `operands`, `defined`: the slots of its operands and results;
@@ -110,11 +111,11 @@ class CompiledEntry:
     The entry function of a divided program, compiled for the simulator. It implements
     `Entry`; its values are the slots of a compiled function.
 
-    A call or a send becomes a step at once, from a step that is made once for all equal
-    ones. All other ops are collected in a block and become steps at the end, because
-    the cost of an op may depend on the ops around it
-    (`distir.interpreters.simulator.fusion`). The block also has those calls and sends
-    that are near such an op, use its results or compute its operands.
+    A call or a send directly becomes a step; equal calls or sends share one step. All
+    other ops are collected in a block and become steps at the end, because the cost of
+    an op may depend on the ops around it (`distir.interpreters.simulator.fusion`). The
+    block also has the calls and sends that are near such an op, use its results or
+    compute its operands.
     """
 
     def __init__(self, division: DividedProgram, compilation: Compilation):
@@ -223,9 +224,8 @@ class CompiledEntry:
 
     def _place_outside(self) -> None:
         """
-        Adds the latest calls and sends to the block, so that the ops that follow can
-        find them. Only those that are near the end or use values of the block are
-        added.
+        Adds the latest calls and sends to the block, so that later ops can find them.
+        Only calls and sends that are near the end or use values of the block are added.
         """
         latest = self._outside[self._placed_before :]
         self._placed_before += len(latest)
@@ -276,9 +276,9 @@ class CompiledEntry:
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         """
-        Returns the function of the ops in `group` on mesh `mesh`. It adds its terms to
-        the running sums `added`. If another stage already has an equal function whose
-        mesh costs the same, that function is used.
+        Returns the function of the ops in `group` on mesh `mesh`. The function adds its
+        terms to the running sums `added`. A function of another stage is used again if
+        it is equal and costs the same on its mesh.
         """
         common, content = self.compilation, self._division.group_contents.of(group)
         sums = [(group.accumulated.index(v), reduction_over_time(v)) for v in added]
@@ -308,8 +308,8 @@ class CompiledEntry:
         """
         Adds a call of `function` and returns the slots of its results, whose types are
         `types`. `common` holds the slots of operands that are the same for all
-        micro-batches, and None for others. The slots in `own` take the places of None,
-        in order; the rest of them follow at the end.
+        micro-batches, and None for other operands. The slots in `own` replace the
+        Nones, in order; the remaining ones follow at the end.
         """
         site = self._sites[function]
         used = self._computed.intersection(own)
@@ -338,9 +338,9 @@ class CompiledEntry:
         self, common: Sequence[int | None]
     ) -> tuple[FixedOperands, Sequence[int | None]]:
         """
-        Divides the operands of a call into those that are arguments of the program and
-        the others. `common` holds the slots of operands that are the same in all
-        micro-batches, and None for others.
+        Divides the operands of a call into arguments of the program and other operands.
+        `common` holds the slots of operands that are the same in all micro-batches, and
+        None for other operands.
         """
         count = len(self._block.args)
         fixed = {
@@ -412,7 +412,7 @@ class CompiledEntry:
     def _compile(self, item: _Item) -> None:
         """
         Appends the step of an op to the compiled function. If the op communicates while
-        it computes, the step of this communication is added before it.
+        it computes, the step of this communication comes before it.
         """
         common, first = self.compilation, item.defined.start
         if item.step is None:
@@ -425,9 +425,9 @@ class CompiledEntry:
 
     def _placed(self, compiled: CompiledFunction) -> list[PlacedFunction]:
         """
-        Returns the functions of the pipeline's program in place of the shared ones:
-        each stage has its own function, and the functions that these call are the same
-        for all stages on a mesh.
+        Returns the functions of the pipeline's program in place of the shared ones.
+        Each stage has its own function, and all stages on a mesh share the functions
+        that these call.
         """
         names = [mesh.name for mesh in self.compilation.fold.stages]
         placed: dict[object, PlacedFunction] = {}
@@ -462,10 +462,10 @@ class PipelineSimulator:
 
     def step(self, division: DividedProgram, options: ScheduleOptions) -> Step:
         """
-        Returns the time and memory of one step of a pipeline. They are equal to those
-        that `simulate` finds for the program that `distribute` makes. `division` is the
-        division that the simulator was made with, or the same for another number of
-        micro-batches. Raises DistIRError if the pipeline is not possible, and
+        Returns the time and memory of one step of a pipeline. They are equal to the
+        results of `simulate` for the program that `distribute` makes. `division` is the
+        division that the simulator was made with, or the same division for another
+        number of micro-batches. Raises DistIRError if the pipeline is not possible, and
         NotUniform if the devices of a mesh differ.
         """
         structure, device_map = division.structure, self._shared.device_map
@@ -503,8 +503,8 @@ def planned(
 ) -> tuple[PipelineSchedule, list[list[Action]]]:
     """
     Returns the pipeline schedule for `options` and the order of its actions on all
-    ranks. Results are cached, as many programs share a schedule. Raises DistIRError if
-    the schedule is not possible.
+    ranks. Results are cached, because many programs share a schedule. Raises
+    DistIRError if the schedule is not possible.
     """
     schedule = options.schedule_of(micro_batches, trains)
     return schedule, global_steps(schedule)  # which also checks it

@@ -1,6 +1,7 @@
 """
-Content ids of ops and functions: those with equal ids do the same in one micro-batch,
-in any program. So code that was compiled for one program can serve others.
+Content ids of ops and functions. In any program, ops with equal ids do the same work in
+one micro-batch, and so do functions. Code that was compiled for one program can
+therefore serve others.
 
 For example, a model with twice the batch and twice the number of micro-batches has the
 same stages. Inside one program, while layouts are chosen, `distir.sharding.signatures`
@@ -22,7 +23,7 @@ from distir.transforms.pipelines.structure import Structure
 
 
 class Numbers:
-    """Gives ids to keys: equal keys get the same id at any time."""
+    """Gives ids to keys. Equal keys always get the same id."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
@@ -117,8 +118,8 @@ class Contents:
 
     def _local_form(self, op: Operation) -> list[Hashable]:
         """
-        Describes the form of `op` on one device, for ops whose attributes or operands
-        contain global sizes or positions.
+        Describes the form of `op` on one device, if its attributes or operands contain
+        global sizes or positions.
         """
         mesh, slots = self._mesh, dict[SSAValue, int]()
         given: list[SSAValue] = []
