@@ -134,8 +134,9 @@ class Evaluator:
 
     def learn(self, result: Result) -> None:
         """
-        Remembers the information in `result` that concerns other plans: if a program
-        could not be divided into micro-batches, neither can it for other plans.
+        Remembers what `result` shows about other plans: if a program could not be
+        divided into micro-batches, other plans for the same program cannot divide it
+        either.
         """
         if isinstance(result, Impossible) and result.is_undivided:
             self._undivided[_source_of(result.plan)] = result.error

@@ -110,9 +110,9 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         self, without: Set[LayoutEdge]
     ) -> Iterator[tuple[LayoutEdge, Floats]]:
         """
-        Yields edges with their cost matrices: those of reshards, except for edges in
-        `without`, and those of sends. A value is sent in its own layout or, if that is
-        cheaper, in the layout of its use.
+        Yields edges with their cost matrices: the costs of reshards, except for edges
+        in `without`, and the costs of sends. A value is sent in its own layout or, if
+        that is cheaper, in the layout of its use.
         """
         yield from super().edge_costs(without)
         for edge, times in self.sends.items():
@@ -128,8 +128,8 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         self, value: LayoutPort, have: Sequence[Layout], want: Sequence[Layout]
     ) -> Floats:
         """
-        Returns the matrix of costs to reshard `value` from each layout in `have` (rows)
-        to each in `want` (columns).
+        Returns the matrix of costs of resharding `value` from each layout in `have`
+        (rows) to each layout in `want` (columns).
         """
         moves = self._moves_of(self.types[value], have, want)
         if value in self.constants:
