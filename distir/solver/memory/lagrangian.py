@@ -2,21 +2,20 @@
 Replaces a memory limit by a price: each byte that is occupied at a point costs the
 multiplier of that point (Lagrangian relaxation).
 
-For given multipliers, the problem without a limit has a cheapest choice. Its cost and
-price, less the price of the capacity, is a lower bound. The best multipliers are found
-by cutting planes: each choice that was priced gives a plane above the bound, as a
-function of the multipliers. The next multipliers are those where the lowest plane is
-highest. A point gets a multiplier when a choice exceeds its capacity.
+For given multipliers, the problem without a limit has a cheapest choice. The cost and
+the price of this choice, less the price of the capacity, is a lower bound. Cutting
+planes find the best multipliers: each choice that was priced gives a plane above the
+bound, as a function of the multipliers. The next multipliers are those at which the
+lowest plane is highest. A point gets a multiplier when a choice exceeds its capacity.
 
 At the best multipliers, repeated layers cost the same with much memory as with little.
 The multipliers are therefore raised a little for the nodes up to some position and
-lowered for the others. A binary search finds the position from which on the choice
-fits.
+lowered for the others. A binary search finds the position from which the choice fits.
 
 Choices for different multipliers differ in parts, and a part that saves memory in one
-choice may not be needed in another. The final answer is the best combination of their
-alternatives. An integer program finds it, which is small because nearly all nodes
-agree.
+choice may not be needed in another. The final answer is the best combination of the
+alternatives in these choices. An integer program finds it. The program is small,
+because the choices agree on nearly all nodes.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ STEPS = (0.01, 0.05, 0.2)
 class Priced:
     """
     A choice that was cheapest for some multipliers, with its cost. `over` is the number
-    of bytes by which it exceeds the capacity of each point.
+    of bytes by which the choice exceeds the capacity of each point.
     """
 
     choice: Mapping[int, int]
@@ -94,7 +93,8 @@ class Priced:
 
 class Lagrangian:
     """
-    The search for the best multipliers, and for choices near them.
+    The search for the best multipliers, and for choices near them. A multiplier is the
+    price of a byte at a point in time.
 
     - `points`: the points that have a multiplier.
     - `optimum`: a function that finds the cheapest choice for given multipliers. If it
@@ -131,16 +131,16 @@ class Lagrangian:
         """
         Starts from the choices that another search priced. Their costs and bytes are
         known, so the multipliers start near the best ones. The bound of the other
-        search is not taken over, because it may not be valid.
+        search may not be valid and is not used.
         """
         self.priced, self.points = other.priced, other.points
         self.highest, self.best = other.highest, other.best
 
     def run(self, thorough: bool = True) -> SolverResult:
         """
-        Solves the dual, then looks for choices near it, and returns the best result.
-        With `thorough`, it goes on until the gap or the time limit is reached;
-        otherwise it stops after the best combination of the choices seen.
+        Solves the dual, then looks for choices near its solution, and returns the best
+        result. With `thorough`, the search continues until the gap or the time limit is
+        reached; otherwise it stops after the best combination of the choices seen.
         """
         if not self.priced and not self.price({}):
             return self.result()
@@ -163,8 +163,9 @@ class Lagrangian:
     def patience(self) -> float:
         """
         The seconds that one search for the cheapest choice may take. For some
-        multipliers many choices are equally cheap, and the search takes long. If it is
-        cut short, the choice found so far still gives a plane with a valid bound.
+        multipliers many choices are equally cheap, and the search takes long. If the
+        search is cut short, its best choice so far still gives a plane with a valid
+        bound.
         """
         usual = (
             sorted(self.seconds)[len(self.seconds) // 2] if self.seconds else math.inf
@@ -194,8 +195,8 @@ class Lagrangian:
     ) -> bool:
         """
         Finds the cheapest choice for the multipliers `multipliers`, and returns whether
-        there is one. If `factors` are given, the multipliers are scaled for each node
-        by its factor, and the bound is not updated.
+        there is one. If `factors` are given, each node's multipliers are scaled by the
+        node's factor, and the bound is not updated.
         """
         graph = self.graph
         free = graph.copy(memory=False)
@@ -273,10 +274,10 @@ class Lagrangian:
 
     def mixed(self) -> tuple[Costs, float] | None:
         """
-        Returns the next multipliers and the value that the bound can reach there at
-        most. They come from the cheapest mixture of choices that fits on average.
-        Points that the mixture exceeds get a multiplier first. Returns None if the
-        linear program is numerically too difficult.
+        Returns the next multipliers, and the highest value that the bound can reach
+        there. They come from the cheapest mixture of choices that fits on average.
+        Points at which the mixture exceeds the capacity get a multiplier first. Returns
+        None if the linear program is numerically too difficult.
         """
         capacity = self.graph.capacity
         costs = np.array([c.cost for c in self.priced])
@@ -343,7 +344,7 @@ class Lagrangian:
     def combine(self, chosen: Sequence[Mapping[int, int]], clock: Clock) -> bool:
         """
         Finds the best combination of the alternatives in the choices `chosen` and in
-        the best choice so far. Returns whether the time sufficed.
+        the best choice so far. Returns whether the time was sufficient.
         """
         graph = self.graph
         before = self.best.objective
@@ -379,7 +380,7 @@ class Lagrangian:
 def dearest(graph: CostGraph) -> float:
     """
     Returns an upper bound on the cost of every possible choice: the sum of the largest
-    finite entry of each node and edge, or 0 where that is negative.
+    finite entry of each node and edge; negative entries count as 0.
     """
     total = max(graph.constant, 0.0)
     for costs in graph.costs.values():

@@ -29,9 +29,10 @@ SCALED = 1e4
 @dataclass(frozen=True)
 class ProgramSolution:
     """
-    The answer of a solver. `columns` holds the column values of its best solution, or
-    is None. `bound` is its bound in scaled costs. For a relaxation, `reduced` holds the
-    reduced cost of each column, and `duals` the dual value of each row.
+    The answer of a solver. `columns` holds the column values of the best solution, or
+    is None. `bound` is a bound on the cost, in scaled costs. For a relaxation,
+    `reduced` holds the reduced cost of each column, and `duals` the dual value of each
+    row.
     """
 
     columns: Costs | None
@@ -43,9 +44,8 @@ class ProgramSolution:
 @dataclass(frozen=True)
 class ConstraintRows:
     """
-    Rows of constraints with lower and upper bounds, as a compressed sparse matrix: the
-    entries of row r are those from `starts[r]` to `starts[r + 1] - 1` in `columns` and
-    `values`.
+    Rows of constraints with lower and upper bounds, as a compressed sparse matrix: row
+    r has the entries `starts[r]` to `starts[r + 1] - 1` of `columns` and `values`.
     """
 
     lower: Costs
@@ -142,8 +142,8 @@ class IntegerProgram:
 
     def real(self, bound: float) -> float:
         """
-        Returns the cost in the graph that a cost `bound` in the scaled program stands
-        for.
+        Returns the cost in the graph that corresponds to `bound`, a cost in the scaled
+        program.
         """
         return bound * self.scale + self.graph.constant
 
@@ -165,8 +165,8 @@ class IntegerProgram:
 
     def load(self, columns: Costs) -> Costs:
         """
-        Returns the bytes that the solution `columns` occupies at each point. The
-        solution may be one of the relaxation.
+        Returns the bytes that the solution `columns` occupies at each point. It may be
+        a solution of the relaxation.
         """
         graph = self.graph
         return graph.load_of(
@@ -224,8 +224,8 @@ class IntegerProgram:
 def violated(load: Costs, capacity: Costs, known: Iterable[int]) -> Table:
     """
     Returns up to 32 points at which `load` exceeds `capacity`, largest excess first.
-    Points in `known` are skipped. A run of consecutive points yields only its worst
-    one.
+    Points in `known` are skipped. Of consecutive points, only the worst one is
+    returned.
     """
     over = load - capacity
     bad = over > 1e-9 * np.maximum(np.abs(capacity), 1.0)
