@@ -65,7 +65,7 @@ _PLAIN_DIM = re.compile(r"\(([^()]*)\)|([^\s()]+)")
 
 class UnfitShapesError(ValueError):
     """
-    Raised if shapes do not fit a rule's text, or do not determine its lengths and
+    The error that shapes do not fit a rule's text, or do not determine its lengths and
     sizes.
     """
 
@@ -112,8 +112,8 @@ class FactorText:
 @lru_cache(maxsize=512)
 def parsed(text: str) -> FactorText:
     """
-    Parses the text of a sharding rule. Raises ValueError if a clause or a tensor cannot
-    be read.
+    Parses the text of a sharding rule. Raises ValueError if a clause or a tensor of the
+    text is malformed.
     """
     dims, *clauses = _CLAUSE.split(" ".join(text.split()))
     sides = dims.split("->")
@@ -217,7 +217,8 @@ def rule_from(text: str) -> RuleFunction:
     """
     Returns a function from an op to its sharding rule, derived from `text`. The rule is
     replicated if a shape is unknown or does not fit the text (the softmax of a scalar).
-    The function is registered like that of any other rule:
+    Like the function of any other rule, it must be registered:
+
     ```python
     sharding_rule("toy.outer")(rule_from("[i], [j] -> [i, j] flops i*j"))
     ```
@@ -244,8 +245,9 @@ def rule_from(text: str) -> RuleFunction:
 
 def _one_for_each(groups: tuple[Group, ...], count: int) -> tuple[Group, ...]:
     """
-    Puts each shape into a group of its own if the text has as many tensors (`count`) as
-    there are shapes, but not as many as there are groups. Otherwise returns `groups`.
+    Puts each shape into a separate group if the text has as many tensors (`count`) as
+    there are shapes, but not as many as there are groups. Otherwise returns `groups`. A
+    group holds the shapes of one variadic operand or result.
     """
     shapes = [shape for group in groups for shape in group]
     if len(groups) != count and len(shapes) == count:
@@ -304,8 +306,9 @@ def _attribute(op: Operation, name: str) -> int:
 
 def _parts(word: str) -> tuple[bool, str, str]:
     """
-    Returns three facts about a word: whether it is a run, its name, and the name of the
-    attribute that gives its size ("" if none does).
+    Splits a word of a sharding rule's text. Returns whether the word stands for several
+    dimensions (`*name`), its name, and the name of the attribute that gives its size
+    ("" if there is none).
     """
     name, _, attribute = word.partition("@")
     return name.startswith("*"), name.removeprefix("*"), attribute
@@ -453,8 +456,8 @@ def _expanded(
     anonymous: Iterator[str],
 ) -> Iterator[NamedDim]:
     """
-    Yields the dimensions, with each run expanded into one named dimension per dimension
-    that it stands for (`s.0`, `s.1`).
+    Yields the dimensions, with each word for several dimensions (`*s`) expanded into
+    one name per dimension (`s.0`, `s.1`).
     """
     for dim in dims:
         is_run, name, _ = _parts(dim[0])
@@ -469,7 +472,7 @@ def _expanded(
 def _flops(text: str, sizes: dict[str, int], lengths: dict[str, int]) -> int:
     """
     Returns the value of the product `text`, rounded down after its division. The name
-    of a run stands for the product of the sizes of its dimensions. An empty text gives
+    of several dimensions (`*s`) means the product of their sizes. An empty text gives
     0.
     """
     if not text:
