@@ -159,7 +159,7 @@ class AttentionFactors:
     """
     The factors of attention. Batch and heads are parallel, and so are queries, unless a
     causal mask depends on their positions. Query heads are `[key heads, group]`. If
-    queries attend to keys of their own block only, blocks are parallel.
+    queries attend only to keys of their own block, blocks are parallel.
     """
 
     def __init__(self, op: FusedAttentionOp):
@@ -260,9 +260,9 @@ def _gradient_flops(op: FusedAttentionOp) -> int:
 @train_rule("attention_grad")
 def attention_gradient(op: AttentionGradOp) -> Rule:
     """
-    Returns the rule of the gradient of attention, which is parallel where attention is.
-    The gradients of keys and values are sums over the queries, and over the query heads
-    of a key head.
+    Returns the rule of the gradient of attention. The same factors are parallel as in
+    attention. The gradients of keys and values are sums over the queries, and over the
+    query heads of a key head.
     """
     f = AttentionFactors(op)
     return gradient_rule(op, f, [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask])
@@ -270,7 +270,10 @@ def attention_gradient(op: AttentionGradOp) -> Rule:
 
 @train_rule("placed_attention_grad")
 def placed_attention_gradient(op: PlacedAttentionGradOp) -> Rule:
-    """Returns the rule of the gradient of attention with explicit positions."""
+    """
+    Returns the rule of the gradient of attention with explicit positions. Batch, heads
+    and queries are parallel; the gradients of keys and values are sums over queries.
+    """
     f = AttentionFactors(op)
     return gradient_rule(
         op,
@@ -358,9 +361,9 @@ def with_local_heads(context: LocalContext) -> FusedAttentionOp:
 @train_rule("paged_attention")
 def paged_attention(op: PagedAttentionOp) -> Rule:
     """
-    Returns the rule of attention through a table of pages. Pools are parallel, and
-    split the sequences with them, since a table names pages of one pool only. Heads and
-    queries are parallel as in other attention.
+    Returns the rule of attention through a table of pages. Pools are parallel: a split
+    of pools also splits the sequences, because a table names pages of one pool only.
+    Heads and queries are parallel as in other attention.
     """
     builder, sizes = RuleBuilder(op), op.sizes
     _, query_heads, queries, head_size = shape_of(op.q)

@@ -60,9 +60,9 @@ def matmul(op: OnnxOp) -> Rule:
 @onnx_rule("MatMulInteger")
 def matmul_integer(op: OnnxOp) -> Rule:
     """
-    Returns the rule of MatMulInteger, which is that of MatMul. It is replicated if an
-    operand has several zero points. It is not linear, because zero points are
-    subtracted before the sum.
+    Returns the rule of MatMulInteger, which equals the rule of MatMul except that it is
+    not linear, because zero points are subtracted before the sum. The op is replicated
+    if an operand has several zero points.
     """
     if any(prod(shape_of(op.input(i))) > 1 for i in (2, 3)):
         return Rule.replicated(op)
@@ -141,7 +141,8 @@ def einsum(op: OnnxOp) -> Rule:
 def transform(op: OnnxOp) -> Rule:
     """
     Returns the rule of DFT. The transformed dimension is whole, and so is the last one,
-    which holds real and imaginary parts. Others are parallel. The op is linear.
+    which holds real and imaginary parts. Other dimensions are parallel. The op is
+    linear.
     """
     builder = RuleBuilder(op)
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])

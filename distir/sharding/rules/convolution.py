@@ -83,7 +83,7 @@ _max_pooled = rule_from("[n, c, *s] -> [n, c, *t] keep s t linear max 0")
 def max_pool(op: OnnxOp) -> Rule:
     """
     Returns the rule of max pooling. Batch and channels are parallel. With the optional
-    output of indices nothing is split, because these count elements of the whole
+    output of indices nothing is split, because the indices count elements of the whole
     tensor.
     """
     if len(op.results) > 1:
@@ -95,7 +95,7 @@ def max_pool(op: OnnxOp) -> Rule:
 def resize(op: OnnxOp) -> Rule:
     """
     Returns the rule of resizing. Dimensions that keep their size are parallel; resized
-    ones are whole.
+    dimensions are whole.
     """
     fixed = op.attribute("coordinate_transformation_mode") != "tf_crop_and_resize"
     if not fixed or op.attribute("keep_aspect_ratio_policy") != "stretch":
@@ -141,7 +141,7 @@ def _stretched(
 @local_form("onnx.Resize")
 def resize_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of resizing. The target sizes are those of this device's
+    Returns the local form of resizing. The target sizes are the sizes of this device's
     part.
     """
     builder = LocalBuilder(context)
@@ -158,7 +158,7 @@ def resize_local(context: LocalContext) -> Sequence[Operation]:
 def resize_gradient(op: ResizeGradOp) -> Rule:
     """
     Returns the rule of the gradient of resizing. Dimensions that keep their size are
-    parallel; resized ones are whole. The op is linear.
+    parallel; resized dimensions are whole. The op is linear.
     """
     builder, resized = RuleBuilder(op), op.resized
     before = tuple(

@@ -66,8 +66,8 @@ def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
 
 def _drawn(op: DroppedAttentionBase) -> list[Dims]:
     """
-    Returns the dimensions of the operands that determine the random numbers: the
-    counter and the coordinates, which have none.
+    Returns the dimensions of the operands that determine the random numbers, the
+    counter and the coordinates. These dimensions have no factors.
     """
     none: Dims = ()
     return [none for _ in (op.counter, *op.coordinates)]

@@ -163,9 +163,9 @@ def cast(op: OnnxOp) -> Rule:
 @onnx_rule("CastLike")
 def cast_like(op: OnnxOp) -> Rule:
     """
-    Returns the rule of CastLike, which is that of Cast. The second operand only gives
-    its type. If both operands have the same shape, they share their dimensions; if not,
-    the second may be split in any way.
+    Returns the rule of CastLike, which equals the rule of Cast for the first operand.
+    The second operand only gives its type. If both operands have the same shape, they
+    share their dimensions; otherwise the second one may be split in any way.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.results[0]))
@@ -179,7 +179,7 @@ def cast_like(op: OnnxOp) -> Rule:
 def dropout(op: OnnxOp) -> Rule:
     """
     Returns the rule of Dropout. In inference it is elementwise. In training it is
-    replicated, because each device would draw a mask of its own.
+    replicated, because each device would draw a different mask.
     """
     training = op.input(2)
     if training is not None:

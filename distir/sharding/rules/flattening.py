@@ -48,8 +48,8 @@ def _dims(
     builder: RuleBuilder, sizes: Sequence[int], splits: Sequence[Split]
 ) -> tuple[Dims, Dims]:
     """
-    Returns the dimensions of the tensor and those of the flat tensor. They have no
-    factors if the runs of one split cut those of another.
+    Returns the dimensions of the tensor and the dimensions of the flat tensor. They
+    have no factors if the blocks of one split cut the blocks of another.
     """
     blocks = [builder.factor(split.parts) for split in splits]
     dims: list[Dim] = []

@@ -18,8 +18,8 @@ from distir.sharding.rules.builder import RuleBuilder, train_rule
 @train_rule("float8_linear")
 def linear(op: Float8LinearOp) -> Rule:
     """
-    Returns the rule of a product that computes its own scales. It splits nothing; the
-    ops that it decomposes into can be split.
+    Returns the rule of a product that computes its own scales. The rule splits nothing;
+    the ops of the product's decomposition can be split.
     """
     a, b = shape_of(op.a), shape_of(op.b)
     flops = 2 * b[1]
@@ -32,7 +32,7 @@ def linear(op: Float8LinearOp) -> Rule:
 def scale(op: Float8ScaleOp) -> Rule:
     """
     Returns the rule of a scale. Each part of a tensor has its own scale, and the
-    smallest of them is the scale of the whole tensor.
+    smallest of these scales is the scale of the whole tensor.
     """
     builder = RuleBuilder(op)
     shape, dim = shape_of(op.x), op.dimension

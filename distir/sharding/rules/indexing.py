@@ -34,9 +34,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 
 def _table_kind(op: OnnxOp) -> Kind:
     """
-    Returns the kind of the factor of a looked-up dimension. It is a reduction if
+    Returns the kind of the factor of a looked-up dimension. The kind is a reduction if
     elements can be added: each device looks up the rows that it holds, and the results
-    are summed. If not, the dimension is whole.
+    are summed. Otherwise the dimension is whole.
     """
     element = element_type(op.operands[0])
     summable = isinstance(element, AnyFloat) or (
@@ -70,7 +70,7 @@ def gather(op: OnnxOp) -> Rule:
 def gather_elements(op: OnnxOp) -> Rule:
     """
     Returns the rule of GatherElements. Dimensions that have the same size in data and
-    indices are parallel, and so is the axis dimension of the indices. The looked-up
+    indices are parallel, and so is the dimension `axis` of the indices. The looked-up
     dimension is a reduction.
     """
     builder = RuleBuilder(op)
@@ -124,9 +124,9 @@ def locate(
     elsewhere: int = 0,
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns two values for each index into the split dimension of factor `table`:
-    whether this device holds it, and its position in this device's part (`elsewhere` if
-    another device holds it).
+    Returns two values for each index into the split dimension of factor `table`. The
+    first is whether this device holds the indexed element. The second is the element's
+    position in this device's part (`elsewhere` if another device holds it).
 
     Negative indices count from the end. Without `from_end`, no device holds them.
     """
@@ -243,7 +243,7 @@ def triangle(op: OnnxOp) -> Rule:
 def _place_kind(op: OnnxOp) -> Kind:
     """
     Returns the kind of the factors of index places: a reduction if updates are added,
-    else one that stays whole.
+    else the kind of factors that stay whole.
     """
     return "reduction" if op.attribute("reduction") == "add" else "replicate"
 
@@ -308,9 +308,9 @@ def scatter_nd(op: OnnxOp) -> Rule:
 @train_rule("gather_grad")
 def gather_gradient(op: GatherGradOp) -> Rule:
     """
-    Returns the rule of the gradient of a look-up. It sums over the look-ups, so a split
-    batch leaves partial sums. Rows of the result are split like those of the operand
-    `data`.
+    Returns the rule of the gradient of a look-up. The gradient is a sum over the
+    look-ups, so a split batch leaves partial sums. Rows of the result are split like
+    the rows of the operand `data`.
     """
     builder = RuleBuilder(op)
     sizes, axis = shape_of(op.ddata), op.dimension
@@ -327,9 +327,8 @@ def gather_gradient(op: GatherGradOp) -> Rule:
 @train_rule("scatter_sum")
 def scatter_sum(op: ScatterSumOp) -> Rule:
     """
-    Returns the rule of sums at indexed places. It sums over the terms, so devices that
-    each have some of the terms leave partial sums. Dimensions that are not indexed are
-    parallel.
+    Returns the rule of sums at indexed places. Devices that each have some of the terms
+    leave partial sums. Dimensions that are not indexed are parallel.
     """
     builder = RuleBuilder(op)
     sizes, places = shape_of(op.result), shape_of(op.indices)
@@ -362,7 +361,7 @@ def rows_held(context: LocalContext) -> Sequence[Operation]:
     """
     Returns the local form of the gradient of a look-up. Each device adds to the rows
     that it holds; gradients of other devices' rows add zero to row 0. The operand
-    `data` is passed on only if its local shape is that of the local result.
+    `data` is passed on only if it has the local shape of the result.
     """
     op = context.op
     assert isinstance(op, GatherGradOp)
@@ -385,6 +384,6 @@ def rows_held(context: LocalContext) -> Sequence[Operation]:
 
 
 def _alike(context: LocalContext, values: Sequence[SSAValue]) -> list[SSAValue]:
-    """Returns those `values` whose local shape is that of the first result."""
+    """Returns the `values` that have the local shape of the first result."""
     wanted = shape_of(context.result_types[0])
     return [value for value in values if shape_of(value.type) == wanted]

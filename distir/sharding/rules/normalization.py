@@ -84,8 +84,8 @@ def over_groups(op: OnnxOp) -> Rule:
 @local_form("onnx.GroupNormalization")
 def over_groups_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of group normalisation: `num_groups` is the number of local
-    groups.
+    Returns the local form of group normalisation: the op with the number of local
+    groups in `num_groups`.
     """
     builder = LocalBuilder(context)
     channels = shape_of(context.op.operands[0])[1]
@@ -112,8 +112,8 @@ def over_batch(op: OnnxOp) -> Rule:
 @local_form("train.conv_grad_input", "train.conv_grad_weight")
 def convolution_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of a gradient of a convolution: the attribute `group` is the
-    number of local groups.
+    Returns the local form of a gradient of a convolution: the op with the number of
+    local groups in `group`.
     """
     op, local = context.op, context.same_op()
     assert isinstance(op, ConvGradOp)
@@ -127,8 +127,8 @@ def convolution_local(context: LocalContext) -> Sequence[Operation]:
 @local_form("train.ghost_batch_norm", "train.ghost_batch_norm_grad")
 def local_parts(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of ghost batch normalisation and its gradient, with the
-    number of local groups.
+    Returns the local form of ghost batch normalisation (with separate statistics for
+    groups of samples) or of its gradient: the op with the number of local groups.
     """
     op = context.op
     assert isinstance(op, GhostBatchNormOp | GhostBatchNormGradOp)
