@@ -1,5 +1,6 @@
 """
-Names of ops and values for people and messages: source names, scopes and name hints.
+Names of ops and values for people and messages: source names, module paths (scopes) and
+name hints.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def scope_of(op: Operation) -> str:
 
 def describe(op: Operation) -> str:
     """
-    Returns a text for messages about an op: its name, its first result, its scope, and
-    the line of the source code that it came from, if the program says so (`loc(...)`).
+    Returns a text for messages about an op: its name, its first result, its scope
+    (module path), and the line of its source code if the program has it (`loc(...)`).
     """
     text = name_of(op)
     if op.results and op.results[0].name_hint:
@@ -67,8 +68,8 @@ def describe(op: Operation) -> str:
 
 def unique_names(names: Iterable[str]) -> list[str]:
     """
-    Returns the names in order. A name that was there before gets a number as suffix, so
-    that all differ.
+    Returns the names in order. A repeated name gets a number as suffix, so that all
+    names differ.
     """
     found: dict[str, None] = {}
     for name in names:

@@ -3,7 +3,7 @@ Sharding rules and local forms of ops that cut a dimension into parts or join pa
 
 Parts of sizes 4, 2, 2 all consist of pieces of their greatest common divisor 2: the
 joined dimension is `[4 pieces, 2]`, the parts `[2, 2]`, `[1, 2]` and `[1, 2]`. The
-piece, which is the minor factor, may be split. That is how a fused QKV is split over
+piece, which is the minor factor, may be split. In this way a fused QKV is split over
 heads.
 """
 
@@ -67,14 +67,17 @@ def concat_or_split(op: OnnxOp) -> Rule:
 
 
 def _one_at(sizes: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """Returns the shape with size 1 at `axis`, whose factors are added separately."""
+    """
+    Returns the shape `sizes` with size 1 at `axis`, because the factors of this
+    dimension are added separately.
+    """
     return (*sizes[:axis], 1, *sizes[axis + 1 :])
 
 
 @local_form("onnx.Split")
 def split_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of Split: the sizes of the parts are those on this device.
+    Returns the local form of Split: the op with the sizes of the parts on this device.
     """
     builder = LocalBuilder(context)
     source = shape_of(context.op.operands[0])

@@ -51,8 +51,8 @@ _GATHERED: dict[str, type[GatheredLayerOp]] = {
 
 def unusual_form(op: OnnxOp) -> str | None:
     """
-    Returns the name of the first feature of a recurrent layer that rules out a gradient
-    and a split of hidden features, or None if it has no such feature.
+    Returns the name of the first feature of a recurrent layer that prevents a gradient
+    and a split of hidden features. Returns None if the layer has no such feature.
     """
     reasons = {
         "sequences of several lengths": op.input(_SEQUENCE_LENGTHS) is not None,
@@ -146,8 +146,8 @@ def _flops(op: Operation) -> int:
 
 def _is_divisible(op: OnnxOp, directions: int) -> bool:
     """
-    Whether a bidirectional layer can be computed by one layer per direction. It cannot
-    if activations have parameters.
+    Whether one layer per direction can compute a bidirectional layer. This is not so if
+    activations have parameters.
     """
     options = ("activation_alpha", "activation_beta")
     return directions > 1 and all(op.attribute(name) is None for name in options)
@@ -166,7 +166,7 @@ def _can_gather(op: OnnxOp) -> bool:
 @decomposition(*RECURRENT)
 def gathered_layer(op: Operation) -> list[Operation] | None:
     """
-    Decomposes a recurrent layer into the one op of `train` that computes the same and
+    Decomposes a recurrent layer into a single op of `train` that computes the same and
     can split hidden features. Returns None if there is no such op.
     """
     assert isinstance(op, OnnxOp)
@@ -236,9 +236,9 @@ def recurrent_local(context: LocalContext) -> Sequence[Operation]:
 )
 def gathered_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of a layer that gathers its state, or of its gradient. It
-    names the mesh axes that split hidden features. If directions are split, it has one
-    direction. Raises DistIRError if one collective cannot gather the features.
+    Returns the local form of a layer that gathers its state, or of its gradient. The op
+    names the mesh axes that split hidden features. If directions are split, the op has
+    one direction. Raises DistIRError if one collective cannot gather the features.
     """
     op, local = context.op, context.same_op()
     assert isinstance(op, GatheredOp)
@@ -335,7 +335,7 @@ def recurrent_gradient(op: RecurrentGradOp) -> Rule:
 @decomposition("train.rnn_grad", "train.gru_grad", "train.lstm_grad")
 def gathered_gradient(op: Operation) -> list[Operation]:
     """
-    Decomposes the gradient of a recurrent layer into the one op that computes the same
+    Decomposes the gradient of a recurrent layer into a single op that computes the same
     and can split hidden features.
     """
     made = _GATHERED_GRADIENTS[op.name].create(

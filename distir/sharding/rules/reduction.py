@@ -72,8 +72,8 @@ def reduce_sum(op: OnnxOp) -> Rule:
 @onnx_rule("ReduceL1", "ReduceSumSquare")
 def reduce_sum_of(op: OnnxOp) -> Rule:
     """
-    Returns the rule of sums of a function of each element, such as its square. They
-    leave partial sums, but are not linear.
+    Returns the rule of sums of a function of each element, such as its square. These
+    ops leave partial sums, but are not linear.
     """
     return _reduction(op, "reduction")
 
@@ -81,9 +81,9 @@ def reduce_sum_of(op: OnnxOp) -> Rule:
 @onnx_rule("ReduceMean")
 def reduce_mean(op: OnnxOp) -> Rule:
     """
-    Returns the rule of ReduceMean. It is the sum of the devices' means, each divided by
-    the number of devices (`reduce_mean_local`). A mean of integers rounds, so its
-    dimension stays whole.
+    Returns the rule of ReduceMean. The mean is the sum of the devices' means, each
+    divided by the number of devices (`reduce_mean_local`). A mean of integers rounds,
+    so its dimension stays whole.
     """
     if not isinstance(element_type(op.operands[0]), AnyFloat):
         return _reduction(op, "replicate")

@@ -89,7 +89,7 @@ class _Side:
 @onnx_rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Reshape, Flatten, Squeeze and Unsqueeze. It follows from the
+    Returns the rule of Reshape, Flatten, Squeeze and Unsqueeze, which follows from the
     shapes of the operand and the result.
     """
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -103,8 +103,8 @@ def reshape(op: OnnxOp) -> Rule:
 @local_form("onnx.Reshape", "onnx.Expand")
 def to_local_shape(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of Reshape and Expand: the target shape is that of this
-    device's part.
+    Returns the local form of Reshape and Expand: the op with the shape of this device's
+    part as its target.
     """
     if not is_split(context):
         return [context.same_op()]
@@ -116,7 +116,7 @@ def to_local_shape(context: LocalContext) -> Sequence[Operation]:
 @local_form("onnx.Squeeze")
 def squeeze_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of Squeeze. It lists the axes explicitly, because a split
+    Returns the local form of Squeeze. The op lists the axes explicitly, because a split
     dimension may have size 1 on a device.
     """
     builder = LocalBuilder(context)
@@ -151,8 +151,8 @@ def _equal(op: OnnxOp) -> DenseIntOrFPElementsAttr | None:
 @onnx_rule("Constant")
 def constant(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Constant. A constant whose elements are all equal is made in any
-    layout; any other one is whole on each device.
+    Returns the rule of Constant. A constant whose elements are all equal can be made in
+    any layout; any other constant is whole on each device.
     """
     if _equal(op) is None:
         return Rule.replicated(op)
@@ -177,7 +177,7 @@ def local_constant(context: LocalContext) -> Sequence[Operation]:
 
 @onnx_rule("ConstantOfShape")
 def constant_of_shape(op: OnnxOp) -> Rule:
-    """Returns the rule of ConstantOfShape, which is made in any layout."""
+    """Returns the rule of ConstantOfShape, whose result can be made in any layout."""
     builder = RuleBuilder(op)
     sizes = shape_of(op.results[0])
     if min(sizes, default=0) < 0:
@@ -232,9 +232,9 @@ def tile(op: OnnxOp) -> Rule:
 @onnx_rule("DepthToSpace", "SpaceToDepth")
 def depth_and_space(op: OnnxOp) -> Rule:
     """
-    Returns the rule of DepthToSpace and SpaceToDepth. They relate `[n, (p q c), h, w]`
-    and `[n, c, (h p), (w q)]`; `p` and `q` are whole. In `CRD` mode the channels are
-    `(c p q)`.
+    Returns the rule of DepthToSpace and SpaceToDepth. These ops relate `[n, (p q c), h,
+    w]` and `[n, c, (h p), (w q)]`; `p` and `q` are whole. In `CRD` mode the channels
+    are `(c p q)`.
     """
     builder = RuleBuilder(op)
     to_space = op.name == "onnx.DepthToSpace"
