@@ -80,8 +80,8 @@ class ClusterDescription:
 
     def _links(self, originals: Sequence[LinkOp], size: int) -> list[LinkOp]:
         """
-        Returns the levels of links of the cluster, innermost first. `originals` are
-        those of the built-in cluster with the same kind of device.
+        Returns the levels of links of the cluster, innermost first. `originals` are the
+        links of the built-in cluster with the same kind of device.
         """
         node, original = self.devices_per_node, originals[0]
         rate = original.bandwidth.value.data if self.link is None else self.link
