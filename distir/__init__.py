@@ -2,10 +2,10 @@
 DistIR: an explicit IR for distributed neural-network programs, built on xDSL.
 
 `distir.parallelize` makes a PyTorch module run on several processes. Its options, or a
-`Plan` from `distir.search`, give the way. The other functions have the names and the
-options of the commands of `distir`; they return programs and facts about programs.
-Dependencies are imported at their first use: `import distir` imports neither torch nor
-onnx.
+`Plan` from `distir.search`, say how the work is divided. The other functions have the
+names and the options of the commands of `distir`; they return programs and facts about
+programs. Dependencies are imported at their first use: `import distir` imports neither
+torch nor onnx.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ def _integers(op: Operation, name: str) -> tuple[int, ...]:
 @sharding_rule("tensor.extract_slice", "tensor.insert_slice")
 def slice_rule(op: Operation) -> Rule:
     """
-    Returns the sharding rule of slices with constant bounds. The dimensions of which the
-    part has all elements are the factors. Other slices are replicated.
+    Returns the sharding rule of slices with constant bounds. A dimension is a factor if
+    the slice has all of its elements. Other slices are replicated.
     """
     found = ConstantPart.of(op)
     if found is None:

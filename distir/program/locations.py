@@ -156,7 +156,10 @@ class KnownLocations:
 
 
 def _label(op: Operation) -> tuple[str, str] | None:
-    """Returns the scope of an op and the name of its first result, if it has one."""
+    """
+    Returns the module path (scope) of an op and the name of its first result. Returns
+    None if the op has no result with a name.
+    """
     hint = op.results[0].name_hint if op.results else None
     return None if hint is None else (SCOPE.of(op.attributes) or "", hint)
 

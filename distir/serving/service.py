@@ -127,8 +127,7 @@ class Replicas:
     @staticmethod
     def both(first: Replicas, second: Replicas) -> Replicas:
         """
-        Returns the replicas of two pools together. The requests are those of the first
-        pool.
+        Returns the replicas of two pools together, with the requests of the first pool.
         """
         return Replicas([*first.replicas, *second.replicas], first.index_of)
 

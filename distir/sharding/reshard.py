@@ -293,9 +293,9 @@ def _joint_blocks(
     axes: Sequence[str], layout: Layout, shape: Sequence[int], mesh: Mesh
 ) -> int:
     """
-    Returns the number of contiguous blocks that `joint_split` gives for a dimension and
-    `axes`, its innermost axes. Returns 0 if no collective can split or gather `axes`
-    together.
+    Returns the number of contiguous blocks in which `axes`, the innermost axes of a
+    dimension, split it together (1 unless the split is block-cyclic). Returns 0 if no
+    collective can split or gather `axes` together.
     """
     dims = {
         dim

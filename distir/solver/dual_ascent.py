@@ -113,10 +113,11 @@ class DualAscent:
         self, clock: Clock, gap: float = 0.0, step: float | None = None
     ) -> SolverResult:
         """
-        Returns a choice for all nodes of the core, and a bound. The run improves both
-        until the relative gap `gap` is reached, the clock stops, or the bound rises by
-        too little in comparison with `step`. `step` is a fraction of the bound, by
-        default the gap. If no choice is possible, the bound is infinite.
+        Returns a choice for all nodes that were not folded (removed exactly), and a
+        bound. The run improves both until the relative gap `gap` is reached, the clock
+        stops, or the bound rises by too little in comparison with `step`. `step` is a
+        fraction of the bound, by default the gap. If no choice is possible, the bound
+        is infinite.
         """
         step = max(gap, LEAST_GAP) if step is None else step
         self._fold()
@@ -139,8 +140,8 @@ class DualAscent:
 
     def remaining(self, limit: float) -> CostGraph:
         """
-        Returns the core as a graph, without the alternatives that are in no choice of
-        cost `limit` or less. The core is the graph without folded nodes.
+        Returns the graph of the nodes that were not folded (removed exactly), without
+        the alternatives that are in no choice of cost `limit` or less.
         """
         nodes, edges = self._parts()
         slack = {i: costs - costs.min() for i, costs in nodes.items()}
@@ -179,8 +180,8 @@ class DualAscent:
 
     def _fold(self) -> None:
         """
-        Folds the nodes outside the core and sets the costs and edges of the core
-        accordingly.
+        Folds nodes with few neighbours: removes them exactly, and sets the costs and
+        edges of the remaining nodes accordingly.
         """
         costs = dict(self.costs)
         near = {i: dict(around) for i, around in self.graph.near.items()}
@@ -250,8 +251,8 @@ class DualAscent:
 
     def _parts(self) -> tuple[dict[int, Costs], dict[tuple[int, int], Costs]]:
         """
-        Returns costs of nodes and edges of the core that give every choice its original
-        total cost. Call it after a backward pass.
+        Returns costs of the remaining nodes and edges that give every choice its
+        original total cost. Call this after a backward pass.
         """
         nodes: dict[int, Costs] = {}
         edges: dict[tuple[int, int], Costs] = {}

@@ -37,15 +37,15 @@ class Pieces:
 
     def chosen(self, table: npt.NDArray[np.integer]) -> Pieces:
         """
-        Returns the pieces for a node whose alternatives are replaced: alternative n of
-        the result is alternative `table[n]` of this node.
+        Returns the memory pieces for a node whose alternatives are replaced:
+        alternative n of the result is alternative `table[n]` of this node.
         """
         return Pieces(self.first, self.last, self.usage[:, table])
 
     def joined(self, other: Pieces | None) -> Pieces:
         """
-        Returns the pieces of both nodes together. `other` holds the pieces of a node
-        with the same alternatives, or is None if that node has no pieces.
+        Returns the memory pieces of two nodes together. `other` holds the pieces of a
+        node with the same alternatives, or is None if that node has no pieces.
         """
         if other is None:
             return self
@@ -56,8 +56,8 @@ class Pieces:
 
     def simplified(self) -> Pieces:
         """
-        Returns the pieces with equal intervals merged, and without pieces that occupy
-        nothing.
+        Returns the memory pieces with equal intervals merged, and without pieces that
+        occupy no bytes.
         """
         if len(self.first) == 1 and self.usage.any():
             return self
@@ -267,8 +267,8 @@ class CostGraph:
 
     def load_of(self, usages: Mapping[int, Costs]) -> Costs:
         """
-        Returns the bytes that are occupied at each point. `usages` gives the bytes of
-        the pieces of each node.
+        Returns the bytes that are occupied at each point in time. `usages` gives the
+        bytes of the memory pieces of each node.
         """
         if not usages:
             return np.zeros(len(self.limit))

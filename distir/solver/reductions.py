@@ -72,9 +72,9 @@ def forget_slack(graph: CostGraph) -> list[int]:
 
 def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
     """
-    Returns three arrays with an entry per point: the largest number of bytes that can
-    be occupied, the number of pieces that begin at the point, and the number of pieces
-    that end at the point before.
+    Returns three arrays with an entry per point in time: the largest number of bytes
+    that can be occupied, the number of memory pieces that begin at the point, and the
+    number of pieces that end at the point before.
     """
     points = len(graph.limit)
     change = np.zeros(points + 1)
@@ -90,17 +90,19 @@ def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
 
 def _between(events: Table, kept: Table) -> Table:
     """
-    Returns, for each kept point, the number of events after the previous kept point, up
-    to and including this point. `events` gives the number of events at each point.
+    Returns, for each kept point in time, the number of events after the previous kept
+    point, up to and including this point. `events` gives the number of events at each
+    point.
     """
     return np.diff(np.cumsum(events)[kept], prepend=0)
 
 
 def _strictest(capacity: Costs, begins: Table, ends: Table) -> npt.NDArray[np.bool_]:
     """
-    Returns a mask of the points to keep. A point is dropped if all pieces that are live
-    there are also live at a neighbouring point with no more capacity. When a point is
-    dropped, its two neighbours become neighbours of each other and are compared too.
+    Returns a mask of the points in time to keep. A point is dropped if all memory
+    pieces that are live there are also live at a neighbouring point with no more
+    capacity. When a point is dropped, its two neighbours become neighbours of each
+    other and are compared too.
     """
     stack: list[int] = []
     began: list[int] = []  # between a point on the stack and the one below it
@@ -371,8 +373,8 @@ class Reductions:
     def restrict_leaf(self, i: int) -> None:
         """
         Reduces node `i`, which occupies memory and has one neighbour. Under each
-        alternative of the neighbour, forbids the alternatives that cost and occupy at
-        least as much as another one.
+        alternative of the neighbour, forbids the alternatives of node `i` that cost and
+        occupy at least as much as another one.
         """
         graph = self.graph
         ((j, matrix),) = graph.near[i].items()

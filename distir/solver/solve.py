@@ -327,7 +327,8 @@ class _Solving:
     @property
     def is_quick(self) -> bool:
         """
-        Whether elimination is fast enough to be repeated for many prices of memory.
+        Whether elimination is fast enough for many repetitions with different prices of
+        memory.
         """
         return self.order is None or self.order.work <= PASS_WORK
 

@@ -416,7 +416,7 @@ class AutoSearch(PlanSearch):
     def _order(self, plan: Plan) -> tuple[bool, float, int, bool, Plan]:
         """
         Returns a sort key for neighbours. Plans that are expected to fit come first,
-        then fast ones, then those that are judged quickly.
+        then faster plans, then plans that are judged quickly.
         """
         origin = self._origins[plan]
         return (
@@ -517,8 +517,7 @@ class AutoSearch(PlanSearch):
 
     def _beats(self, plan: Plan, best: Simulated) -> bool:
         """
-        Whether the lower bound of `plan` allows a higher throughput than that of
-        `best`.
+        Whether the lower bound of `plan` allows a higher throughput than `best` has.
         """
         seconds = self.bounds[plan.batch].seconds_of(plan)
         return seconds * best.throughput_samples_per_s < plan.batch

@@ -56,8 +56,7 @@ class Effects:
     def may_fit(self, known: Simulated, plan: Plan) -> bool:
         """
         Whether `plan`, a neighbour of the plan with the result `known`, is expected to
-        fit into memory. A plan that searches layouts instead of taking those of the
-        grid is always expected to fit.
+        fit into memory. A plan with searched layouts is always expected to fit.
         """
         if isinstance(plan, LayoutPlan) and not isinstance(known.plan, LayoutPlan):
             return True

@@ -132,7 +132,10 @@ class _Mixture:
         return _Mixture(some, more, all_some, all_more, mixed)
 
     def next(self) -> Plan | None:
-        """Returns the mixture to judge next, or None if there is none."""
+        """
+        Returns the next plan to judge in which some layers have one checkpoint policy
+        and the others another one, or None if there is none.
+        """
         known = [
             (self._counts(result.plan), result)
             for result in (self.all_some, *self.mixed, self.all_more)
@@ -171,7 +174,7 @@ class _Mixture:
 
     def _counts(self, plan: Plan) -> list[int]:
         """
-        Returns, for each pipeline rank, the number of layers that have the policy
+        Returns, for each pipeline rank, the number of layers with the checkpoint policy
         `more` in `plan`.
         """
         ranks = self.all_more.layer_ranks

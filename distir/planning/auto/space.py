@@ -61,8 +61,8 @@ class AutoSpace:
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the allowed values
       of these options; by default all;
     - `c`, `e`: the degrees of context and of expert parallelism in plans of the grid;
-    - `expert_axes`: the sets of axes over which experts may be dealt out; plans start
-      with the first one;
+    - `expert_axes`: the sets of axes over which experts may be distributed; plans start
+      with the first set;
     - `next_c`: the degrees of context parallelism that neighbours of plans may have;
     - `r`: the allowed numbers of groups that each hold a copy of the tensors that ZeRO
       splits; by default all;
@@ -355,10 +355,10 @@ class AutoSpace:
 
     def _other_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
         """
-        Yields the plan with twice and with half the degree of context parallelism. Data
-        or tensor parallelism changes the opposite way, so that the number of devices
-        stays the same. Also yields the plan with the other ways to exchange keys and
-        values between devices.
+        Yields plans with twice and with half the degree of context parallelism. The
+        degree of data or tensor parallelism changes the opposite way, so that the
+        number of devices stays the same. Also yields plans with the other ways to
+        exchange keys and values between devices.
         """
         if 2 * c.c in self.next_c:
             if c.d % 2 == 0 and (c.d > 2 or c.r == 1):

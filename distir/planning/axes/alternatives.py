@@ -17,9 +17,7 @@ which depends on inputs. Every device can compute constants and parameters by it
 
 
 class Take(Enum):
-    """
-    The ways in which an op may obtain an operand in the placement that the op wants.
-    """
+    """The ways in which an op may obtain an operand in the placement that it needs."""
 
     AS_IS = 0
     """The value must already be available in that placement."""

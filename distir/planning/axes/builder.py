@@ -170,7 +170,10 @@ class AxisGraphBuilder:
         return Node(what, strategies, np.array(costs or [0.0] * len(strategies)))
 
     def _port(self, body: AxisBody, value: SSAValue) -> AxisPort:
-        """Returns the port of the node that computes a value."""
+        """
+        Returns the port of `value`, which is the node that computes the value and the
+        index of the node's result.
+        """
         # Not `isinstance`, which is slow where the answer is no.
         if type(value) is BlockArgument:
             return Port(body.arguments[value.index], 0)
@@ -208,9 +211,9 @@ class AxisGraphBuilder:
         results: dict[int, AxisPort],
     ) -> None:
         """
-        Connects a value with its uses by ops and calls, and adds it to `results` at
-        those indices of `returns` at which its function returns it. `late` says whether
-        its partial sums are reduced late.
+        Connects a value with its uses by ops and calls. `returns` are the indices of
+        the function's results that are this value; it is added to `results` at these
+        indices. `late` says whether its partial sums are reduced late.
         """
         port, count = self._port(body, value), body.count
         source = reached.sources.get(value, "activation")
@@ -324,9 +327,9 @@ class AxisGraphBuilder:
         self, body: AxisBody, port: AxisPort, index: int, uses: int
     ) -> AxisPort:
         """
-        Returns the port of a value that leaves its function as result `index`. `uses`
-        is the number of uses of the value in the function. A port is a value's place in
-        the graph: a node and the number of a result.
+        Returns the port (a node and the index of its result) of a value that leaves its
+        function as result `index`. `uses` is the number of uses of the value in the
+        function.
         """
         info = self.program.info(return_op(body.function))
         rows = self.edge_costs.returned(port, info, index, uses)

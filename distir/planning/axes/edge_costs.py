@@ -61,7 +61,7 @@ class Passed(NamedTuple):
     The edge from a value to an argument of a called function.
 
     - `node`: the node of the argument;
-    - `info`, `operand`: the op of the call, and the index of the operand;
+    - `info`, `operand`: the call's strategies on the axis, and the index of the operand;
     - `position`: the position of this use among all uses of the value, or -1 if no use
       cuts a part out of the value;
     - `is_first`: whether the value is a parameter and this is its first use.
@@ -77,8 +77,7 @@ class Passed(NamedTuple):
 class Kept(NamedTuple):
     """
     The edge from a value to the node that chooses the placements in which the value is
-    kept. The first of these placements is always the one in which the value is
-    computed.
+    kept. The value is always computed in the first of these placements.
     """
 
     node: Node[ValueAlternative]
@@ -233,8 +232,8 @@ class EdgeCosts:
 
     def _taken(self, port: Port[Alternative], use: Taken) -> Floats:
         """
-        Returns the cost matrix of moving a value to an op: rows are the alternatives of
-        the value, columns those of the op.
+        Returns the cost matrix of moving a value to an op. Rows are the alternatives of
+        the value, columns the alternatives of the op.
         """
         index, strategies = use.operand, use.node.strategies
         size = self.size(use.info, use.operand, use.source)

@@ -148,9 +148,9 @@ class AxisPolicy:
 
     def late(self, name: str) -> set[SSAValue]:
         """
-        Returns the values of function `name` whose partial sums are to be reduced late.
-        They are the operands of ops marked with `dist.reduce_late`, and the values from
-        which these operands follow by linear ops alone.
+        Returns the values of function `name` whose partial sums are reduced late. These
+        are the operands of ops marked with `dist.reduce_late`, and the values from
+        which only linear ops lead to such an operand.
         """
         if name not in self._late:
             found = self._late[name] = set[SSAValue]()

@@ -102,9 +102,9 @@ def _listed(ops: Sequence[str]) -> str:
 def forward_part(module: ModuleOp) -> ModuleOp:
     """
     Returns a copy of a program. For a training step, the copy has only the forward up
-    to the loss, because the splits of the forward determine those of the backward and
-    of the update. Arguments that are gradients of results are unused in the copy and do
-    not influence how results are split.
+    to the loss, because the splits of the forward determine the splits of the backward
+    and of the update. Arguments that are gradients of results are unused in the copy
+    and do not influence the splits of results.
     """
     function = entry_function(module)
     outputs = forward_results(function)

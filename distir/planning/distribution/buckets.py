@@ -74,7 +74,8 @@ class MessageSizes:
 
     def limit(self, first: CollectiveOp) -> float:
         """
-        Returns the number of bytes for a message whose first collective is `first`.
+        Returns the size, in bytes, from which latency hardly matters for a message
+        whose first collective is `first`.
         """
         if first.message not in self.known:
             self.known[first.message] = self._limit(first)

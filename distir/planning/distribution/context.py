@@ -71,8 +71,8 @@ def context_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...
 
 def _held(module: ModuleOp) -> dict[int, tuple[int, ...]]:
     """
-    Returns the shapes of the inputs and labels of a program that may hold sequences, by
-    argument index.
+    Returns the shapes of inputs and labels that may hold sequences. Keys are argument
+    indices.
     """
     return {
         argument.index: shape

@@ -51,7 +51,9 @@ class Chosen:
     free: tuple[str, ...] = ()
 
     def with_others(self, others: Chosen) -> Chosen:
-        """Returns these choices, with those in `others` added for further arguments."""
+        """
+        Returns these choices, with the choices in `others` added for further arguments.
+        """
         layouts = {**others.layouts, **self.layouts}
         return Chosen(layouts, {**others.stages, **self.stages}, self.free)
 

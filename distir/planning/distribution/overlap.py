@@ -165,9 +165,9 @@ def _overlapped(
 
 def _rank(result: Simulation, limit: int | None) -> tuple[bool, float, int]:
     """
-    Returns a sort key that puts better programs first: those that fit into memory, then
-    faster ones, then those that need less memory. A program whose peak is at most
-    `limit` bytes counts as fitting; every program does if `limit` is None.
+    Returns a sort key that puts better programs first: programs that fit into memory,
+    then faster programs, then programs that need less memory. A program fits if its
+    peak is at most `limit` bytes, or if `limit` is None.
     """
     peak = max(result.peak_memory_bytes)
     fits = result.fits or limit is None or peak <= limit

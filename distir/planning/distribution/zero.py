@@ -142,7 +142,7 @@ def _on_axes(layout: Layout, axes: Sequence[str], rank: int) -> Layout:
 
 def _uses_but_update(value: SSAValue) -> list[Use]:
     """
-    Returns the uses of `value`, except those by updates of parameters and by their
+    Returns the uses of `value`, except uses by updates of parameters and by their
     norms.
     """
     return [

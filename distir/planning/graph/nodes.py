@@ -88,7 +88,7 @@ class StrategyGraph(Generic[S, U]):
 
     def add(self, node: N, count: int) -> N:
         """
-        Adds `count` to the count of `node`, inserts the node if it is new, and returns
+        Adds `count` executions to the node `node`, inserts it if it is new, and returns
         it.
         """
         self.nodes.setdefault(node, len(self.nodes))

@@ -73,7 +73,8 @@ class _CompiledSite:
 @dataclass
 class _Outside:
     """
-    A call or a send in the entry function. A slot is the number of a value.
+    A call or a send in the entry function. A slot is the number of a value; the block
+    holds the ops other than calls and sends.
 
     - `like`: an op that stands for this call or send and for all equal ones;
     - `defined`: the slots of its results;
@@ -144,7 +145,7 @@ class CompiledEntry:
     def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
         """
         Adds the arguments of the entry function, of types `types`, and returns their
-        slots.
+        slots, the numbers of the values.
         """
         self._types = [*types]
         self._builder = CompiledFunctionBuilder(self.compilation.fold.entry, len(types))
@@ -162,8 +163,9 @@ class CompiledEntry:
 
     def op(self, make: Make, operands: Sequence[int]) -> Sequence[int]:
         """
-        Adds the ops that `make` makes on the values in the slots `operands`. Reshards
-        are lowered to collectives. Returns the slots of the results of the last op.
+        Adds the ops that `make` makes from the values with the numbers `operands`
+        (slots). Reshards are lowered to collectives. Returns the slots of the results
+        of the last op.
         """
         self._place_outside()
         made = make([self._value(slot) for slot in operands])
@@ -183,7 +185,10 @@ class CompiledEntry:
         return [self._slots[value] for value in results]
 
     def _add(self, op: Operation) -> None:
-        """Adds an op at the end of the block, and reserves slots for its results."""
+        """
+        Adds an op after the ops collected so far, and reserves slots (numbers of
+        values) for its results.
+        """
         self._block.add_op(op)
         operands = tuple([self._slots[value] for value in op.operands])
         defined = self._define([result.type for result in op.results])
@@ -193,7 +198,9 @@ class CompiledEntry:
         self._items.append(_Item(op, operands, defined))
 
     def _define(self, types: Sequence[Attribute]) -> range:
-        """Reserves new slots for values of `types`, and returns them."""
+        """
+        Reserves new slots, numbers of values, for values of `types`, and returns them.
+        """
         self._types += types
         first = self._builder.define(len(types))
         return range(first, first + len(types))
@@ -203,8 +210,8 @@ class CompiledEntry:
 
     def _value(self, slot: int) -> SSAValue:
         """
-        Returns the value of the block in a slot. If a call or send defines the slot, an
-        op for it is added to the block first.
+        Returns the value with the number `slot`. If a call or send defines it, first
+        adds an op for this call or send to the ops that are compiled later.
         """
         if slot not in self._values:
             place = bisect(self._outside, slot, key=lambda o: o.defined.start) - 1
@@ -224,8 +231,9 @@ class CompiledEntry:
 
     def _place_outside(self) -> None:
         """
-        Adds the latest calls and sends to the block, so that later ops can find them.
-        Only calls and sends that are near the end or use values of the block are added.
+        Adds the latest calls and sends to the ops that are compiled later, so that
+        these ops can find them. Only calls and sends that are near the end or use
+        results of these ops are added.
         """
         latest = self._outside[self._placed_before :]
         self._placed_before += len(latest)
@@ -239,8 +247,8 @@ class CompiledEntry:
 
     def _op_outside(self, outside: _Outside, types: Sequence[Attribute]) -> Operation:
         """
-        Returns an op of the block that stands for a call or a send, with results of
-        `types`.
+        Returns an op that stands for a call or a send among the ops that are compiled
+        later. Its results have the types `types`.
         """
         return outside.like.create(
             operands=[self._values[slot] for slot in outside.used],
@@ -250,8 +258,8 @@ class CompiledEntry:
 
     def send(self, value: int, type_: Attribute, *, asynchronous: bool) -> int:
         """
-        Adds a send of the value in slot `value` to another mesh, where its type is
-        `type_`. Returns the slot of the received value.
+        Adds a send of the value with the number `value` (its slot) to another mesh,
+        where its type is `type_`. Returns the slot of the received value.
         """
         defined = self._define([type_])
         key = id(self._types[value]), id(type_)
@@ -306,9 +314,9 @@ class CompiledEntry:
         types: Sequence[Attribute],
     ) -> Sequence[int]:
         """
-        Adds a call of `function` and returns the slots of its results, whose types are
-        `types`. `common` holds the slots of operands that are the same for all
-        micro-batches, and None for other operands. The slots in `own` replace the
+        Adds a call of `function` and returns the slots (numbers) of its results, whose
+        types are `types`. `common` holds the slots of operands that are the same for
+        all micro-batches, and None for other operands. The slots in `own` replace the
         Nones, in order; the remaining ones follow at the end.
         """
         site = self._sites[function]
@@ -339,8 +347,8 @@ class CompiledEntry:
     ) -> tuple[FixedOperands, Sequence[int | None]]:
         """
         Divides the operands of a call into arguments of the program and other operands.
-        `common` holds the slots of operands that are the same in all micro-batches, and
-        None for other operands.
+        `common` holds the slots (numbers) of operands that are the same in all
+        micro-batches, and None for other operands.
         """
         count = len(self._block.args)
         fixed = {
@@ -355,8 +363,8 @@ class CompiledEntry:
 
     def run(self, results: Sequence[int]) -> Machine:
         """
-        Executes the program, whose results are in the slots `results`, and returns the
-        simulated machine.
+        Executes the program and returns the simulated machine. `results` are the slots
+        (numbers) of the program's results.
         """
         function, common = self._division.structure.function, self.compilation
         self._place_outside()

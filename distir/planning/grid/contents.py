@@ -35,7 +35,8 @@ class Numbers:
 
 class Contents:
     """
-    The content ids of a program's ops and functions.
+    The content ids of a program's ops and functions. Ops with equal ids do the same
+    work in one micro-batch.
 
     - `structure`: describes the program, on the mesh of its first stage;
     - `fold`: the folded program, for one number of micro-batches;
@@ -64,7 +65,8 @@ class Contents:
 
     def of(self, op: Operation) -> int:
         """
-        Returns the content id of `op`. It covers the constants among its operands.
+        Returns the content id of `op`, which is equal for ops that do the same work in
+        one micro-batch. It covers the constants among its operands.
         """
         signature = self._structure.signature(op)
         found = self._known.get(signature)
@@ -74,8 +76,9 @@ class Contents:
 
     def function(self, name: str) -> int:
         """
-        Returns the content id of function `name`. Two functions of one program never
-        have the same id, even if they do the same.
+        Returns the content id of function `name`, which is equal for functions of
+        different programs that do the same work. Two functions of one program never
+        have the same id.
         """
         if name not in self._functions:
             content = self._content(name)
@@ -156,7 +159,8 @@ class Contents:
     def _constant(self, value: SSAValue) -> int | None:
         """
         Returns the content id of the constant that computes a value, if a sharding rule
-        may read that constant. Returns None for other values.
+        may read that constant. Returns None for other values. Constants with equal ids
+        are equal.
         """
         if not isinstance(value, OpResult):
             return None

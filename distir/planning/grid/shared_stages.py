@@ -38,8 +38,8 @@ class SharedFunction:
     A compiled function of stages that do the same work.
 
     - `compiled`: the function, compiled for the simulator;
-    - `axes`: the groups of mesh axes along which it communicates;
-    - `numbered`: whether it takes the index of the micro-batch as an argument.
+    - `axes`: the groups of mesh axes along which the function communicates;
+    - `numbered`: whether the function takes the index of the micro-batch as an argument.
     """
 
     compiled: CompiledFunction

@@ -285,8 +285,8 @@ class _Builder:
 
     def _divided(self, every: Iterable[What]) -> dict[LayoutEdge, What]:
         """
-        Returns the edges along which a copy that is not small may be needed. Each is
-        mapped to the piece of memory of that copy.
+        Returns the edges along which a copy that is not small may be needed. Maps each
+        edge to the piece of memory of the copy.
         """
         found: dict[LayoutEdge, What] = {}
         small: set[LayoutEdge] = set()

@@ -84,8 +84,9 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
 
     def reshards(self, edge: LayoutEdge) -> Floats | None:
         """
-        Returns the matrix of reshard costs along an edge: rows are the alternatives of
-        the value's node, columns those of its user. Returns None if all costs are zero.
+        Returns the matrix of reshard costs along an edge. Rows are the alternatives of
+        the value's node, columns the alternatives of its user. Returns None if all
+        costs are zero.
         """
         if edge not in self._reshards:
             self._reshards[edge] = self._found_reshards(edge)

@@ -177,9 +177,9 @@ class Values:
         self, value: OpResult, port: LayoutPort, uses: Sequence[Use]
     ) -> LayoutPort:
         """
-        Returns the port of the layout to which `value` is resharded once for all its
-        uses. A node chooses this layout. Returns `port` if there is only one possible
-        layout.
+        Returns the port (node and result) that gives `value` in the layout to which it
+        is resharded once for all its uses. A node chooses this layout. Returns `port`
+        if there is only one possible layout.
         """
         layouts = set(layouts_of(port))
         layouts = layouts.union(*(use.wanted() for use in uses))

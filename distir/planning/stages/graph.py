@@ -165,7 +165,10 @@ class _StageGraphBuilder:
         return RankLink.slowest(hardware, self.schedule.ranks, size)
 
     def _work(self) -> dict[str, list[float]]:
-        """Returns the seconds of each node, by phase."""
+        """
+        Returns the seconds of each node in a step, by phase: forward, backward, or once
+        per step.
+        """
         forward, backward = set(self.ops), set(self.structure.backward)
         work = {phase: [0.0] * len(self.ops) for phase in PHASES}
         for op, seconds in self.costs.seconds.items():

@@ -162,7 +162,7 @@ class _Search:
         self._known: dict[tuple[tuple[str, int], ...], _Shape] = {}
 
     def stages_of(self, candidate: _Candidate) -> dict[Operation, int]:
-        """Returns the stage of each forward op."""
+        """Returns the stage of each forward op in the division `candidate`."""
         return candidate.shapes[0].graph.stages(candidate.stages)
 
     def candidates(self) -> list[_Candidate]:
@@ -277,7 +277,7 @@ def _divisors(size: int) -> list[int]:
 def _combinations(shapes: Sequence[_Shape], ranks: int) -> Iterator[tuple[_Shape, ...]]:
     """
     Yields tuples with a mesh for each rank. If there are too many combinations, yields
-    only those in which the mesh changes at most once along the ranks.
+    only tuples in which the mesh changes at most once along the ranks.
     """
     if len(shapes) ** ranks <= MOST_COMBINATIONS:
         yield from product(shapes, repeat=ranks)

@@ -125,7 +125,7 @@ def _stretched(
     op: OnnxOp, scales: npt.NDArray[Any] | None, rank: int
 ) -> frozenset[int]:
     """
-    Returns the axes whose scale is not 1, including those whose size stays the same
+    Returns the axes whose scale is not 1, including axes whose size stays the same
     because of rounding.
     """
     if scales is None:

@@ -76,8 +76,8 @@ def _drawn(op: DroppedAttentionBase) -> list[Dims]:
 @train_rule("dropped_attention")
 def dropped_attention(op: DroppedAttentionOp) -> Rule:
     """
-    Returns the rule of attention with dropout: the rule of attention, with a whole
-    counter.
+    Returns the rule of attention with dropout: the rule of attention, with a replicated
+    counter of random numbers.
     """
     f = AttentionFactors(op)
     return f.builder.rule(
@@ -91,7 +91,7 @@ def dropped_attention(op: DroppedAttentionOp) -> Rule:
 def dropped_attention_gradient(op: DroppedAttentionGradOp) -> Rule:
     """
     Returns the rule of the gradient of attention with dropout: the rule of the gradient
-    of attention, with a whole counter.
+    of attention, with a replicated counter of random numbers.
     """
     f = AttentionFactors(op)
     operands = [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask, *_drawn(op)]

@@ -29,9 +29,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @local_form("train.dispatch", "train.combine", "train.combine_weights_grad")
 def own_shards(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of an op whose expert shards are split. Slots are counted
-    from this device's first slot, and choices of experts on other devices become -1 (no
-    choice).
+    Returns the local form of an op whose shards of experts are split. Slots, the places
+    of tokens in experts, are counted from this device's first slot. Choices of experts
+    on other devices become -1 (no choice).
     """
     op = context.op
     of_rows = (

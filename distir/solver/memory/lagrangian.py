@@ -77,8 +77,9 @@ STEPS = (0.01, 0.05, 0.2)
 @dataclass(frozen=True)
 class Priced:
     """
-    A choice that was cheapest for some multipliers, with its cost. `over` is the number
-    of bytes by which the choice exceeds the capacity of each point.
+    A choice that was cheapest for some multipliers (prices of memory), with its cost.
+    `over` is the number of bytes by which the choice exceeds the capacity of each point
+    in time.
     """
 
     choice: Mapping[int, int]
@@ -162,10 +163,9 @@ class Lagrangian:
     @property
     def patience(self) -> float:
         """
-        The seconds that one search for the cheapest choice may take. For some
-        multipliers many choices are equally cheap, and the search takes long. If the
-        search is cut short, its best choice so far still gives a plane with a valid
-        bound.
+        The seconds that one search for the cheapest choice may take. For some prices of
+        memory many choices are equally cheap, and the search takes long. If the search
+        is cut short, its best choice so far still gives a valid bound.
         """
         usual = (
             sorted(self.seconds)[len(self.seconds) // 2] if self.seconds else math.inf
@@ -194,9 +194,9 @@ class Lagrangian:
         factors: Mapping[int, float] | None = None,
     ) -> bool:
         """
-        Finds the cheapest choice for the multipliers `multipliers`, and returns whether
-        there is one. If `factors` are given, each node's multipliers are scaled by the
-        node's factor, and the bound is not updated.
+        Finds the cheapest choice for the multipliers (prices of memory) `multipliers`,
+        and returns whether there is one. If `factors` are given, each node's
+        multipliers are scaled by the node's factor, and the bound is not updated.
         """
         graph = self.graph
         free = graph.copy(memory=False)
@@ -231,8 +231,8 @@ class Lagrangian:
 
     def climb(self) -> dict[int, float]:
         """
-        Raises the bound from the best multipliers so far, until the planes show that
-        little is left to gain. Returns the best multipliers.
+        Raises the lower bound, starting from the best multipliers (prices of memory) so
+        far, until little is left to gain. Returns the best multipliers.
         """
         clock = self.clock.part(0.6)
         idle = 0
@@ -274,10 +274,11 @@ class Lagrangian:
 
     def mixed(self) -> tuple[Costs, float] | None:
         """
-        Returns the next multipliers, and the highest value that the bound can reach
-        there. They come from the cheapest mixture of choices that fits on average.
-        Points at which the mixture exceeds the capacity get a multiplier first. Returns
-        None if the linear program is numerically too difficult.
+        Returns the next multipliers (prices of memory), and the highest value that the
+        bound can reach there. They come from the cheapest mixture of choices that fits
+        on average. Points in time at which the mixture exceeds the capacity get a
+        multiplier first. Returns None if the linear program is numerically too
+        difficult.
         """
         capacity = self.graph.capacity
         costs = np.array([c.cost for c in self.priced])
@@ -303,9 +304,9 @@ class Lagrangian:
 
     def stagger(self, multipliers: Mapping[int, float]) -> list[Mapping[int, int]]:
         """
-        Looks for choices with multipliers that are raised for some nodes only, just
-        enough to fit into memory. Returns the choices that were known before, including
-        the choice with all multipliers raised.
+        Looks for choices with multipliers (prices of memory) that are raised for some
+        nodes only, just enough to fit into memory. Returns the choices that were known
+        before, including the choice with all multipliers raised.
         """
         near = self.choices
         nodes = sorted(self.graph.pieces)
@@ -326,10 +327,10 @@ class Lagrangian:
         self, nodes: Sequence[int], multipliers: Mapping[int, float], step: float
     ) -> None:
         """
-        Raises the multipliers by the fraction `step` for the first nodes of `nodes`,
-        and lowers them for the others. A binary search finds the smallest number of
-        raised nodes for which the choice fits. The choice must fit if all nodes are
-        raised.
+        Raises the multipliers (prices of memory) by the fraction `step` for the first
+        nodes of `nodes`, and lowers them for the others. A binary search finds the
+        smallest number of raised nodes for which the choice fits. The choice must fit
+        if all nodes are raised.
         """
         least, most = 0, len(nodes)
         while most - least > 1 and not self.is_over:

@@ -88,8 +88,8 @@ class IntegerProgram:
     - `nodes`: the nodes; `first[i]`: the column of node i's first alternative, followed
       by its other alternatives.
     - `pairs[i, j]`: the columns of an edge, as `(first column, alternatives of i,
-      alternatives of j)`; they come after those of all nodes.
-    - `linear`: the program without the rows of points; its costs are divided by
+      alternatives of j)`; they come after the columns of all nodes.
+    - `linear`: the program without the rows for points in time; its costs are divided by
       `scale`.
     """
 
@@ -178,7 +178,7 @@ class IntegerProgram:
         )
 
     def points(self, points: Table) -> ConstraintRows:
-        """Returns the memory rows of the points `points`."""
+        """Returns the memory rows of the points in time `points`."""
         rows: list[Table] = [np.zeros(0, np.int64)]
         columns: list[Table] = [np.zeros(0, np.int64)]
         values: list[Costs] = [np.zeros(0)]
