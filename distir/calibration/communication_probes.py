@@ -88,7 +88,7 @@ class _Product:
     @staticmethod
     def on(mesh: str, element: str, scale: int) -> _Product:
         """
-        Returns a product of the sizes in `PRODUCT`, with the rows multiplied by
+        Returns a matrix product of the sizes in `PRODUCT`, with the rows multiplied by
         `scale`. Its tensors are replicated on `mesh`; they have no layout if `mesh` is
         empty.
         """

@@ -33,7 +33,7 @@ class ClusterDescription:
         nics_per_node: The number of network adapters of each node; None for one per
             device. If there are fewer adapters than devices, the devices of a node
             share them.
-        nic_kind: What the network is, such as infiniband, roce or ethernet; None for
+        nic_kind: The kind of network, such as infiniband, roce or ethernet; None for
             the network of the built-in cluster with this kind of device.
         link: The bandwidth from a device to the others of its node, in bytes/s per
             direction; None for the bandwidth in the built-in cluster with this kind of

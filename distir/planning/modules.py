@@ -158,8 +158,8 @@ class ProgramModules:
     def nearest(self, pattern: str, inside: Sequence[str]) -> list[str]:
         """
         Returns up to four paths of modules that are spelled like `pattern`, for an
-        error message. Only modules below the first module of `inside` are considered,
-        and paths are relative to it.
+        error message. Only modules below the first module of `inside` are considered.
+        Paths are relative to this module.
         """
         start = f"{inside[0]}." if inside and inside[0] else ""
         known = {s[len(start) :] for s in self.scopes if s.startswith(start)}

@@ -3,8 +3,8 @@ The functions of a module: the entry function, calls, and the number of ops that
 executes.
 
 A program of DistIR is straight-line code: each function has one block, and calls are
-not recursive. DistIR leaves public functions alone that the program does not call, such
-as an `@eval` beside `@main`.
+not recursive. DistIR does not change public functions outside of the program, such as
+an `@eval` beside `@main`.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ def is_unknown(type_: Attribute) -> bool:
 
 def origin_of_unknown(value: SSAValue) -> str:
     """
-    Returns the end of an error message about a value of unknown size. It names the
-    origin of the size, an argument of the program or an op whose result's size depends
-    on data, and the remedy.
+    Returns the end of an error message about a value of unknown size: the origin of the
+    size, and the remedy. The origin is an argument of the program, or an op whose
+    result's size depends on data.
     """
     pending, seen = [value], set[SSAValue]()
     first: Operation | None = None

@@ -259,7 +259,8 @@ class Replica:
 
     def _growth(self, lane: Lane) -> float:
         """
-        Returns the room that the new tokens of the steps in progress of `lane` take.
+        Returns the room in the cache that the new tokens of the steps in progress of
+        `lane` take.
         """
         if not self.limits.window_share:
             return lane.rounds * lane.counted

@@ -184,7 +184,10 @@ class KernelRule:
         )
 
     def keeping(self, names: Iterable[str]) -> KernelRule:
-        """Returns the rule with the factors `names` kept whole as well."""
+        """
+        Returns the rule with the factors `names` kept whole, in addition to the factors
+        already kept.
+        """
         return KernelRule(self.operands, self.results, self.kept | frozenset(names))
 
 

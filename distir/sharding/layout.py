@@ -153,7 +153,7 @@ def _reordered(
     """
     Returns the layout with the axes of each dimension sorted by swaps of neighbours.
     `differs` tells whether two neighbours are in the wrong order, and `swapped` returns
-    them swapped. Both functions get shards with explicit run lengths.
+    them swapped. Both functions get shards with explicit run lengths (block sizes).
     """
     if all(len(shards) < 2 for shards in layout.dims):
         return layout

@@ -66,9 +66,9 @@ class OpaqueRule:
     ) -> Rule:
         """
         Returns the rule for tensors of the shapes `operands` and `results`. `flops` is
-        the number of operations, as a sum of products of factors. In the rule of a
-        gradient, a result that an axis of the module does not split is a sum over the
-        axis. Raises DistIRError if the shapes do not fit.
+        the number of operations, as a sum of products of factors. With `is_gradient`, a
+        result that an axis of the module does not split is a sum over the axis. Raises
+        DistIRError if the shapes do not fit.
         """
         found = self.factors.rule(operands, results, flops)
         by_itself = tuple(

@@ -52,7 +52,7 @@ class Signatures:
         self._attributes: dict[int, tuple[Attribute, int]] = {}
 
     def rule(self, op: Operation) -> Rule:
-        """Returns the rule of `op`. Ops with the same id share one object."""
+        """Returns the sharding rule of `op`. Ops with the same id share one object."""
         kind = self.of(op)
         if kind not in self._rules:
             self._rules[kind] = rule_for(op)

@@ -65,9 +65,9 @@ class Clock:
 
     def part(self, share: float, seconds: float = math.inf) -> Clock:
         """
-        Returns a clock for a part of the work. It stops after the fraction `share` of
-        the remaining time, after `seconds`, or when this clock stops, whichever is
-        first.
+        Returns a clock for a part of the work. The new clock stops after the fraction
+        `share` of the remaining time, after `seconds`, or when this clock stops,
+        whichever is first.
         """
         return _Part(self, min(self.left * share, seconds))
 

@@ -127,9 +127,10 @@ def _minimise(
     sizes: Mapping[int, Costs],
 ) -> tuple[Costs, np.ndarray]:
     """
-    Returns two tables over the choices of the nodes in `scope`: the least sum of
-    `costs` and `factors` over all alternatives of the eliminated node, and the first
-    alternative with this sum. The eliminated node is the first axis of each factor.
+    Eliminates a node. Returns two tables over the choices of the nodes in `scope`: the
+    least sum of `costs` and `factors` over all alternatives of the eliminated node, and
+    the first alternative with this sum. The eliminated node is the first axis of each
+    factor.
     """
     axis = {node: a for a, node in enumerate(scope)}
     shaped: list[Costs] = []

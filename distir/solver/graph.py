@@ -186,8 +186,8 @@ class CostGraph:
 
     def copy(self, *, memory: bool) -> CostGraph:
         """
-        Returns an independent copy of the graph without its steps. With `memory`, the
-        copy keeps the memory limit.
+        Returns an independent copy of the graph without the record of its reductions.
+        With `memory`, the copy keeps the memory limit.
         """
         near = {i: dict(near) for i, near in self.near.items()}
         graph = CostGraph(dict(self.costs), near, constant=self.constant)

@@ -345,7 +345,10 @@ class Reductions:
     # Nodes with few neighbours --------------------------------------------------------
 
     def fold(self, i: int) -> None:
-        """Removes node `i`, which has no memory pieces and at most two neighbours."""
+        """
+        Removes node `i`, which never limits memory and has at most two neighbours, and
+        moves its cost to them.
+        """
         graph = self.graph
         costs = graph.costs[i]
         near = tuple(graph.near[i].items())

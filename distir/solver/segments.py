@@ -225,8 +225,8 @@ def _swept(
 ) -> None:
     """
     Decides pairs of consecutive segments again, with all other nodes fixed, until
-    nothing changes. After the first round, a pair is visited only if a node in or next
-    to it changed.
+    nothing changes. After the first round, a pair is visited only if a node in it or
+    next to it changed.
     """
     windows = [(*one, *next_) for one, next_ in pairwise(groups)]
     seen = [{*nodes, *(j for i in nodes for j in graph.near[i])} for nodes in windows]

@@ -313,8 +313,8 @@ class _Solving:
     def order(self) -> EliminationOrder | None:
         """
         An order for the elimination of the nodes that are left after reductions without
-        the memory limit. It is cut short if its work exceeds `WORK`. None if some node
-        has no possible alternative.
+        the memory limit. The order is cut short if its work exceeds `WORK`. None if
+        some node has no possible alternative.
         """
         free = self.graph.copy(memory=False)
         return plan(free, WORK) if reduce(free) else None

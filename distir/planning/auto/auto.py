@@ -264,9 +264,9 @@ class AutoSearch(PlanSearch):
     def _start(self) -> list[Plan]:
         """
         Returns the plans of the first round. A plan that cannot fit is replaced by its
-        variant with the lowest ZeRO stage that may fit, or else by one with optimizer
-        states in the host's memory. If no plan may fit, all are returned, so that the
-        error can say how much memory is missing.
+        variant with the lowest ZeRO stage that may fit, or else by a variant with
+        optimizer states in the host's memory. If no plan may fit, returns all plans, so
+        that the error can say how much memory is missing.
         """
         found: dict[Plan, None] = {}
         # First those that are judged quickly and most likely possible.
@@ -403,8 +403,8 @@ class AutoSearch(PlanSearch):
     def _comes_now(self, result: Simulated, plan: Plan, refined: bool) -> bool:
         """
         Whether `plan`, a neighbour of the plan in `result`, is judged in this round.
-        With `refined`, it must add a refinement to a plan near the best; else it must
-        have no refinement.
+        With `refined`, `plan` must add a refinement to a plan near the best; otherwise
+        it must have no refinement.
         """
         if plan in self.results or not self._may_help(result, plan):
             return False

@@ -170,11 +170,10 @@ class AutoSpace:
         self, batches: Sequence[int], zero: int, may_fit: Callable[[Plan], bool]
     ) -> list[GridPlan]:
         """
-        Returns one plan for each way in which the grid divides the program. Only plans
-        for which `may_fit` returns True are considered. The plan recomputes as much as
-        is allowed, has ZeRO stage `zero`, and has as many micro-batches as possible.
-        Plans that keep optimizer states in the host's memory are returned only if no
-        others fit.
+        Returns one plan for each way in which the grid divides the program, if
+        `may_fit` returns True for it. The plan recomputes as much as is allowed, has
+        ZeRO stage `zero`, and has as many micro-batches as possible. Plans that keep
+        optimizer states in the host's memory are returned only if no other plans fit.
         """
         if not self.trains or self.own_axes:
             return []
@@ -303,8 +302,9 @@ class AutoSpace:
 
     def _next_groups(self, c: GridPlan) -> Iterator[GridPlan]:
         """
-        Yields the plan with twice and with half the number of groups that each hold a
-        copy of the tensors that ZeRO splits. The number of devices stays the same.
+        Yields two plans: `c` with twice and with half the number of groups that each
+        hold a copy of the tensors that ZeRO splits. The number of devices stays the
+        same.
         """
         if c.d % 2 == 0 and (2 * c.r in self.r or not self.r) and c.d > 2:
             yield replace(c, d=c.d // 2, r=2 * c.r)
@@ -391,7 +391,7 @@ class AutoSpace:
 
     def _pipelines(self, c: Plan, most: int) -> Iterator[Plan]:
         """
-        Yields the plan with other stages, other schedules and other numbers of
+        Yields plans that differ from `c` in their stages, schedule or number of
         micro-batches, up to `most` micro-batches.
         """
         if c.p > 1:

@@ -32,8 +32,9 @@ A = TypeVar("A", bound=Alternative)
 
 class AxisPlanner:
     """
-    Plans one mesh axis for a program. `split_parameters`, `is_forward` and
-    `leaves_split` are the fields of `AxisPolicy`.
+    Plans one mesh axis for a program. `split_parameters` says whether parameters may
+    start a split, `is_forward` whether the program is the forward of a training step,
+    and `leaves_split` whether results may leave the program split at no cost.
     """
 
     def __init__(
@@ -80,8 +81,8 @@ class _Choices:
 
     def plan(self) -> AxisPlan:
         """
-        Returns the plan of the entry function. It contains the plans of all functions
-        that the entry function calls.
+        Returns the plan of the entry function, which contains the plans of all
+        functions that it calls.
         """
         return plan_of(
             self.entry,

@@ -262,8 +262,8 @@ class AxisOp:
 
     def parts_before(self) -> tuple[LayoutStrategy, ...]:
         """
-        Returns the strategies of the ops of this op's decomposition on the axes planned
-        before this one.
+        Returns the strategies, on the axes planned before this one, of the ops into
+        which this op is decomposed.
         """
         found = self._decompose((REPLICATED,) * len(self.operand_types), True)
         assert found is not None  # else no axis decomposes it
@@ -271,8 +271,8 @@ class AxisOp:
 
     def leaves_result_partial(self, strategy: AxisStrategy) -> bool:
         """
-        Whether the op's own result is left partial by the decomposition that `strategy`
-        uses.
+        Whether the decomposition that `strategy` uses leaves the op's own result
+        partial.
         """
         (option,) = strategy.options
         if not isinstance(option, SplitFactor):
@@ -383,8 +383,9 @@ class AxisOp:
         self, is_result: bool, index: int, placement: SplitPlacement
     ) -> SplitFactor | None:
         """
-        Returns the factor and run length that this axis splits when an operand (or
-        result, if `is_result`) has `placement`. Returns None if no factor fits.
+        Returns the factor and run length (block size) that this axis splits when an
+        operand (or result, if `is_result`) has `placement`. Returns None if no factor
+        fits.
         """
         key = (is_result, index, placement)
         if key not in self._factors:

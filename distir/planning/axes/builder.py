@@ -363,7 +363,8 @@ class AxisGraphBuilder:
 
 def _has_cuts(port: AxisPort) -> bool:
     """
-    Whether an alternative of the value lets a use cut a part out of it for later uses.
+    Whether some alternative of the value lets one use cut a part out of it that later
+    uses can take.
     """
     return any(isinstance(s, ValueAlternative) and s.cut for s in port.node.strategies)
 

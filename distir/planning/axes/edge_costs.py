@@ -223,8 +223,8 @@ class EdgeCosts:
     ) -> list[dict[Placement, float]]:
         """
         Returns, for each alternative of a value's node, the placements in which the
-        value may leave its function, with the cost of each. `uses` is the number of
-        uses of the value in the function.
+        value may leave its function, with the cost of each. The value is result
+        `result` of the op described by `info`, and has `uses` uses in the function.
         """
         return [
             self.leaving(info, result, way) for way, _ in self.availability(port, uses)

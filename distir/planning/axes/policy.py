@@ -171,8 +171,8 @@ class AxisPolicy:
         self, op: Operation, hints: Mapping[SSAValue, set[SplitPlacement]]
     ) -> Iterable[SplitFactor]:
         """
-        Yields the factors, with run lengths, whose split gives a result of `op` one of
-        the placements that `hints` names for it.
+        Yields the factors, with run lengths (block sizes), whose split gives a result
+        of `op` one of the placements that `hints` names for it.
         """
         info = self.program.info(op)
         for index, result in enumerate(op.results):

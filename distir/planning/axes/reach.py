@@ -181,7 +181,7 @@ class Reach:
     def _spread(self, reached: Reached, op: Operation) -> None:
         """
         Adds the placements in which `op` may take its operands to the possible
-        placements of these values, as later ops may find the values there.
+        placements of these values, because later ops may find the values there.
         """
         strategies = reached.strategies[op]
         for i, value in enumerate(op.operands):

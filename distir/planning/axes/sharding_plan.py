@@ -413,7 +413,9 @@ class ShardingPlan:
                 )
 
     def _only_fixed(self, op: ConstrainOp, chosen: Layout) -> Layout:
-        """Returns the layout `chosen`, reduced to the axes that a constraint fixes."""
+        """
+        Returns the layout `chosen`, reduced to the axes that the constraint `op` fixes.
+        """
         return Layout(
             chosen.mesh,
             tuple(tuple(s for s in dim if op.fixes(s.axis)) for dim in chosen.dims),

@@ -142,8 +142,8 @@ class OpStrategies:
     def _paid(self, strategy: AxisStrategy, operands: Sequence[OperandFacts]) -> float:
         """
         Returns the price of the communication inside the op while it computes. The
-        price is 0 if the user requested the split of an operand that leads to this
-        communication.
+        price is 0 if the communication follows from the split of an operand that the
+        user requested.
         """
         asked = any(
             facts.requested and isinstance(p, SplitPlacement) and p in facts.possible

@@ -162,9 +162,9 @@ class CostModel(ABC):
     ) -> Sequence[ReshardStep] | None:
         """
         Returns the steps of a reshard, or None if no steps lead from `before` to
-        `after`. Layouts without run lengths have the same steps for all shapes of the
-        same rank, as all sizes are fractions of the whole; these steps are computed
-        once.
+        `after`. Layouts without run lengths (block sizes) have the same steps for all
+        shapes of the same rank, because all sizes are fractions of the whole; these
+        steps are computed once.
         """
         shards = (s for layout in (before, after) for dim in layout.dims for s in dim)
         runs = any(s.run is not None for s in shards)

@@ -115,8 +115,8 @@ def flattened_note(
 
 def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
     """
-    Whether the axis `axis` would cut blocks (runs) of a block-cyclic split. It would
-    split further the part that `shards` leave of a dimension of `size` elements.
+    Whether the axis `axis` would cut blocks (runs) of a block-cyclic split if it split
+    a dimension of `size` elements further than `shards` do.
     """
     for shard in shards:
         size //= mesh.size(shard.axis)

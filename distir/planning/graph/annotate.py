@@ -138,8 +138,8 @@ class _Copies:
         self, plan: FunctionPlan[Layout], *, is_entry: bool = False
     ) -> FunctionPlan[Layout]:
         """
-        Returns `plan` for a function that no different plan uses. Plans with equal
-        decisions get the same function.
+        Returns `plan` for a function that no different plan uses, cloning the function
+        if necessary. Plans with equal decisions get the same function.
         """
         if plan not in self._of_plan:
             calls = {call: self.of(callee) for call, callee in plan.calls.items()}

@@ -1,5 +1,5 @@
 """
-Finds the ops of a function that are tied, which means that they share one strategy.
+Finds the ops of a function that are tied: they share one strategy.
 
 Calls of one function do the same work on different values, so they may share decisions.
 The first and the last calls have their own decisions. The calls between them alternate

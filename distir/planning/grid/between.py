@@ -215,8 +215,8 @@ def _bare(type_: Attribute) -> Attribute:
 
 def _rebuilt(module: ModuleOp, attributes: Iterator[Attribute]) -> ModuleOp:
     """
-    Returns a copy of a program with other attributes and types, given in the order of
-    `_Found`.
+    Returns a copy of a program with other attributes and types. `attributes` gives them
+    in the order in which the program is read (`_Found`).
     """
     values: dict[SSAValue, SSAValue] = {}
 

@@ -176,8 +176,8 @@ class LayoutChooser:
 
 def _is_repeated(op: ReshardOp) -> bool:
     """
-    Whether `op` communicates a value that all micro-batches share, and does so again
-    for each micro-batch.
+    Whether `op` communicates a value that all micro-batches share, again for each
+    micro-batch.
     """
     before, after = layout_of(op.source), layout_of(op.result)
     assert before is not None and after is not None

@@ -151,8 +151,7 @@ class Contents:
 
     def _type(self, value: SSAValue) -> int:
         """
-        Returns the id of a value's type, at the size that the value has in one
-        micro-batch.
+        Returns the id of a value's type, with the size of the value in one micro-batch.
         """
         return self._attribute(self._fold.type(value.type, self._mesh))
 

@@ -315,7 +315,8 @@ class Evaluator:
 
 def _check_hosts(simulation: Simulation) -> None:
     """
-    Raises DistIRError if the memory of hosts is too small for the offloaded values.
+    Raises DistIRError if the memory of hosts is too small for the tensors that devices
+    keep there.
     """
     if simulation.hosts_too_small:
         place = simulation.devices.index(simulation.hosts_too_small[0])

@@ -175,7 +175,8 @@ class Compilation:
 
     def _number(self, name: str) -> int:
         """
-        Returns the content id (`Contents`) of function `name` of the folded program.
+        Returns the content id of function `name`; functions with equal ids do the same
+        work in one micro-batch.
         """
         return self.contents.function(self.fold.origin(name))
 
@@ -183,8 +184,8 @@ class Compilation:
         self, compiled: CompiledFunction
     ) -> Iterator[tuple[int, CompiledFunction]]:
         """
-        Yields the functions that `compiled` calls, directly or through others, each
-        with its content id (`Contents`).
+        Yields the functions that `compiled` calls, directly or through others. Each
+        comes with its content id, which is equal for functions that do the same work.
         """
         for callee in dict.fromkeys(
             [s.callee for s in compiled.steps if isinstance(s, CallStep)]

@@ -220,8 +220,8 @@ class GraphBuilder:
         self, op: Operation, before: LayoutStrategy | None
     ) -> tuple[Sequence[LayoutStrategy], Sequence[float]]:
         """
-        Returns the strategies of an op and the cost of each. If `before` is given, only
-        strategies that agree with it on the axes chosen earlier are returned.
+        Returns the strategies of an op and the cost of each. If `before` is given,
+        returns only strategies that agree with it on the axes chosen earlier.
         """
         options = before.options if before else ()
         key = (op, options, self.building.axes)

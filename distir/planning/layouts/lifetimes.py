@@ -249,8 +249,8 @@ class Lifetimes:
 
     def _end_instances(self, body: LayoutBody) -> dict[Operation, bool]:
         """
-        Returns, for each op of a function, whether it is the first or the last of the
-        ops that share its choice.
+        Maps each op of a function to whether it is the first or the last of the ops
+        that share its choice.
         """
         if body not in self._ends:
             places: dict[Hashable, list[Operation]] = {}

@@ -188,8 +188,8 @@ def _sizes(
     builder: GraphBuilder, port: LayoutPort, layouts: Iterable[Layout]
 ) -> list[float]:
     """
-    Returns the bytes of a node's result in each of `layouts`; 0 if the result is no
-    tensor.
+    Returns the bytes of a node's result in each of `layouts`, or zeros if the result is
+    no tensor.
     """
     type_ = builder.graph.types.get(port)
     return [
@@ -315,9 +315,9 @@ class _Builder:
     def _divide(self, edge: LayoutEdge, what: What) -> tuple[int, list[float]]:
         """
         Adds a node between a value and its use. Returns the node's number and the bytes
-        of its alternatives. For each possible layout of the copy, one alternative in
-        the first half means that value and use have the same layout (0 bytes), and one
-        in the second half that the value is copied.
+        of its alternatives. Each possible layout of the copy has two alternatives. In
+        the first half of the list, value and use have the same layout (0 bytes); in the
+        second half, the value is copied.
         """
         assert isinstance(what, Fresh | Updated)
         source, target = what.port.node, what.use.node

@@ -153,7 +153,7 @@ class LayoutResult:
     def with_proof(self, bound: float, peak: float) -> LayoutResult:
         """
         Returns the same result with `bound` and `peak` replaced, and `gap` computed
-        from them. `peak` is the peak bytes that the simulator found.
+        from them. `peak` is the number of bytes at the peak in the simulator.
         """
         gap = (self.objective - bound) / self.objective if self.objective else 0.0
         return replace(self, bound=bound, gap=gap, peak=peak)
@@ -378,8 +378,7 @@ class _AxisGroups:
         values further. The first attempt assumes that later axes divide all memory by
         their sizes. If the last axes then find nothing that fits, further attempts
         assume less. Returns None on success, else the reason of the failure. Raises
-        TimeIsOver when the clock stops; `steps` then lists the groups that were
-        completed.
+        TimeIsOver when the clock stops; `steps` then lists the completed groups.
         """
         sizes = [size for _, size in self.builder.mesh.axes]
         rest = [prod(sizes[axes:]) for axes in groups]
@@ -568,9 +567,9 @@ def _too_small(
     fastest: Peak,
 ) -> NoLayouts:
     """
-    Returns a reason that names the values that take the most memory, and says how many
-    bytes would suffice if the solver found out. `limit` is the memory of a device
-    multiplied by `splits`.
+    Returns a reason that names the values that take the most memory, and the bytes that
+    would suffice if the solver knows them. `limit` is the memory of a device multiplied
+    by `splits`.
     """
     device = limit / splits
     largest = list(dict.fromkeys(limited.what[node] for node in error.nodes))[:5]

@@ -63,8 +63,8 @@ class Plan(ABC):
     @property
     def pipeline(self) -> PipelineOptions:
         """
-        The options of the pipeline. With one pipeline rank they control how gradients
-        accumulate over micro-batches.
+        The options of the pipeline. With one pipeline rank they control the
+        accumulation of gradients over micro-batches.
         """
         stages = (self.stages,) if self.stages else ()
         return PipelineOptions(

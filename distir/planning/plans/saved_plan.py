@@ -380,8 +380,8 @@ class SavedPlan:
     def distribute_forward(self, module: ModuleOp, chosen: Chosen) -> None:
         """
         Distributes the forward program of the plan's model, in place, and verifies the
-        result. Parameters are split as in the plan, and on the stages of `chosen`. Raises
-        DistIRError if the plan does not fit the program.
+        result. Parameters are split as in the plan, and are on the pipeline stages in
+        `chosen`. Raises DistIRError if the plan does not fit the program.
         """
         own = self.result.plan
         chunks = own.pipeline.forward_chunks(own.k)

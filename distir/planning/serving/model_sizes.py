@@ -313,9 +313,9 @@ def _heads(op: Operation) -> tuple[int, int, int]:
 
 def _inside(facts: _Facts, d_model: int) -> tuple[int, bool]:
     """
-    Returns the inner width of the MLP after a layer's attention, and whether it is
-    gated; the width is 0 without an MLP. The first product after attention is its
-    output projection.
+    Returns the inner width of the MLP after a layer's attention, and whether the MLP is
+    gated; the width is 0 without an MLP. The first product after attention is not
+    counted, because it is the output projection of attention.
     """
     behind = [m for m in facts.matrices if m.at > facts.place][1:]
     experts = facts.experts[0][0] if facts.experts else 0

@@ -219,7 +219,10 @@ class ServiceSearch:
         return kind.memory
 
     def simulator(self, t: int, e: int) -> StepSimulator:
-        """Returns the simulator of steps on `t` x `e` devices. It is made once."""
+        """
+        Returns the simulator of steps on `t` x `e` devices. Each simulator is made
+        once.
+        """
         if (t, e) not in self._simulators:
             self._simulators[t, e] = StepSimulator(
                 self.programs,
@@ -491,7 +494,7 @@ class ServiceSearch:
 
     def transfer(self, source: ReplicaShape, target: ReplicaShape) -> CacheTransfer:
         """
-        Returns the time to send caches from one replica to another over the network.
+        Returns the time of sending caches from one replica to another over the network.
         All devices of the smaller replica send or receive their parts at the same time.
         """
         sizes, hardware = self.programs.sizes, self.simulator(1, 1).hardware

@@ -293,8 +293,8 @@ class StepSimulator:
 
     def _attention(self, batch: int, context: int) -> float:
         """
-        Returns the additional seconds, over all layers, of contexts of `context` tokens
-        compared with short ones.
+        Returns the additional seconds, over all layers, of decoding with contexts of
+        `context` tokens instead of short ones.
         """
         base, sizes = self._base, self.programs.sizes
         every = sizes.layers - sizes.window_layers

@@ -61,7 +61,7 @@ class _Shape:
 
     @cached_property
     def loads(self) -> Floats:
-        """The seconds of each node in a step."""
+        """The seconds of each node in a step on this mesh."""
         return np.array(self.graph.problem.loads, np.float64)
 
     @cached_property

@@ -250,7 +250,7 @@ def attention_flops(op: FusedAttentionOp) -> int:
 def _gradient_flops(op: FusedAttentionOp) -> int:
     """
     Returns the number of floating-point operations of the five matrix products of
-    attention's gradient, the first of which computes the scores again.
+    attention's gradient. The first product computes the scores again.
     """
     sizes = op.sizes
     work = prod(sizes.scores) * (3 * sizes.head + 2 * sizes.value_head)

@@ -256,7 +256,10 @@ def _rule(
     updates: Dims,
     places: Dims,
 ) -> Rule:
-    """Returns the rule of a scatter whose index places have the factors `places`."""
+    """
+    Returns the rule of a scatter. The dimensions of its index places have the factors
+    `places`.
+    """
     adds = op.attribute("reduction") == "add"
     linear = [(0, 2)] if adds or op.attribute("reduction") == "none" else []
     return builder.rule(

@@ -38,8 +38,8 @@ def _with(dims: Dims, axis: int, dim: Dim) -> Dims:
 
 def _pieces(builder: RuleBuilder, sizes: Sequence[int], piece: Dim) -> list[Dim]:
     """
-    Returns each size as a dimension that consists of pieces of the size of `piece`. An
-    empty part has no factors.
+    Returns each size as a dimension that consists of pieces of the size of `piece`. A
+    size of 0 has no factors.
     """
     size = builder.size(piece)
     return [builder.factor(n // size, "replicate") + piece if n else () for n in sizes]

@@ -7,9 +7,9 @@ each possible pair of alternatives of an edge:
     sum_a x[i, a] = 1        sum_b e[a, b] = x[i, a]        sum_a e[a, b] = x[j, b]
     sum usage[i, a] x[i, a] <= capacity, at each point
 
-The relaxation of this form is much tighter than that of `e >= x_i + x_j - 1`. There can
-be thousands of points, but only a handful matter. The rows of points are therefore made
-on request only.
+The relaxation of this form is much tighter than with rows `e >= x_i + x_j - 1`. There
+can be thousands of points in time, but only a handful matter. The rows of points are
+therefore made on request only.
 """
 
 from __future__ import annotations
@@ -155,7 +155,10 @@ class IntegerProgram:
         }
 
     def assignment(self, choice: Mapping[int, int]) -> Costs:
-        """Returns the values of all columns for `choice`, which must be possible."""
+        """
+        Returns the values of all columns of the program for `choice`. The choice must
+        be possible.
+        """
         columns = np.zeros(len(self.linear.costs))
         for i, at in self.first.items():
             columns[at + choice[i]] = 1.0
@@ -165,8 +168,8 @@ class IntegerProgram:
 
     def load(self, columns: Costs) -> Costs:
         """
-        Returns the bytes that the solution `columns` occupies at each point. It may be
-        a solution of the relaxation.
+        Returns the bytes that the solution `columns` occupies at each point in time.
+        The solution may be fractional.
         """
         graph = self.graph
         return graph.load_of(
@@ -203,8 +206,8 @@ class IntegerProgram:
 
     def cover(self, choice: Mapping[int, int], point: int) -> ConstraintRows:
         """
-        Returns a row by which at least one node that occupies memory at `point` must
-        take another alternative than in `choice`.
+        Returns a constraint: at least one node that occupies memory at the point in
+        time `point` must take another alternative than in `choice`.
         """
         found: list[int] = []
         for i, pieces in self.graph.pieces.items():

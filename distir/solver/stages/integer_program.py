@@ -36,7 +36,7 @@ class BoundedStages:
     """
     The result of a search for a division. `stages` holds the stage of each node, or is
     None if no division was found. `bound` is a lower bound on the objective of every
-    division. It is infinite if no division exists.
+    division, and infinite if no division exists.
     """
 
     stages: Sequence[int] | None

@@ -23,8 +23,8 @@ TOLERANCE = 1e-9
 class SharedTensor:
     """
     A tensor that the node `producer` provides to the nodes `consumers`. `cost` is the
-    cost of sending it from its producer's stage to one other stage. It is sent to each
-    stage only once, however many consumers are there.
+    cost of sending the tensor from its producer's stage to one other stage. Each stage
+    receives it only once, however many consumers are there.
     """
 
     producer: int
