@@ -4,12 +4,12 @@ Sharding rules as text, for ops whose rule depends on shapes only. The text is a
 
     [n, c, *s], [n, *p, ?] -> [n, c, *p] keep s linear 0
 
-The notation is also used for users' kernels (`kernel_rule`). It names the factors of each
-dimension of each operand and result. Several factors of one dimension are listed from
-major to minor (`[b, g h]`). Without brackets, spaces separate dimensions, as in `m k, k
-n -> m n`, and a dimension of several factors is in parentheses: `b (g h) -> b g h`. A
-factor that no result has is summed over. A factor that only some results have leaves
-partial sums in the others. In addition:
+The notation is also used for users' kernels (`kernel_rule`). It names the factors of
+each dimension of each operand and result. Several factors of one dimension are listed
+from major to minor (`[b, g h]`). Without brackets, spaces separate dimensions, as in `m
+k, k n -> m n`, and a dimension of several factors is in parentheses: `b (g h) -> b g
+h`. A factor that no result has is summed over. A factor that only some results have
+leaves partial sums in the others. In addition:
 
 - `*s` is a run: any number of dimensions; equal names are equal runs. The run `*a@axis`
   has as many dimensions as the attribute `axis` says. `g@groups` is a factor of the
@@ -21,8 +21,8 @@ partial sums in the others. In addition:
 - `max v`, `min v`: factors that are reduced by maximum or minimum instead of a sum.
 - `decompose v`: factors that only the op's decomposition can split.
 - `linear 0, 1+2`: operands through which partial sums pass, alone (0) or together
-  (1+2). `linear max 0` means that partial maxima pass, and `linear any 0` partial values
-  of every reduction.
+  (1+2). `linear max 0` means that partial maxima pass, and `linear any 0` partial
+  values of every reduction.
 - `flops 2*n*c/3`: the number of operations, a product of sizes of factors and runs with
   an optional divisor.
 

@@ -346,8 +346,8 @@ class Reductions:
 
     def fold(self, i: int) -> None:
         """
-        Removes node `i`, which never limits memory and has at most two neighbours, and
-        moves its cost to them.
+        Removes node `i` and moves its cost to its neighbours. The node has at most two
+        neighbours, and the same memory under all alternatives.
         """
         graph = self.graph
         costs = graph.costs[i]
