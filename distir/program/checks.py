@@ -91,8 +91,8 @@ _FORMER: Mapping[str, str] = {
 
 def check_functions(module: ModuleOp) -> None:
     """
-    Raises VerifyException if a function has no name or no type. In MLIR's generic form
-    it may lack them.
+    Raises VerifyException if a function has no name or no type. MLIR's generic form
+    allows functions without them.
     """
     for op in module.body.block.ops:
         if isinstance(op, FuncOp) and not (

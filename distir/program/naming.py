@@ -25,8 +25,8 @@ underscore and a number off the end of the name. It refuses the copy if nothing 
 def name_hint(name: str) -> str | None:
     """
     Returns an SSA name hint for a value with the source name `name`: the name itself,
-    or the characters of its last part that SSA names allow; None if nothing is left. A
-    hint is only a label: `dist.name` holds the source name.
+    or the valid characters of its last part, or None if nothing is left. A hint is only
+    a label; `dist.name` holds the source name.
     """
     hint = name
     if not is_name_hint(hint):

@@ -51,7 +51,7 @@ class Repacked:
 
     @property
     def attribute(self) -> DictionaryAttr:
-        """The value of `dist.repacked`."""
+        """The value of the attribute `dist.repacked` that describes these tensors."""
         found: dict[str, Attribute] = {
             "dim": IntegerAttr(self.dim, i64),
             "names": ArrayAttr([StringAttr(name) for name in self.names]),

@@ -91,7 +91,7 @@ class Flattened:
 
     @property
     def attribute(self) -> DictionaryAttr:
-        """The value of `dist.flattened`."""
+        """The value of the attribute `dist.flattened` that describes this form."""
         entries: dict[str, Attribute] = {
             "shape": DenseArrayBase.from_list(i64, self.shape),
             "length": IntegerAttr(self.length, i64),

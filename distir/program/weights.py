@@ -101,9 +101,9 @@ def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> N
 @contextmanager
 def _written(path: Path, weights: Mapping[str, npt.NDArray[Any]]) -> Generator[None]:
     """
-    Returns a context manager that writes weights to a temporary file. At its end, this
-    file replaces the file `path`. Raises DistIRError if a file cannot be written, or
-    cannot hold the element type of a weight.
+    Returns a context manager that writes weights to a temporary file. At the end of the
+    context, this file replaces the file `path`. Raises DistIRError if a file cannot be
+    written, or cannot hold the element type of a weight.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file

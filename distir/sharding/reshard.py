@@ -231,8 +231,8 @@ def _joint_exchanges(
 
 def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, Shard]]:
     """
-    Finds, for each dimension, the next shard that must be added to `layout` on the way
-    to `target`. Returns this shard and the index of the dimension, by axis.
+    Compares two layouts. Returns, by axis, the shards that `layout` needs next on the
+    way to `target`, each with the index of the dimension that it splits.
     """
     found: dict[str, tuple[int, Shard]] = {}
     for dim in range(rank):

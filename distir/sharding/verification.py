@@ -48,9 +48,9 @@ def _shown(type_: Attribute) -> str:
 
 class DistributionVerifier:
     """
-    The type check of one distributed program. `is_right_on` checks a program that
-    passed again, for other sizes of its mesh axes, and covers only the facts that these
-    sizes affect.
+    The type check of one distributed program. After a successful check, `is_right_on`
+    checks the program again for other sizes of its mesh axes, and covers only the facts
+    that these sizes affect.
     """
 
     def __init__(self, module: ModuleOp):

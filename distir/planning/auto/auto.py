@@ -1,6 +1,6 @@
 """
-The search that `auto-parallel` runs: it judges plans by simulation and rules out others
-by lower bounds.
+The search that `auto-parallel` runs. It judges plans by simulation, and rules out other
+plans by lower bounds.
 """
 
 from __future__ import annotations

@@ -221,8 +221,8 @@ class Reach:
         self, reached: Reached, op: CallOp, callees: dict[Hashable, Reached]
     ) -> bool:
         """
-        Analyses the callee of a call. Returns whether the calling function must be
-        analysed again.
+        Analyses the callee of a call. Returns whether new facts about the callee
+        require another analysis of the calling function.
         """
         static = tuple(self._static(reached, v) for v in op.operands)
         key = (reached.kinds[op], static)

@@ -46,9 +46,10 @@ class SplitFactor(NamedTuple):
 
 class PassPartial(NamedTuple):
     """
-    The option that an op takes some operands partial over an axis and passes them on as
-    partial results. `linear` is the index of the entry of `Rule.linear` that lists
-    these operands. `reduction`, such as `sum`, completes them.
+    The option that some operands of an op are partial over an axis and that the op's
+    results are partial too. `linear` is the index of the entry of `Rule.linear` that
+    lists these operands. `reduction`, such as `sum`, turns the partial values into the
+    result.
     """
 
     linear: int

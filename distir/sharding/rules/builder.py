@@ -183,7 +183,7 @@ class RuleBuilder:
         recomputed: int = 0,
     ) -> Rule:
         """
-        Returns the rule.
+        Returns the sharding rule.
 
         - `inputs`: the dimensions of operands by schema position; an operand without an
           entry is needed whole;
