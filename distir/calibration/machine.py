@@ -163,9 +163,9 @@ class MeasuredMachine:
 
     def _classes(self, element: str) -> dict[str, Any]:
         """
-        Returns the curves for ops of one element type that were not measured, by class.
-        An elementwise op has the overhead of an addition, a contraction the overhead of
-        a matrix product.
+        Returns, by class, the curves for ops of one element type that were not
+        measured. An elementwise op has the overhead of an addition, a contraction the
+        overhead of a matrix product.
         """
         table = self.ops[element]
         moving = {"bandwidth": 1.0, "overhead": table[SUM].figures.overhead}

@@ -22,8 +22,8 @@ from distir.sharding.rule import Dim, rule_for
 
 class Atoms:
     """
-    The atoms of dimensions, identified by integers. Each atom is independent, unified
-    with another atom, or divided into smaller ones.
+    The atoms, factors of dimensions, identified by integers. Each atom is independent,
+    unified with another atom, or divided into smaller ones.
     """
 
     def __init__(self) -> None:

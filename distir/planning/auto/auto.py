@@ -393,9 +393,9 @@ class AutoSearch(PlanSearch):
     @property
     def _followed(self) -> dict[Plan, Result]:
         """
-        Returns the results whose neighbours may be judged. The results of the surest
-        plans are left out until another plan fits: they are slow, and a plan that is
-        slightly too large for memory is a better start.
+        Returns the results whose neighbours may be judged. Until another plan fits,
+        leaves out the slow plans that need the least memory: the neighbours of a plan
+        that is slightly too large for memory are better.
         """
         others = {p: r for p, r in self.results.items() if p not in self._surest}
         return self.results if ranked(others.values()) else others

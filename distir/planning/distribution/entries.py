@@ -1,9 +1,9 @@
 """
 Distributes programs with several entries, such as the prefill and decode of inference.
 
-All entries share parameters and caches, so that each of these has one layout. The last
-entry chooses it, because decode runs once for each token and prefill only once for each
-prompt. The other entries are distributed with these layouts fixed.
+All entries share parameters and caches, and each shared tensor has one layout. The last
+entry chooses the layout, because decode runs once for each token and prefill only once
+for each prompt. The other entries are distributed with these layouts fixed.
 """
 
 from __future__ import annotations

@@ -396,8 +396,8 @@ class FittedSearch:
     def _with_separate_copies(self, plan: FittedPlan) -> FittedPlan | None:
         """
         Returns the plan with the same layouts in which each use of a value makes its
-        own copy in its layout, as the search assumed. Returns None if this plan does
-        not fit either.
+        own copy, as the search assumed. Returns None if this plan does not fit into
+        memory.
         """
         annotated = plan.annotated.clone()
         annotated.attributes[SEPARATE_COPIES] = UnitAttr()

@@ -318,7 +318,7 @@ class ServiceSearch:
         return Pool(self._table(pool.shape), pool.limits, pool.count)
 
     def _table(self, shape: ReplicaShape) -> StepTable:
-        """Returns the step times of a shape. They are simulated once."""
+        """Returns the step times of a shape. Each shape is simulated once."""
         if shape not in self._tables:
             steps = self.simulator(shape.t, shape.e)
             self._tables[shape] = steps.table(shape.p)

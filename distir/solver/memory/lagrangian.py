@@ -139,9 +139,10 @@ class Lagrangian:
 
     def run(self, thorough: bool = True) -> SolverResult:
         """
-        Solves the dual, then looks for choices near its solution, and returns the best
-        result. With `thorough`, the search continues until the gap or the time limit is
-        reached; otherwise it stops after the best combination of the choices seen.
+        Finds the best prices of memory, then looks for choices near the result, and
+        returns the best one. With `thorough`, the search continues until the gap or the
+        time limit is reached; otherwise it stops after the best combination of the
+        choices seen.
         """
         if not self.priced and not self.price({}):
             return self.result()
