@@ -474,9 +474,9 @@ def _expanded(
 
 def _flops(text: str, sizes: dict[str, int], lengths: dict[str, int]) -> int:
     """
-    Returns the value of the product `text`, rounded down after its division. The name
-    of several dimensions (`*s`) means the product of their sizes. An empty text gives
-    0.
+    Returns the value of `text`, a product of sizes, rounded down after its division.
+    The name of several dimensions (`*s`) means the product of their sizes. An empty
+    text gives 0.
     """
     if not text:
         return 0

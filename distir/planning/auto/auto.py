@@ -158,29 +158,29 @@ def auto_search(
 class AutoSearch(PlanSearch):
     """
     A search that judges plans by simulation. It ends when the neighbours of the best
-    plans are judged, when the time is over, or when the user interrupts.
+    plans are judged, when the time is over, or when the user interrupts it.
 
     The first round judges the grid, and searched layouts on each mesh of all devices.
     If the model is too large for one device, plans that need little memory, and their
     neighbours, come before. Each further round judges neighbours of three kinds of
-    plans: the fastest that fit, unless they are far slower than the best (`leaders`);
-    the fastest that do not fit but would be faster; and, while nothing fits, those that
-    need the least memory.
+    plans: the fastest plans that fit, unless they are far slower than the best one
+    (`leaders`); the fastest plans that do not fit but would be faster; and, while
+    nothing fits, the plans that need the least memory.
 
-    In a round, neighbours come first that most likely fit and are the fastest, judged
-    by the effects of the same changes on other plans (`Effects`). Refinements (overlap,
-    searched stages) take several times as long to judge and gain a few per cent, so
-    they wait until their plan is among the best. If a neighbour is better than all
-    plans before, the round ends, and the next one starts with its neighbours.
+    In a round, the neighbours that most likely fit and are fast come first. The effects
+    of the same changes on other plans tell which these are (`Effects`). Refinements
+    (overlap, searched stages) take several times as long to judge and gain a few per
+    cent, so they wait until their plan is among the best. If a neighbour is better than
+    all plans before, the round ends, and the next one starts with its neighbours.
 
-    Plans for which no layouts fit are tried with more micro-batches: at the end, or,
+    Plans without layouts that fit are tried with more micro-batches: at the end, or,
     while nothing fits, first in each round, two at a time. A plan is not judged if
     lower bounds show that it does not fit or is not faster than the best one.
 
-    - `results`: the judged plans. Those that are present before the search are not
-      judged again;
+    - `results`: the judged plans. Plans with a result before the search are not judged
+      again;
     - `pruned`: the number of plans that a bound ruled out;
-    - `finished`: whether the search ended by itself;
+    - `finished`: whether the search ended without the user or a time limit;
     - `interrupted`: whether the user ended it;
     - `is_running`: whether it is under way.
 

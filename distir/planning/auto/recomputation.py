@@ -76,8 +76,8 @@ def partly_recomputed(
 
 def _different(family: Mapping[str, Result], policies: Sequence[str]) -> list[str]:
     """
-    Returns the `policies` for which `family` has a result, in order. Of policies with
-    equal time and memory, only the first is returned.
+    Returns the `policies` with a result in `family`, in order. Of policies with equal
+    time and memory, only the first is returned.
     """
     found: dict[object, str] = {}
     for policy in policies:

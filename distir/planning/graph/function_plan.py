@@ -34,8 +34,8 @@ class FunctionPlan(Generic[Sharding]):
 
     def sharding_of(self, value: OpResult) -> Sharding:
         """
-        Returns the sharding in which the uses of `value`, a result of an op or a call,
-        find it.
+        Returns the sharding in which `value`, a result of an op or a call, is available
+        to its uses.
         """
         if value in self.kept:
             return self.kept[value]

@@ -139,10 +139,10 @@ class Lagrangian:
 
     def run(self, thorough: bool = True) -> SolverResult:
         """
-        Finds the best prices of memory, then looks for choices near the result, and
-        returns the best one. With `thorough`, the search continues until the gap or the
-        time limit is reached; otherwise it stops after the best combination of the
-        choices seen.
+        Finds the best prices of memory, then looks for choices near them, and returns
+        the best choice. With `thorough`, the search continues until the gap or the time
+        limit is reached; otherwise it stops after the best combination of the choices
+        seen.
         """
         if not self.priced and not self.price({}):
             return self.result()

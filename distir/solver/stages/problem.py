@@ -126,7 +126,9 @@ class StageProblem:
 
     @cached_property
     def _descendants(self) -> Sequence[int]:
-        """For each node, the nodes that depend on it, as bits of an integer."""
+        """
+        The nodes that depend on each node, directly or not, as bits of an integer.
+        """
         found = [0] * self.nodes
         for i, j in sorted(self.edges, reverse=True):
             found[i] |= 1 << j | found[j]
