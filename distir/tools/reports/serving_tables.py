@@ -90,7 +90,9 @@ def headline(planned: PlannedService) -> list[str]:
 
 
 def _fewer_bits(formats: StepFormats) -> str:
-    """Says which formats of fewer bits weights and caches have."""
+    """
+    Returns a sentence that names the formats of weights and caches with fewer bits.
+    """
     given = (("weights", formats.weights), ("caches", formats.cache))
     return "".join(f", {name} in {kind}" for name, kind in given if kind is not None)
 
