@@ -172,9 +172,11 @@ class CostContext:
             return 0
         if profile.memory.logit is None:
             return copies_of_part(self.op, max(self.operand_bytes), self.element_type)
+        size, logit = max(self.operand_bytes), profile.memory.logit
         if self.element_type not in NARROW:
-            return 0
-        return round(profile.memory.logit * max(self.operand_bytes) / 2)
+            # Two of the software's 32-bit tensors are the op's own operand and result.
+            return round(max(logit - 8, 0) * size / 4)
+        return round(logit * size / 2)
 
     def roofline(
         self,
