@@ -48,6 +48,18 @@ def load(data: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def _rows_of_projections(kind: str, layers: int) -> tuple[str, ...]:
+    """
+    Returns the splits of Megatron's `RowParallelLinear` for the projection behind
+    attention, where a search for layouts also finds others of nearly the same cost.
+    """
+    path, dim = {
+        "gpt": ("transformer.h.{}.attn.c_proj.weight", 0),
+        "llama": ("model.layers.{}.self_attn.o_proj.weight", 1),
+    }[kind]
+    return tuple(f"{path.format(layer)}:{dim}=t" for layer in range(layers))
+
+
 @dataclass(frozen=True)
 class Published:
     """A record of a file; called, it simulates its step."""
@@ -111,6 +123,8 @@ class Published:
         assert block.first_op is not None
         block.insert_op_before(self.cluster(), block.first_op)
         options = dict(self.record["par"])
+        if self.record["matched"].endswith("-megatron") and options.get("t", 1) > 1:
+            options["shard"] = _rows_of_projections(kind, sizes["layers"])
         stages = tuple(options.pop("stages", ()))
         if options.get("p", 1) > 1 and not stages:
             # Layers are dealt out evenly where they can be, as these systems do.

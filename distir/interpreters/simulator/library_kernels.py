@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist_attributes import ROLE
 from distir.dialects.onnx_ops.traits import IN_ROTARY, STRIDED, VIEWS
@@ -60,7 +60,8 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
     products in both orders, so the backward casts none of them. What a normalization, a
     gate or the gradient of an activation computes is written in 8 bits at once, twice
     one byte in place of two. Weights are cast by kernels of their own, also in both
-    orders: the forward takes one of them and the backward the transposed one.
+    orders: the forward takes one of them and the backward the transposed one. This
+    happens once a step (`cast_parameter`).
     """
     source = _source(op.x)
     owner = source.owner
@@ -74,6 +75,20 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
     ):
         return 0
     return 0 if _is_cast_before(op, source) else read + 2 * written
+
+
+def cast_parameter(op: Operation) -> BlockArgument | None:
+    """
+    Returns the argument of a function with the parameter that `op` casts to 8-bit
+    floats, or None for other ops. Libraries keep the cast parameter for all
+    micro-batches of a step.
+    """
+    if not isinstance(op, ToFloat8Op):
+        return None
+    source = _source(op.x)
+    if isinstance(source, BlockArgument) and _is_parameter(source, source.block):
+        return source
+    return None
 
 
 def _source(value: SSAValue) -> SSAValue:

@@ -45,6 +45,11 @@ from distir.interpreters.simulator.fusion import (
     stays,
     sums_in_product,
 )
+from distir.interpreters.simulator.joined_products import (
+    JOINED,
+    JoinedProducts,
+    joined_products,
+)
 from distir.interpreters.simulator.library_kernels import moved_by
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
@@ -259,10 +264,26 @@ class CostContext:
             peak = self.device.peak(self.element_type)
             if op_class == "contraction":
                 product = product or self.work.product
+            joined = self._joined(profile)
+            if joined is not None and product is not None:
+                single = (*self.operand_bytes[:2], self.result_bytes[0])
+                added = moved - sum(single)
+                moved = joined.moved(*single) + added * joined.columns
+                product = joined.product(product)
+                flops *= joined.count
             seconds = curve.seconds(flops, product, moved, peak, bandwidth)
+            if joined is not None:
+                seconds /= joined.count
         if not profile.dispatch.ahead:
             return Cost(max(seconds, profile.dispatch.op))
         return Cost(seconds, issue=profile.dispatch.op)
+
+    def _joined(self, profile: Profile) -> JoinedProducts | None:
+        """
+        Returns the product of several that the software computes in place of this op
+        and others, or None.
+        """
+        return joined_products(self.op) if JOINED in profile.fusion else None
 
 
 def computing_type(op: Operation, rule: Rule) -> str:

@@ -43,6 +43,7 @@ from distir.interpreters.simulator.engine.device_map import (
     Positions,
     UniformDeviceMap,
 )
+from distir.interpreters.simulator.engine.distinct_arguments import DistinctArguments
 from distir.interpreters.simulator.engine.expert_rows import expert_rows
 from distir.interpreters.simulator.engine.strides import share_memory
 from distir.interpreters.simulator.engine.transfers import (
@@ -51,6 +52,7 @@ from distir.interpreters.simulator.engine.transfers import (
     exchange_of,
     transfers_of,
 )
+from distir.interpreters.simulator.library_kernels import cast_parameter
 from distir.program import (
     CACHE,
     argument_roles,
@@ -238,6 +240,7 @@ class Compiler:
             object, tuple[Sequence[Attribute], tuple[Transfer, ...] | None]
         ] = {}
         self._computations = Computations(device_map)
+        self._arguments = DistinctArguments(functions)
         self._buffers = MessageBuffers(device_map)
 
     def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
@@ -247,6 +250,7 @@ class Compiler:
         """
         found = copy(self)
         found.functions, found._compiled, found._open = functions, {}, []
+        found._arguments = DistinctArguments(functions)
         return found
 
     def compile(self, function: FuncOp) -> CompiledFunction:
@@ -478,6 +482,7 @@ class Compiler:
     ) -> ComputationStep:
         name = self._computations.mesh_name(op)
         found = self._computations.of(op, name)
+        share = self._share_of_runs(op)
         return ComputationStep(
             op=op,
             operands=operands,
@@ -485,8 +490,8 @@ class Compiler:
             positions=self.device_map.positions(name),
             results=results,
             workspace=found.workspace,
-            issue=found.issue,
-            seconds=found.seconds,
+            issue=found.issue * share,
+            seconds=found.seconds * share,
             flops=found.flops,
             seconds_at_peak=found.seconds_at_peak,
             recomputed=1.0 if RECOMPUTED in op.attributes else found.recomputed,
@@ -496,6 +501,16 @@ class Compiler:
             reusable=_reusable(op, operands),
             is_constant=not op.operands and op.name == "onnx.Constant",
         )
+
+    def _share_of_runs(self, op: Operation) -> float:
+        """
+        Returns the share of the runs of `op` in which the software does its work: it
+        keeps parameters that it cast to 8-bit floats for all micro-batches of a step.
+        """
+        if not self.device_map.hardware.keeps_casts:
+            return 1.0
+        parameter = cast_parameter(op)
+        return 1.0 if parameter is None else self._arguments.share(parameter)
 
 
 def _caches(function: FuncOp) -> frozenset[int]:
@@ -560,8 +575,7 @@ def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> Non
 
 
 def _begins_bucket(op: CollectiveOp) -> bool:
-    after = op.next_op
-    return isinstance(after, CollectiveOp) and after.is_joined
+    return isinstance(after := op.next_op, CollectiveOp) and after.is_joined
 
 
 def _body(function: FuncOp) -> Block:
