@@ -109,6 +109,9 @@ class Published:
         sizes = dict(given)
         float8 = sizes.pop("float8", "")
         gradients = sizes.pop("gradient_dtype", "parameter")
+        if self.record["where"].startswith("Megatron-Bridge"):
+            # Its performance scripts set `grad_reduce_in_fp32 = False` for Llama 3.
+            gradients = "parameter"
         module = BUILDERS[kind](**sizes)
         if float8:
             InlineCallsPass().apply(Context(), module)
