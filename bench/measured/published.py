@@ -78,7 +78,11 @@ class Published:
     def profile(self) -> str:
         """The profile of the run's software."""
         matched = self.record["matched"]
-        return f"{self.hardware}-pytorch" if matched == "auto" else matched
+        if matched == "auto":
+            # fms writes out norms and rotary positions; nanotron has kernels for them.
+            is_written_out = self.record["name"].endswith("eager")
+            return f"{self.hardware}-{'eager' if is_written_out else 'pytorch'}"
+        return matched
 
     @property
     def ideal(self) -> float:

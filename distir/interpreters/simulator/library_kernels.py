@@ -43,12 +43,21 @@ def moved_by(
         return _moved_by_cast(op, operand_bytes[0], result_bytes[0])
     if GATES in fusions and _is_inside_gate(op):
         return 0
-    if ROTARY in fusions and (op.name in IN_ROTARY or op.name == "onnx.Add"):
-        end = _end_of_rotary(op)
-        if end is not None:
-            # The tensor is read, and the turned one is written.
-            return 2 * sum(result_bytes) if op is end else 0
-    return None
+    return moved_by_rotary(op, result_bytes) if ROTARY in fusions else None
+
+
+def moved_by_rotary(op: Operation, result_bytes: Sequence[int]) -> int | None:
+    """
+    Returns the bytes that `op` moves if rotary positions are one kernel, which reads a
+    tensor and writes the turned one. The sum that ends them counts for all their ops,
+    and the others move nothing. Returns None for other ops.
+    """
+    if op.name not in IN_ROTARY and op.name != "onnx.Add":
+        return None
+    end = _end_of_rotary(op)
+    if end is None:
+        return None
+    return 2 * sum(result_bytes) if op is end else 0
 
 
 def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
