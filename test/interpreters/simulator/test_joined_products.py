@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from interpreters.simulator.test_fused_training import seconds
 from support.cost_programs import parse
 
 from distir.interpreters.simulator.engine.distinct_arguments import DistinctArguments
 from distir.interpreters.simulator.profiles.files import load_profile
 from distir.interpreters.simulator.work import Product
 from distir.program import functions
-from interpreters.simulator.test_fused_training import seconds
 
 M, K, WIDE, NARROW = 2048, 4096, 4096, 512
 X, W, V = (f"tensor<{a}x{b}xbf16>" for a, b in ((M, K), (K, WIDE), (K, NARROW)))

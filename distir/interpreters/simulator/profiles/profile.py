@@ -348,9 +348,7 @@ class Profile:
     ops: Mapping[str, OpTable] = field(default_factory=dict[str, OpTable])
     memory: MemoryFigures = MemoryFigures()
     contention: float = 0.0
-    written_out: Mapping[str, WrittenOut] = field(
-        default_factory=dict[str, WrittenOut]
-    )
+    written_out: Mapping[str, WrittenOut] = field(default_factory=dict[str, WrittenOut])
 
     def curve(self, element_type: str, op_class: str) -> Curve:
         """
