@@ -92,8 +92,8 @@ def is_inside_products(op: Operation) -> bool:
 def _sizes(op: Operation) -> tuple[int, int]:
     """Returns the rows and the columns of the matrix that a product multiplies by."""
     rows, columns = shape_of(op.operands[1].type)
-    turned = isinstance(op, OnnxOp) and op.name == "onnx.Gemm"
-    return (columns, rows) if turned and op.attribute("transB") else (rows, columns)
+    _, is_turned = _turns(op)
+    return (columns, rows) if is_turned else (rows, columns)
 
 
 def _of_one_input(op: Operation) -> list[Operation]:
@@ -120,11 +120,11 @@ def _of_one_input(op: Operation) -> list[Operation]:
     return found
 
 
-def _turns(op: Operation) -> tuple[object, ...]:
-    """Returns the ways in which a product reads its factors transposed."""
+def _turns(op: Operation) -> tuple[bool, bool]:
+    """Tells for each factor of a product whether the product reads it transposed."""
     if not isinstance(op, OnnxOp) or op.name != "onnx.Gemm":
-        return ()
-    return op.attribute("transA"), op.attribute("transB")
+        return False, False
+    return bool(op.attribute("transA")), bool(op.attribute("transB"))
 
 
 def _terms(op: Operation) -> list[Operation]:

@@ -202,10 +202,9 @@ class CommunicationPlacer:
             indices = self.arrivals.get(op.callee.string_value(), ())
             return [op.results[i] for i in indices]
         # A product that waits for a scale is no update of what was reduced.
-        is_reduction = isinstance(op, REDUCTIONS) and not is_scale(op)
-        if is_reduction and kind_of(op) in self.kinds:
-            return [op.result]
-        return []
+        if not isinstance(op, REDUCTIONS) or is_scale(op):
+            return []
+        return [op.result] if kind_of(op) in self.kinds else []
 
     def _second_reductions_late(self, ops: Sequence[Operation]) -> list[Operation]:
         """

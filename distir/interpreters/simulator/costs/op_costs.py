@@ -269,14 +269,15 @@ class CostContext:
             if op_class == "contraction":
                 product = product or self.work.product
             joined = self._joined(profile)
-            if joined is not None and product is not None:
-                single = (*self.operand_bytes[:2], self.result_bytes[0])
-                added = moved - sum(single)
-                moved = joined.moved(*single) + added * joined.columns
-                product = joined.product(product)
-                flops *= joined.count
-            seconds = curve.seconds(flops, product, moved, peak, bandwidth)
-            if joined is not None:
+            if joined is None or product is None:
+                seconds = curve.seconds(flops, product, moved, peak, bandwidth)
+            else:
+                first, second, *_ = self.operand_bytes
+                result = self.result_bytes[0]
+                added = (moved - first - second - result) * joined.columns
+                moved = joined.moved(first, second, result) + added
+                product, flops = joined.product(product), flops * joined.count
+                seconds = curve.seconds(flops, product, moved, peak, bandwidth)
                 seconds /= joined.count
         if not profile.dispatch.ahead:
             return Cost(max(seconds, profile.dispatch.op))
