@@ -52,7 +52,6 @@ from distir.interpreters.simulator.engine.transfers import (
     exchange_of,
     transfers_of,
 )
-from distir.interpreters.simulator.library_kernels import cast_parameter
 from distir.program import (
     CACHE,
     argument_roles,
@@ -491,7 +490,9 @@ class Compiler:
     ) -> ComputationStep:
         name = self._computations.mesh_name(op)
         found = self._computations.of(op, name)
-        share = self._share_of_runs(op)
+        share = 1.0
+        if self.device_map.hardware.keeps_casts:
+            share = self._arguments.share_of_runs(op)
         return ComputationStep(
             op=op,
             operands=operands,
@@ -510,16 +511,6 @@ class Compiler:
             reusable=_reusable(op, operands),
             is_constant=not op.operands and op.name == "onnx.Constant",
         )
-
-    def _share_of_runs(self, op: Operation) -> float:
-        """
-        Returns the share of the runs of `op` in which the software does its work: it
-        keeps parameters that it cast to 8-bit floats for all micro-batches of a step.
-        """
-        if not self.device_map.hardware.keeps_casts:
-            return 1.0
-        parameter = cast_parameter(op)
-        return 1.0 if parameter is None else self._arguments.share(parameter)
 
 
 def _caches(function: FuncOp) -> frozenset[int]:

@@ -11,6 +11,8 @@ from functools import cached_property
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
+from distir.interpreters.simulator.library_kernels import cast_parameter
+
 
 class DistinctArguments:
     """
@@ -33,6 +35,15 @@ class DistinctArguments:
                 if isinstance(op, CallOp):
                     found.setdefault(op.callee.string_value(), []).append(op)
         return found
+
+    def share_of_runs(self, op: Operation) -> float:
+        """
+        Returns the share of the runs of `op` in which a library does its work. It casts
+        each parameter to 8-bit floats once a step and keeps the result; other ops do
+        their work in all runs.
+        """
+        parameter = cast_parameter(op)
+        return 1.0 if parameter is None else self.share(parameter)
 
     def share(self, argument: BlockArgument) -> float:
         """
