@@ -78,8 +78,8 @@ def nanotron_stages(sizes: dict[str, Any], p: int) -> tuple[str, ...]:
 def copy_queries(module: ModuleOp) -> None:
     """
     Lets queries, keys and values of a training step lie in memory as nanotron's attention
-    keeps them for its backward (`CausalSelfAttention`, as many keys as queries): queries are a view of a
-    tensor with all three, keys and values views of a copy of both.
+    keeps them for its backward (`CausalSelfAttention`, with as many keys as queries):
+    queries are a view of a tensor with all three, keys and values of a copy of both.
     """
     for op in list(module.walk()):
         if isinstance(op, AttentionOp):
@@ -121,6 +121,18 @@ def _joined(before: Operation, values: Sequence[SSAValue]) -> Sequence[SSAValue]
     return [add("Squeeze", [part, axes.results[0]], [0])[0] for part in parts]
 
 
+def _rows_of_projections(kind: str, layers: int) -> tuple[str, ...]:
+    """
+    Returns the splits of Megatron's `RowParallelLinear` for the projection behind
+    attention, where a search for layouts also finds others of nearly the same cost.
+    """
+    path, dim = {
+        "gpt": ("transformer.h.{}.attn.c_proj.weight", 0),
+        "llama": ("model.layers.{}.self_attn.o_proj.weight", 1),
+    }[kind]
+    return tuple(f"{path.format(layer)}:{dim}=t" for layer in range(layers))
+
+
 @dataclass(frozen=True)
 class Published:
     """A record of a file; called, it simulates its step."""
@@ -146,7 +158,11 @@ class Published:
         if self.is_nanotron:
             return f"{self.hardware}-nanotron"
         matched = self.record["matched"]
-        return f"{self.hardware}-pytorch" if matched == "auto" else matched
+        if matched == "auto":
+            # fms writes out norms and rotary positions; nanotron has kernels for them.
+            is_written_out = self.record["name"].endswith("eager")
+            return f"{self.hardware}-{'eager' if is_written_out else 'pytorch'}"
+        return matched
 
     @property
     def ideal(self) -> float:
@@ -177,6 +193,9 @@ class Published:
         sizes = dict(given)
         float8 = sizes.pop("float8", "")
         gradients = sizes.pop("gradient_dtype", "parameter")
+        if self.record["where"].startswith("Megatron-Bridge"):
+            # Its performance scripts set `grad_reduce_in_fp32 = False` for Llama 3.
+            gradients = "parameter"
         module = BUILDERS[kind](**sizes)
         if float8:
             InlineCallsPass().apply(Context(), module)
@@ -193,6 +212,8 @@ class Published:
         assert block.first_op is not None
         block.insert_op_before(self.cluster(), block.first_op)
         options = dict(self.record["par"])
+        if self.record["matched"].endswith("-megatron") and options.get("t", 1) > 1:
+            options["shard"] = _rows_of_projections(kind, sizes["layers"])
         stages = tuple(options.pop("stages", ()))
         if self.is_nanotron:
             options["keep_gathered"] = options.get("sequence_parallel", False)
