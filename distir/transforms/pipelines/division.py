@@ -251,7 +251,14 @@ class DividedProgram:
         structure = self.structure
         name = structure.function.sym_name.data
         stages = [Mesh.of(op) for op in meshes]
-        return Fold(structure.functions, name, structure.mesh, stages, self.types)
+        return Fold(
+            structure.functions,
+            name,
+            structure.mesh,
+            stages,
+            self.types,
+            structure.rule,
+        )
 
     def emit(
         self,

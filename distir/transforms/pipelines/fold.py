@@ -4,7 +4,7 @@ Turns values, ops and functions into those for one micro-batch on the mesh of on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import (
@@ -127,6 +127,7 @@ class Fold:
     - `mesh`: the program's mesh, whose first axis is the micro-batch axis;
     - `stages`: the meshes without that axis on which stages run;
     - `types`: the types of values on these meshes;
+    - `rule_of`: returns the sharding rule of an op of the program;
     - `made`: the functions that replace the program's, one per mesh on which they are
       called.
     """
@@ -136,6 +137,7 @@ class Fold:
     mesh: Mesh
     stages: Sequence[Mesh]
     types: FoldedTypes
+    rule_of: Callable[[Operation], Rule]
     made: dict[str, FuncOp] = field(default_factory=dict[str, FuncOp])
     _known: dict[tuple[str, str], tuple[str, bool]] = field(
         default_factory=dict[tuple[str, str], tuple[str, bool]]
@@ -226,7 +228,9 @@ class Fold:
         """
         new: list[Operation] = []
         values: dict[SSAValue, SSAValue] = {}
-        parts = local_ops_along(op, operands, results, self.mesh, TIME_AXIS)
+        parts = local_ops_along(
+            op, operands, results, self.mesh, TIME_AXIS, self.rule_of
+        )
         for part in parts:
             if isinstance(part, CoordinateOp):
                 if number is None:
