@@ -474,7 +474,8 @@ class PipelineSimulator:
         check_fits(schedule, options.p, structure)
         count = structure.micro_batches
         if count not in self._compilations:
-            fold = division.fold(division.meshes(schedule.ranks))
+            meshes = division.meshes(schedule.ranks)
+            fold = division.fold(meshes, self._shared.compiler.rule)
             before = next(iter(self._compilations.values()), None)
             self._compilations[count] = Compilation(
                 structure, fold, self._shared, before

@@ -10,6 +10,7 @@ gives ids to ops instead.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from itertools import count
 
 from xdsl.dialects.func import CallOp, ReturnOp
@@ -17,19 +18,41 @@ from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
 from distir.dialects.dist_attributes import SCOPE
+from distir.errors import DistIRError
+from distir.program import batch_size
 from distir.transforms.pipelines.fold import Fold, number_type
 from distir.transforms.pipelines.structure import Structure
 
 
 class Numbers:
-    """Gives ids to keys: equal keys get the same id at any time."""
+    """
+    Gives ids to keys: equal keys get the same id at any time. `first` has the first
+    `Contents` for each number of samples in a micro-batch.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
+        self._count = count()
+        self.first: dict[float, Contents] = {}
 
     def of(self, *key: Hashable) -> int:
         """Returns the id of the key `key`."""
-        return self._known.setdefault(key, len(self._known))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = next(self._count)
+        return found
+
+    def find(self, *key: Hashable) -> int | None:
+        """Returns the id of the key `key`, or None if it has none yet."""
+        return self._known.get(key)
+
+    def new(self) -> int:
+        """Returns an id that no key has yet."""
+        return next(self._count)
+
+    def assign(self, number: int, *key: Hashable) -> None:
+        """Gives the id `number` to the key `key`, unless the key already has one."""
+        self._known.setdefault(key, number)
 
 
 class Contents:
@@ -40,6 +63,10 @@ class Contents:
     - `fold`: the folded program, for one number of micro-batches;
     - `before`: the contents of the same program for another number of micro-batches;
       None if there are none.
+
+    Code can only be shared between programs whose micro-batches have equally many
+    samples. While no other program with as many is known, ids are given without a look
+    at the contents, which takes long; `settle` makes up for it.
     """
 
     def __init__(
@@ -60,6 +87,27 @@ class Contents:
         self._plain: dict[int, tuple[int, ...]] = {}
         if before is not None:
             self._attributes, self._plain = before._attributes, before._plain
+        samples = (batch_size(structure.function) or 0) / structure.micro_batches
+        first = numbers.first.setdefault(samples, self)
+        self._is_alone = first is self
+        self._unseen: dict[int, Operation] = {}
+        """The ops whose ids were given without a look at them, by signature."""
+        first.settle(self)
+
+    def settle(self, other: Contents) -> None:
+        """
+        Makes the ids so far known to `other`, the contents of another program: its ops
+        and functions that do the same get the same ids.
+        """
+        if other is self or not self._is_alone:
+            return
+        self._is_alone = False
+        for name, number in [*self._functions.items()]:
+            with suppress(DistIRError):  # of a plan that has turned out to be impossible
+                self._numbers.assign(number, *self._unused(self._content(name)))
+        for signature, op in self._unseen.items():
+            with suppress(DistIRError):
+                self._numbers.assign(self._known[signature], *self._key(op, signature))
 
     def of(self, op: Operation) -> int:
         """
@@ -68,7 +116,12 @@ class Contents:
         signature = self._structure.signature(op)
         found = self._known.get(signature)
         if found is None:
-            found = self._known[signature] = self._numbers.of(*self._key(op, signature))
+            if self._is_alone:
+                self._unseen[signature] = op
+                found = self._numbers.new()
+            else:
+                found = self._numbers.of(*self._key(op, signature))
+            self._known[signature] = found
         return found
 
     def function(self, name: str) -> int:
@@ -77,13 +130,22 @@ class Contents:
         have the same id, even if they do the same.
         """
         if name not in self._functions:
-            content = self._content(name)
-            known = self._functions.values()
-            place = 0
-            while (found := self._numbers.of("function", place, *content)) in known:
-                place += 1
-            self._functions[name] = found
+            self._functions[name] = (
+                self._numbers.new()
+                if self._is_alone
+                else self._numbers.of(*self._unused(self._content(name)))
+            )
         return self._functions[name]
+
+    def _unused(self, content: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+        """
+        Returns the key of a function with the content `content` whose id no other
+        function of this program has.
+        """
+        known, place = self._functions.values(), 0
+        while self._numbers.find("function", place, *content) in known:
+            place += 1
+        return "function", place, *content
 
     def _content(self, name: str) -> tuple[Hashable, ...]:
         block = self._fold.functions[name].body.block

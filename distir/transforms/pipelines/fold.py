@@ -127,7 +127,8 @@ class Fold:
     - `mesh`: the program's mesh, whose first axis is the micro-batch axis;
     - `stages`: the meshes without that axis on which stages run;
     - `types`: the types of values on these meshes;
-    - `rule_of`: returns the sharding rule of an op of the program;
+    - `rule_of`, `rule_of_part`: return the sharding rules of ops of the program, and of
+      ops for one micro-batch;
     - `made`: the functions that replace the program's, one per mesh on which they are
       called.
     """
@@ -138,6 +139,7 @@ class Fold:
     stages: Sequence[Mesh]
     types: FoldedTypes
     rule_of: Callable[[Operation], Rule]
+    rule_of_part: Callable[[Operation], Rule] = rule_for
     made: dict[str, FuncOp] = field(default_factory=dict[str, FuncOp])
     _known: dict[tuple[str, str], tuple[str, bool]] = field(
         default_factory=dict[tuple[str, str], tuple[str, bool]]
@@ -238,7 +240,7 @@ class Fold:
                 values[part.result] = number
                 continue
             given = [values.get(v, v) for v in part.operands]
-            rule = rule_for(part)
+            rule = self.rule_of_part(part)
             if part is parts[-1] and rule.is_made_anywhere:
                 types = results  # such an op has the layout of its user
             else:
