@@ -102,8 +102,9 @@ class Contents:
         if other is self or not self._is_alone:
             return
         self._is_alone = False
+        # Errors are those of a plan that has turned out to be impossible.
         for name, number in [*self._functions.items()]:
-            with suppress(DistIRError):  # of a plan that has turned out to be impossible
+            with suppress(DistIRError):
                 self._numbers.assign(number, *self._unused(self._content(name)))
         for signature, op in self._unseen.items():
             with suppress(DistIRError):
