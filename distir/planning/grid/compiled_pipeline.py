@@ -494,6 +494,7 @@ class PipelineSimulator:
         sends = not options.blocking_sends
         results = division.emit(schedule, steps, fold, entry, asynchronous=sends)
         machine = entry.run(results)
+        compilation.contents.share()
         seconds, batch = machine.end, batch_size(structure.function) or 0
         samples = batch / seconds if seconds else 0.0
         kinds = [device_map.hardware.kinds[mesh.devices[0]] for mesh in fold.stages]

@@ -11,7 +11,6 @@ gives ids to ops instead.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
 from itertools import count
 
 from xdsl.dialects.func import CallOp, ReturnOp
@@ -19,7 +18,6 @@ from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
 from distir.dialects.dist_attributes import SCOPE
-from distir.errors import DistIRError
 from distir.program import batch_size
 from distir.transforms.pipelines.fold import Fold, number_type
 from distir.transforms.pipelines.structure import Structure
@@ -28,7 +26,7 @@ from distir.transforms.pipelines.structure import Structure
 class Numbers:
     """
     Gives ids to keys. Equal keys always get the same id. `first` has the first
-    `Contents` for each number of samples in a micro-batch.
+    `Contents` to share for each number of samples in a micro-batch.
     """
 
     def __init__(self) -> None:
@@ -89,28 +87,33 @@ class Contents:
         self._plain: dict[int, tuple[int, ...]] = {}
         if before is not None:
             self._attributes, self._plain = before._attributes, before._plain
-        samples = (batch_size(structure.function) or 0) / structure.micro_batches
-        first = numbers.first.setdefault(samples, self)
-        self._is_alone = first is self
+        self._samples = (batch_size(structure.function) or 0) / structure.micro_batches
+        first = numbers.first.get(self._samples)
+        self._is_alone = first is None
         self._unseen: dict[int, Operation] = {}
         """The ops whose ids were given without a look at them, by signature."""
-        first.settle(self)
+        if first is not None:
+            first.settle()
 
-    def settle(self, other: Contents) -> None:
+    def share(self) -> None:
         """
-        Makes the ids so far known to `other`, the contents of another program: its ops
-        and functions that do the same get the same ids.
+        Offers the ids to programs that come later. All functions of this program must
+        have been compiled, so that their contents can be found without an error.
         """
-        if other is self or not self._is_alone:
+        self._numbers.first.setdefault(self._samples, self)
+
+    def settle(self) -> None:
+        """
+        Makes the ids so far known to other programs: their ops and functions that do
+        the same get the same ids.
+        """
+        if not self._is_alone:
             return
         self._is_alone = False
-        # Errors are those of a plan that has turned out to be impossible.
         for name, number in [*self._functions.items()]:
-            with suppress(DistIRError):
-                self._numbers.assign(number, *self._unused(self._content(name)))
+            self._numbers.assign(number, *self._unused(self._content(name)))
         for signature, op in self._unseen.items():
-            with suppress(DistIRError):
-                self._numbers.assign(self._known[signature], *self._key(op, signature))
+            self._numbers.assign(self._known[signature], *self._key(op, signature))
 
     def of(self, op: Operation) -> int:
         """
