@@ -163,10 +163,10 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
     for entry, name, type_ in zip(
         attributes, names, function.function_type.inputs.data, strict=True
     ):
-        fixed = [axis for axis in fixed_axes(entry) if axis in order]
         layout = requested_layout(entry)
         if FIXED not in entry or layout is None:
             continue
+        fixed = [axis for axis in fixed_axes(entry) if axis in order]
         dims = [
             tuple(
                 sorted(

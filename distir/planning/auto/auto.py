@@ -128,7 +128,7 @@ def auto_search(
     if not options.offload_states and not _may_offload(modules, cluster):
         defaults["offload_states"] = (False,)
     space = AutoSpace(
-        batches=sorted(programs.texts),
+        batches=sorted(programs.modules),
         trains=trained == {True},
         devices=devices,
         degrees=degrees,

@@ -59,6 +59,7 @@ from distir.program import (
     return_op,
     updated_arguments,
 )
+from distir.sharding.rule import Rule
 
 
 @dataclass
@@ -273,6 +274,10 @@ class Compiler:
             self._compiled[name] = self._compile(function)
             self._open.pop()
         return self._compiled[name]
+
+    def rule(self, op: Operation) -> Rule:
+        """Returns the sharding rule of an op. Ops that are alike share it."""
+        return self._computations.rule(op)
 
     def take(self, function: FuncOp, compiled: CompiledFunction) -> None:
         """Registers `compiled` as the compiled form of `function`."""
