@@ -94,6 +94,7 @@ class RaggedAllToAll(ExchangeKind):
       gives the amount of data if tokens are spread evenly. Results do not depend on it.
     """
 
+    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
     TORCH_MODULE: ClassVar[str] = "ragged"
     BUFFERS: ClassVar[Buffers] = Buffers(operands=True, results="all")
 

@@ -55,6 +55,7 @@ class AutoSpace:
     The plans that `auto-parallel` may choose from.
 
     - `batches`, `trains`, `devices`, `degrees`: as in `Space`;
+    - `node`: the number of devices that the fastest links connect;
     - `own_axes`: the axes of a mesh that the program declares; if there are any,
       layouts are searched on this mesh only;
     - `asked_axes`: the axes that the user's requests name;
@@ -91,6 +92,7 @@ class AutoSpace:
     offload_states: Sequence[bool] = (False, True)
     overlap: Sequence[bool] = (False, True)
     buckets: bool = True
+    node: int = 8
 
     def first(self) -> list[Plan]:
         """
@@ -136,19 +138,25 @@ class AutoSpace:
 
     def frugal(
         self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
-    ) -> Iterator[GridPlan]:
+    ) -> list[GridPlan]:
         """
-        Yields plans of the grid that need little memory. They recompute as much as is
+        Returns plans of the grid that need little memory. They recompute as much as is
         allowed, split the optimizer states, and use micro-batches of one sample.
         Tensor, pipeline and expert parallelism together divide the parameters over the
         fewest devices that suffice according to `may_fit`, or over twice as many, in all
-        combinations.
+        combinations with tensor parallelism within a node. Plans with small degrees come
+        first, as every kind of parallelism is slow at a large degree, and tensor
+        parallelism the most.
         """
         plans = self._with_little_memory(
             batches, 1 if 1 in self.zero else self.zero[-1], may_fit
         )
+        plans = [p for p in plans if p.t <= self.node] or plans
         fewest = min(map(_parts, plans), default=0)
-        yield from (p for p in plans if _parts(p) in (fewest, 2 * fewest))
+        return sorted(
+            (p for p in plans if _parts(p) in (fewest, 2 * fewest)),
+            key=lambda p: (p.batch, p.t + max(p.t, p.p, p.e), p),
+        )
 
     def surest(
         self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
@@ -196,11 +204,11 @@ class AutoSpace:
         most: dict[tuple[int, ...], GridPlan] = {}
         for plan in grid.known():
             key = plan.batch, plan.d, plan.t, plan.p, plan.e, plan.offload_states
-            if may_fit(plan) and (key not in most or plan.k > most[key].k):
+            if key not in most or plan.k > most[key].k:
                 most[key] = plan
+        fitting = list(filter(may_fit, most.values()))
         # The host's memory is slow: it is for what does not fit otherwise.
-        plans = [plan for plan in most.values() if not plan.offload_states]
-        return plans or list(most.values())
+        return [plan for plan in fitting if not plan.offload_states] or fitting
 
     def _meshes(self) -> Iterator[Axes]:
         """
