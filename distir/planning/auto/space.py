@@ -164,15 +164,13 @@ class AutoSpace:
         """
         Returns the plans of the grid that most surely fit, the surest first. As in
         `frugal`, they recompute as much as is allowed and use micro-batches of one
-        sample. Parameters and gradients are divided over as many devices as possible,
-        by tensor, pipeline and expert parallelism and by ZeRO 3. Plans with few
-        pipeline ranks come first, as other parallelism also divides activations.
+        sample. ZeRO 3 divides parameters and gradients over all devices. Plans that
+        divide activations over the most devices come first, with tensor parallelism
+        within a node and few pipeline ranks.
         """
         plans = self._with_little_memory(batches, max(self.zero), may_fit)
-        most = max(map(_parts, plans), default=0)
-        return sorted(
-            (p for p in plans if _parts(p) == most), key=lambda p: (p.batch, p.p, p)
-        )
+        plans = [p for p in plans if p.t <= self.node] or plans
+        return sorted(plans, key=lambda p: (p.batch, -p.t * p.e, p.p, p))
 
     def _with_little_memory(
         self, batches: Sequence[int], zero: int, may_fit: Callable[[Plan], bool]
@@ -296,6 +294,8 @@ class AutoSpace:
             yield from self._next_contexts(c)
             if len(self.e) > 1:
                 yield from self._next_degrees(c)
+        if c.t > 1 and self.trains and c.expert_axes == "e":
+            yield replace(c, sequence_parallel=not c.sequence_parallel)
         if max(self.e) > 1:
             folded = map(c.folded, self.expert_axes)
             yield from (plan for plan in folded if plan)
