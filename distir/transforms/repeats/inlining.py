@@ -50,7 +50,7 @@ def inline_call(call: CallOp, callee: FuncOp, first_bucket: int = 0) -> int:
 def bucket_number(op: Operation) -> int:
     """
     Returns the number of the message (`dist.bucket`) in which an op travels, or -1 if
-    none.
+    the op is in no message.
     """
     number = BUCKET.of(op.attributes)
     return -1 if number is None else number
