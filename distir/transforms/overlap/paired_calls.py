@@ -30,7 +30,7 @@ from distir.program import (
 from distir.program.functions import erase_unreachable, unique_name
 from distir.transforms.repeats.inlining import inline_call
 
-_Pairs = dict[CallOp, CallOp]
+_Pairs = dict[Operation, CallOp]
 """The backward call of a pair, by its forward call."""
 
 
@@ -78,7 +78,7 @@ def _candidates(
         if not isinstance(op, CallOp) or (mesh := _mesh_of(op)) is None:
             continue
         before = latest.get(mesh)
-        if before in forward and op not in forward:
+        if before is not None and before in forward and op not in forward:
             calls = before, op
             needs = any(value.owner is before for value in op.operands)
             if not needs and all(
