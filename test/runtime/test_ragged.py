@@ -85,7 +85,10 @@ def test_empty_rows_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The buffers hold as many rows as there are, member by member."""
     calls: list[tuple[torch.Size, torch.Size, list[int], list[int]]] = []
 
-    def record(out: Any, sent: Any, received: Any, given: Any, handle: object) -> None:
+    def record(
+        out: Any, sent: Any, received: Any, given: Any, handle: object, async_op: bool
+    ) -> None:
+        assert not async_op
         calls.append((out.shape, sent.shape, received, given))
 
     monkeypatch.setattr(ragged, "dist", SimpleNamespace(all_to_all_single=record))

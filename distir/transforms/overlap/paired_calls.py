@@ -126,7 +126,7 @@ def _ordered(ops: Sequence[Operation], pairs: _Pairs) -> list[tuple[Operation, .
     groups of one or two. All other ops keep their order as far as that allows. The
     calls of a pair that depend on each other are put apart.
     """
-    first_of = {second: first for first, second in pairs.items()}
+    first_of: dict[Operation, Operation] = {b: a for a, b in pairs.items()}
     place = {op: i for i, op in enumerate(ops)}
     needs = _dependencies(ops)
     users: dict[Operation, list[Operation]] = {op: [] for op in ops}
