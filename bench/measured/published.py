@@ -48,6 +48,18 @@ def load(data: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def _rows_of_projections(kind: str, layers: int) -> tuple[str, ...]:
+    """
+    Returns the splits of Megatron's `RowParallelLinear` for the projection behind
+    attention, where a search for layouts also finds others of nearly the same cost.
+    """
+    path, dim = {
+        "gpt": ("transformer.h.{}.attn.c_proj.weight", 0),
+        "llama": ("model.layers.{}.self_attn.o_proj.weight", 1),
+    }[kind]
+    return tuple(f"{path.format(layer)}:{dim}=t" for layer in range(layers))
+
+
 @dataclass(frozen=True)
 class Published:
     """A record of a file; called, it simulates its step."""
@@ -66,7 +78,11 @@ class Published:
     def profile(self) -> str:
         """The profile of the run's software."""
         matched = self.record["matched"]
-        return f"{self.hardware}-pytorch" if matched == "auto" else matched
+        if matched == "auto":
+            # fms writes out norms and rotary positions; nanotron has kernels for them.
+            is_written_out = self.record["name"].endswith("eager")
+            return f"{self.hardware}-{'eager' if is_written_out else 'pytorch'}"
+        return matched
 
     @property
     def ideal(self) -> float:
@@ -97,6 +113,9 @@ class Published:
         sizes = dict(given)
         float8 = sizes.pop("float8", "")
         gradients = sizes.pop("gradient_dtype", "parameter")
+        if self.record["where"].startswith("Megatron-Bridge"):
+            # Its performance scripts set `grad_reduce_in_fp32 = False` for Llama 3.
+            gradients = "parameter"
         module = BUILDERS[kind](**sizes)
         if float8:
             InlineCallsPass().apply(Context(), module)
@@ -111,6 +130,8 @@ class Published:
         assert block.first_op is not None
         block.insert_op_before(self.cluster(), block.first_op)
         options = dict(self.record["par"])
+        if self.record["matched"].endswith("-megatron") and options.get("t", 1) > 1:
+            options["shard"] = _rows_of_projections(kind, sizes["layers"])
         stages = tuple(options.pop("stages", ()))
         if options.get("p", 1) > 1 and not stages:
             # Layers are dealt out evenly where they can be, as these systems do.
