@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import (
@@ -59,7 +59,7 @@ class Requests:
     - `seconds`: time limit of the solver for the layouts of one plan; with None the
       search chooses it;
     - `limit`: seconds after which the search for the layouts of one plan ends with the
-      best ones found.
+      best layouts so far.
     """
 
     shard: tuple[str, ...] = same_option(DistributionOptions, "shard")
@@ -105,13 +105,40 @@ def request(
 ) -> None:
     """
     Requests that the axes `axes` split argument `index` of a function in the same way
-    as in the layout `asked`. Other axes stay free. `origin` names who asks, for error
-    messages. Raises DistIRError if an earlier request or plan splits the argument
-    differently over one of `axes`.
+    as in the layout `asked`. Other axes stay free. `origin` names the source of the
+    request, for error messages. Raises DistIRError if an earlier request or plan splits
+    the argument differently over one of `axes`.
     """
-    attributes = argument_attributes(function)
-    entry, name = attributes[index], argument_names(function)[index]
-    rank = rank_of(function.function_type.inputs.data[index])
+    request_each(function, {index: asked}, axes, origin)
+
+
+def request_each(
+    function: FuncOp, asked: Mapping[int, Layout], axes: Iterable[str], origin: str
+) -> None:
+    """
+    Makes the request of `request` for several arguments. `asked` has the layout of each
+    one by its index.
+    """
+    attributes, names = argument_attributes(function), argument_names(function)
+    types, axes = function.function_type.inputs.data, tuple(axes)
+    for index, layout in asked.items():
+        what = f"argument {names[index]!r}"
+        _request(attributes[index], layout, axes, rank_of(types[index]), what, origin)
+    set_argument_attributes(function, attributes)
+
+
+def _request(
+    entry: dict[str, Attribute],
+    asked: Layout,
+    axes: Iterable[str],
+    rank: int,
+    what: str,
+    origin: str,
+) -> None:
+    """
+    Adds a request to `entry`, the attributes of an argument with `rank` dimensions.
+    `what` names the argument in messages.
+    """
     layout = requested_layout(entry) or Layout(asked.mesh)
     fixed = dict.fromkeys(fixed_axes(entry))
     origins = {axis: origin_of(entry, axis) for axis in fixed}
@@ -119,7 +146,7 @@ def request(
         old, new = _splits(layout, axis, rank), _splits(asked, axis, rank)
         if (axis in fixed or old) and old != new:
             raise DistIRError(
-                f"argument {name!r}: {origin} asks that axis {axis!r} {_does(new)}, but "
+                f"{what}: {origin} asks that axis {axis!r} {_does(new)}, but "
                 f"{origin_of(entry, axis)} that it {_does(old)}; ask for one of these"
             )
         for dim, shard in new:
@@ -130,7 +157,6 @@ def request(
     entry[LAYOUT] = LayoutAttr(layout)
     entry[FIXED] = ArrayAttr([StringAttr(axis) for axis in fixed])
     entry[FIXED_BY] = DictionaryAttr({a: StringAttr(o) for a, o in origins.items()})
-    set_argument_attributes(function, attributes)
 
 
 def _splits(layout: Layout, axis: str, rank: int) -> list[tuple[int, Shard]]:
@@ -163,10 +189,10 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
     for entry, name, type_ in zip(
         attributes, names, function.function_type.inputs.data, strict=True
     ):
-        fixed = [axis for axis in fixed_axes(entry) if axis in order]
         layout = requested_layout(entry)
         if FIXED not in entry or layout is None:
             continue
+        fixed = [axis for axis in fixed_axes(entry) if axis in order]
         dims = [
             tuple(
                 sorted(
@@ -193,8 +219,9 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
 def _settle_constraints(module: ModuleOp, mesh: Mesh) -> None:
     """
     Adapts requests for values that are not arguments to the mesh. Such a request is a
-    `dist.constrain` op that records who asks. Requests that fix no axis of the mesh are
-    removed. Raises DistIRError for a layout that is impossible on the mesh.
+    `dist.constrain` op that records the source of the request. Requests that fix no
+    axis of the mesh are removed. Raises DistIRError for a layout that is impossible on
+    the mesh.
     """
     for _, op in list(walk_functions(module)):
         by = op.attributes.get(FIXED_BY)
@@ -215,7 +242,7 @@ def _settle_constraints(module: ModuleOp, mesh: Mesh) -> None:
 def _along_parts(layout: Layout, repacked: Repacked | None, mesh: Mesh) -> Layout:
     """
     Returns the layout of an argument that holds several tensors of equal size side by
-    side, such that each of the tensors is split as `layout` splits the whole: every
+    side. Each of the tensors is split as `layout` splits the whole, so that every
     device gets its columns of each tensor. Returns `layout` unchanged if the argument
     does not hold such tensors, or if they cannot be split evenly.
     """
@@ -366,10 +393,10 @@ def _arguments(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
 
 def check_kernels(module: ModuleOp) -> None:
     """
-    Raises DistIRError if a requested split of an argument would be undone by a kernel:
-    the kernel reads the argument and needs the whole dimension, so that every call
-    would gather it. This happens where a kernel replaces ops that could be split, such
-    as the last layer and the loss.
+    Raises DistIRError if a kernel would undo a requested split of an argument: the
+    kernel reads the argument and needs the whole dimension, so that every call would
+    gather it. This happens if a kernel replaces ops that could be split, such as the
+    last layer and the loss.
     """
     known = functions(module)
     for argument in Program(module).arguments:
@@ -414,7 +441,7 @@ def _kernels_that_read(
 ) -> Iterator[tuple[KernelCallOp, int]]:
     """
     Yields the kernel calls that take `value` as an operand, with the operand's index.
-    Functions that `value` is passed to are searched too.
+    Also searches functions that receive `value` as an argument.
     """
     for use in value.uses:
         op = use.operation

@@ -23,7 +23,7 @@ _OF_PLAN = (
 
 
 def grid_plan(settings: RunSettings) -> GridPlan:
-    """Returns the grid plan of a run, for `distir distribute`."""
+    """Returns the grid plan of a run, in the form that `distir distribute` takes."""
     s = settings
     stages = "uniform" if s.p > 1 and not s.layers % (s.p * max(s.chunks, 1)) else ""
     own = chosen(s, _OF_PLAN)
@@ -36,14 +36,15 @@ def grid_plan(settings: RunSettings) -> GridPlan:
         stages=stages,
         overlap=bool(s.overlap) and s.devices > 1,
         sequence_parallel=s.sequence_parallel and s.t > 1,
+        keep_gathered=s.keep_gathered and s.sequence_parallel and s.t > 1,
     )
 
 
 def run_data(read: Read, system: str) -> dict[str, Any]:
     """
     Returns the description of a run that a plan file holds in addition to the plan: the
-    model's configuration, the precision, and the options of the system without a
-    setting in DistIR.
+    model's configuration, the precision, and the system's options that have no setting
+    in DistIR.
     """
     settings = read.settings
     return {
@@ -52,6 +53,7 @@ def run_data(read: Read, system: str) -> dict[str, Any]:
         "precision": chosen(settings, PRECISION),
         "overlap": settings.overlap,
         "sequence_parallel": settings.sequence_parallel,
+        "keep_gathered": settings.keep_gathered,
         "per_node": settings.per_node,
         "launch": read.launch,
         "kept": read.kept,
@@ -62,9 +64,9 @@ def run_data(read: Read, system: str) -> dict[str, Any]:
 def settings_of(plan: SavedPlan, what: str, model: Mapping[str, Any]) -> RunSettings:
     """
     Returns the settings of a saved plan. `model` has the model's settings from the
-    user, for plans that hold none. Raises DistIRError, which names the plan by `what`,
-    for a plan that training systems cannot run: one of searched layouts, one for
-    inference, one without a model, or a damaged one.
+    user, for plans without them. Raises DistIRError, which names the plan by `what`,
+    for a plan that training systems cannot run: a plan of searched layouts, a plan for
+    inference, a plan without a model, or a damaged plan.
     """
     own = plan.result.plan
     if isinstance(own, LayoutPlan):
@@ -87,6 +89,8 @@ def settings_of(plan: SavedPlan, what: str, model: Mapping[str, Any]) -> RunSett
             overlap=(run.get("overlap") or "dp,params") if own.overlap else "",
             sequence_parallel=own.sequence_parallel
             or (own.t == 1 and run.get("sequence_parallel", False)),
+            keep_gathered=own.keep_gathered
+            or (not own.sequence_parallel and run.get("keep_gathered", False)),
         )
     except (TypeError, AttributeError) as error:
         raise DistIRError(f"{what} is damaged: {error}") from error
@@ -114,8 +118,8 @@ def chosen_of(plan: GridPlan) -> dict[str, Any]:
 
 def _of_arguments(plan: SavedPlan) -> dict[str, Any]:
     """
-    Returns the settings that follow from the types of a program's arguments: the length
-    of sequences, and the type of the parameters.
+    Returns the settings that follow from the types of a program's arguments: the
+    sequence length, and the type of the parameters.
     """
     found: dict[str, Any] = {"seq": 0}
     for argument in plan.arguments:

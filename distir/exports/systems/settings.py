@@ -1,5 +1,5 @@
 """
-The settings of a training run, in the terms of DistIR. All training systems share them.
+The settings of a training run, in DistIR's terms. All training systems share them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class RunSettings:
     - `batch`: the sequences of the global batch; `micro_batch`: the sequences that a
       device takes at a time;
     - `t`, `p`, `c`, `e`: degrees of tensor, pipeline, context and expert parallelism;
-      `r`: the number of groups of which each holds a whole copy of the values that ZeRO
+      `r`: the number of groups; each group holds a whole copy of the values that ZeRO
       splits; `devices`: the devices of the run, `per_node` of them in each node. The
       data-parallel degree `d` follows from the others;
     - `overlap`: the kinds of communication that overlap with computation, such as
       `dp,tp,pp,params`;
-    - `zero`: the ZeRO stage; `sequence_parallel`, `offload_states`, `no_sync`,
-      `context`, `schedule`, `chunks`, `checkpoint`, `expert_axes`: as the options of
+    - `zero`: the ZeRO stage; `sequence_parallel`, `keep_gathered`, `offload_states`,
+      `no_sync`, `context`, `schedule`, `chunks`, `checkpoint`, `expert_axes`: as the options of
       `distir distribute`.
     """
 
@@ -76,6 +76,7 @@ class RunSettings:
     devices: int = 0
     per_node: int = 0
     sequence_parallel: bool = False
+    keep_gathered: bool = False
     overlap: str = ""
     offload_states: bool = False
     no_sync: bool = False
@@ -95,7 +96,7 @@ class RunSettings:
 
     @property
     def batch_parts(self) -> int:
-        """The number of parts into which each micro-batch is split over devices."""
+        """The number of parts into which devices split each micro-batch."""
         return self.r * self.d * self.e
 
     @property

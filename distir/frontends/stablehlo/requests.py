@@ -46,8 +46,8 @@ class ShardingRequests:
     """
     The shardings of a file, over axes of `distribute`.
 
-    - `names`: the axis of `distribute` and its size, for each axis of the file's mesh that
-      splits a value;
+    - `names`: the axis of `distribute` and its size, for each axis of the file's mesh
+      that splits a value;
     - `arguments`, `results`: the sharding of each argument and result of the entry
       function, or None;
     - `inside`: the shardings of inner values, by the op that constrains the value;
@@ -211,9 +211,9 @@ def _names(
     source: str,
 ) -> tuple[dict[str, tuple[str, int]], list[str]]:
     """
-    Returns the axis of `distribute` and its size for each axis of the mesh that splits
-    a value, and the axes that split nothing. The purpose of an axis follows from how it
-    splits the inputs, not from its name.
+    Returns the axis of `distribute` and its size for each axis of the file's mesh that
+    splits a value, and the axes that split nothing. An axis is chosen by how it splits
+    the inputs, not by its name.
     """
     used = {
         axis for own in found if own is not None for dim in own.dims for axis in dim

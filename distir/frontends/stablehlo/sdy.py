@@ -1,4 +1,6 @@
-"""Reads shardings of Shardy, such as `<@mesh, [{"data"}, {?}], replicated={"model"}>`."""
+"""
+Reads shardings of Shardy, such as `<@mesh, [{"data"}, {?}], replicated={"model"}>`.
+"""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class LazyTensor:
 
     - `value`: a value of the new program;
     - `array`: an array known during the conversion;
-    - `rows` with `rest`: the rows along dimension 0, each of size 1 there. None stands for
-      a row that has not been written; the tensor `rest` has its elements.
+    - `rows` with `rest`: the rows along dimension 0, each of size 1 there. None stands
+      for a row that has not been written; the tensor `rest` has its elements.
     """
 
     shape: Shape

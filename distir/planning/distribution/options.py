@@ -103,6 +103,12 @@ class DistributionOptions(PipelineOptions):
         False,
         "split sequences over the tensor-parallel devices between the blocks",
     )
+    keep_gathered: bool = option(
+        False,
+        "with --sequence-parallel, keep activations that a layer gathered over -t until "
+        "its backward (as nanotron does), instead of gathering them again (as Megatron "
+        "does): less communication, more memory",
+    )
     sharded_outputs: bool = option(
         False,
         "in a training step whose caller computes the loss, leave outputs split over -t "
@@ -166,18 +172,18 @@ class DistributionOptions(PipelineOptions):
 
     @property
     def axes_of_experts(self) -> tuple[str, ...]:
-        """The axes with a size above 1 over which experts are dealt out."""
+        """The axes with a size above 1 over which experts are distributed."""
         return tuple(axis for axis in self.expert_axes if getattr(self, axis) > 1)
 
     @property
     def expert_degree(self) -> int:
-        """The number of devices over which experts are dealt out."""
+        """The number of devices over which experts are distributed."""
         return prod(getattr(self, axis) for axis in self.expert_axes)
 
     def on_one_mesh(self) -> Self:
         """
         Returns the options with the sizes of the single mesh on which layouts are
-        chosen. If stages have meshes of their own, the size of each axis is the least
+        chosen. If stages have their own meshes, the size of each axis is the least
         common multiple of its sizes in these meshes. Raises DistIRError if degrees are
         given besides the meshes of stages, or if such a mesh has an unknown axis.
         """

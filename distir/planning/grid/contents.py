@@ -1,6 +1,7 @@
 """
-Content ids of ops and functions: those with equal ids do the same in one micro-batch,
-in any program. So code that was compiled for one program can serve others.
+Content ids of ops and functions. In any program, ops with equal ids do the same work in
+one micro-batch, and so do functions. Code that was compiled for one program can
+therefore serve others.
 
 For example, a model with twice the batch and twice the number of micro-batches has the
 same stages. Inside one program, while layouts are chosen, `distir.sharding.signatures`
@@ -17,29 +18,55 @@ from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
 from distir.dialects.dist_attributes import SCOPE
+from distir.program import batch_size
 from distir.transforms.pipelines.fold import Fold, number_type
 from distir.transforms.pipelines.structure import Structure
 
 
 class Numbers:
-    """Gives ids to keys: equal keys get the same id at any time."""
+    """
+    Gives ids to keys. Equal keys always get the same id. `first` has the first
+    `Contents` to share for each number of samples in a micro-batch.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
+        self._count = count()
+        self.first: dict[float, Contents] = {}
 
     def of(self, *key: Hashable) -> int:
         """Returns the id of the key `key`."""
-        return self._known.setdefault(key, len(self._known))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = next(self._count)
+        return found
+
+    def find(self, *key: Hashable) -> int | None:
+        """Returns the id of the key `key`, or None if it has none yet."""
+        return self._known.get(key)
+
+    def new(self) -> int:
+        """Returns an id that no key has yet."""
+        return next(self._count)
+
+    def assign(self, number: int, *key: Hashable) -> None:
+        """Gives the id `number` to the key `key`, unless the key already has one."""
+        self._known.setdefault(key, number)
 
 
 class Contents:
     """
-    The content ids of a program's ops and functions.
+    The content ids of a program's ops and functions. Ops with equal ids do the same
+    work in one micro-batch.
 
     - `structure`: describes the program, on the mesh of its first stage;
     - `fold`: the folded program, for one number of micro-batches;
     - `before`: the contents of the same program for another number of micro-batches;
       None if there are none.
+
+    Code can only be shared between programs whose micro-batches have equally many
+    samples. While no other program with as many is known, ids are given without a look
+    at the contents, which takes long; `settle` makes up for it.
     """
 
     def __init__(
@@ -60,30 +87,73 @@ class Contents:
         self._plain: dict[int, tuple[int, ...]] = {}
         if before is not None:
             self._attributes, self._plain = before._attributes, before._plain
+        self._samples = (batch_size(structure.function) or 0) / structure.micro_batches
+        first = numbers.first.get(self._samples)
+        self._is_alone = first is None
+        self._unseen: dict[int, Operation] = {}
+        """The ops whose ids were given without a look at them, by signature."""
+        if first is not None:
+            first.settle()
+
+    def share(self) -> None:
+        """
+        Offers the ids to programs that come later. All functions of this program must
+        have been compiled, so that their contents can be found without an error.
+        """
+        self._numbers.first.setdefault(self._samples, self)
+
+    def settle(self) -> None:
+        """
+        Makes the ids so far known to other programs: their ops and functions that do
+        the same get the same ids.
+        """
+        if not self._is_alone:
+            return
+        self._is_alone = False
+        for name, number in [*self._functions.items()]:
+            self._numbers.assign(number, *self._unused(self._content(name)))
+        for signature, op in self._unseen.items():
+            self._numbers.assign(self._known[signature], *self._key(op, signature))
 
     def of(self, op: Operation) -> int:
         """
-        Returns the content id of `op`. It covers the constants among its operands.
+        Returns the content id of `op`, which is equal for ops that do the same work in
+        one micro-batch. It covers the constants among its operands.
         """
         signature = self._structure.signature(op)
         found = self._known.get(signature)
         if found is None:
-            found = self._known[signature] = self._numbers.of(*self._key(op, signature))
+            if self._is_alone:
+                self._unseen[signature] = op
+                found = self._numbers.new()
+            else:
+                found = self._numbers.of(*self._key(op, signature))
+            self._known[signature] = found
         return found
 
     def function(self, name: str) -> int:
         """
-        Returns the content id of function `name`. Two functions of one program never
-        have the same id, even if they do the same.
+        Returns the content id of function `name`, which is equal for functions of
+        different programs that do the same work. Two functions of one program never
+        have the same id.
         """
         if name not in self._functions:
-            content = self._content(name)
-            known = self._functions.values()
-            place = 0
-            while (found := self._numbers.of("function", place, *content)) in known:
-                place += 1
-            self._functions[name] = found
+            self._functions[name] = (
+                self._numbers.new()
+                if self._is_alone
+                else self._numbers.of(*self._unused(self._content(name)))
+            )
         return self._functions[name]
+
+    def _unused(self, content: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+        """
+        Returns the key of a function with the content `content` whose id no other
+        function of this program has.
+        """
+        known, place = self._functions.values(), 0
+        while self._numbers.find("function", place, *content) in known:
+            place += 1
+        return "function", place, *content
 
     def _content(self, name: str) -> tuple[Hashable, ...]:
         block = self._fold.functions[name].body.block
@@ -117,8 +187,8 @@ class Contents:
 
     def _local_form(self, op: Operation) -> list[Hashable]:
         """
-        Describes the form of `op` on one device, for ops whose attributes or operands
-        contain global sizes or positions.
+        Describes the form of `op` on one device, if its attributes or operands contain
+        global sizes or positions.
         """
         mesh, slots = self._mesh, dict[SSAValue, int]()
         given: list[SSAValue] = []
@@ -147,15 +217,15 @@ class Contents:
 
     def _type(self, value: SSAValue) -> int:
         """
-        Returns the id of a value's type, at the size that the value has in one
-        micro-batch.
+        Returns the id of a value's type, with the size of the value in one micro-batch.
         """
         return self._attribute(self._fold.type(value.type, self._mesh))
 
     def _constant(self, value: SSAValue) -> int | None:
         """
         Returns the content id of the constant that computes a value, if a sharding rule
-        may read that constant. Returns None for other values.
+        may read that constant. Returns None for other values. Constants with equal ids
+        are equal.
         """
         if not isinstance(value, OpResult):
             return None

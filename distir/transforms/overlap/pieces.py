@@ -1,9 +1,9 @@
 """
 Asynchronous tensor parallelism: computes products in pieces. Devices communicate one
-piece while they compute another. If devices sum the terms of a product, one piece is
-summed while the next is computed. If the rows of a product are gathered first (sequence
-parallelism), the next piece is gathered while the product of the current one is
-computed.
+piece while they compute another piece. If devices sum the terms of a product, they sum
+one piece while they compute the next. If they gather the rows of a product first
+(sequence parallelism), they gather the next piece while they compute the product of the
+current piece.
 """
 
 from __future__ import annotations
@@ -25,24 +25,29 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import PRODUCTS, VIEWS
 from distir.dialects.tensors import rank_of, shape_of
-from distir.dialects.train_ops.float8 import Float8ProductOp, ToFloat8Op
+from distir.dialects.train_ops.float8 import Float8ProductOp, ToFloat8Op, is_scale
 from distir.program import made_with
 from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.overlap.kinds import REDUCTIONS, kind_of
 from distir.transforms.placed_ops import PlacedOps
 
 _BEFORE_MATRICES = VIEWS | {"onnx.Constant", "onnx.Transpose", "onnx.Cast"}
-"""The names of ops that may be between a parameter and the product that uses it."""
+"""The names of ops that rearrange a parameter."""
+
+
+def _prepares_matrix(op: Operation) -> bool:
+    """Whether an op may be between a parameter and the product that uses it."""
+    return _BEFORE_MATRICES.of(op) or isinstance(op, ToFloat8Op) or is_scale(op)
 
 
 def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool:
     """
-    Divides the rows of products of activations and matrices into `pieces` pieces. Each
-    piece has a collective of its own. This concerns products whose result is reduced
-    over devices by communication of kind `tp`. With `gathered`, it also concerns
-    products whose rows are gathered. Rows are tokens or sequences. If devices split the
-    dimension of the rows, each device divides its part. Transposed products, and
-    products whose rows cannot be divided, stay as they are.
+    Divides the rows of products of activations and matrices into `pieces` pieces, each
+    with a separate collective. Applies to products whose result is reduced over devices
+    by communication of kind `tp`, and with `gathered` also to products of gathered
+    rows. Rows are tokens or sequences. If devices split the dimension of the rows, each
+    device divides its part. Transposed products, and products whose rows cannot be
+    divided, stay unchanged.
 
     Returns whether a product was divided. With `gathered`, only products with gathered
     rows count.
@@ -105,7 +110,8 @@ class _RowPieces:
     def pieces_of(self, build: PlacedOps, value: SSAValue) -> Sequence[SSAValue]:
         """
         Builds the ops that divide the tensor `value`, and returns the pieces. A tensor
-        of 8-bit floats is divided before it is cast, as ONNX divides no such tensors.
+        of 8-bit floats is divided before its cast, because ONNX cannot divide such
+        tensors.
         """
         cast = value.owner
         if isinstance(cast, ToFloat8Op):
@@ -127,8 +133,8 @@ class _RowPieces:
         self, build: PlacedOps, pieces: Sequence[SSAValue], like: SSAValue
     ) -> SSAValue:
         """
-        Builds the ops that join pieces into a tensor of the type of `like`, and returns
-        it.
+        Builds the ops that concatenate pieces to a tensor of the type of `like`, and
+        returns that tensor.
         """
         shape = shape_of(like.type)
         together = self.together(shape, self.pieces)
@@ -227,12 +233,15 @@ def _labels(op: Operation) -> dict[str, Attribute]:
 
 def _is_product(op: object) -> TypeGuard[OnnxOp | Float8ProductOp]:
     """
-    Whether `op` multiplies rows, its first operand, by a matrix. Of products in 8 bits
-    those count whose rows are cast with one scale.
+    Whether `op` multiplies rows, its first operand, by a matrix. A product in 8 bits
+    counts only if its rows are cast with one scale, and are not transposed before.
     """
     if isinstance(op, Float8ProductOp):
-        is_cast = isinstance(_before_gather(op.a).owner, ToFloat8Op)
-        return is_cast and rank_of(op.scale_a.type) == 0
+        cast = _before_gather(op.a).owner
+        if not isinstance(cast, ToFloat8Op) or rank_of(op.scale_a.type) != 0:
+            return False
+        before = cast.x.owner
+        return not (isinstance(before, Operation) and before.name == "onnx.Transpose")
     if not isinstance(op, OnnxOp) or len(op.operands) != 2:
         return False
     if op.name == "onnx.Gemm" and op.attribute("transA"):
@@ -255,10 +264,10 @@ def _row_pieces(
     mesh: Mesh,
 ) -> _RowPieces | None:
     """
-    Returns the division into pieces for the rows of some products, or None if there is
-    none. The rows are divided along their largest dimension that allows it. A
-    collective makes one of the values `whole` and `parts` from the other. A device
-    holds all rows of `whole`, and may hold only a part of the rows of `parts`.
+    Returns the division into pieces for the rows of some products, or None if no
+    division is possible. The rows are divided along the largest dimension that can be
+    divided. A collective makes one of the values `whole` and `parts` from the other. A
+    device holds all rows of `whole`, and may hold only a part of the rows of `parts`.
     """
     shape, layouts = shape_of(whole.type), [layout_of(v) for v in (whole, parts)]
     is_flat = any(product.name == "onnx.Gemm" for product in products)
@@ -280,7 +289,7 @@ def _ops_after(
 ) -> list[Operation] | None:
     """
     Returns the ops at or after the position `place` that lead from a parameter to
-    `value`. Returns None if an op of another kind is among them. `places` has the
+    `value`. Returns None if one of them is not in `_BEFORE_MATRICES`. `places` has the
     position of each op.
     """
     found: list[Operation] = []
@@ -288,7 +297,7 @@ def _ops_after(
     while pending:
         owner = pending.pop().owner
         if isinstance(owner, Operation) and places[owner] >= place:
-            if not _BEFORE_MATRICES.of(owner):
+            if not _prepares_matrix(owner):
                 return None
             found.append(owner)
             pending += owner.operands

@@ -1,6 +1,6 @@
 """
-Takes a program apart into ops that run per micro-batch, before, and after
-micro-batches.
+Divides a program into ops that run once per micro-batch, ops that run before all
+micro-batches, and ops that run after them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from distir.program import (
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.placement import REPLICATED, PartialPlacement, placement_in
+from distir.sharding.rule import Rule
 from distir.sharding.signatures import Signatures
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
@@ -58,9 +59,9 @@ def program_mesh(module: ModuleOp) -> Mesh:
 
 class Structure:
     """
-    The entry function of a program over micro-batches, taken apart.
+    The entry function of a program over micro-batches, with its ops classified.
 
-    - `kinds`: the kind of each op, which says when it runs;
+    - `kinds`: the kind of each op, which tells when it runs;
     - `forward`: the ops of kind `EACH` on which outputs other than gradients and
       updates depend, in program order;
     - `backward`: the other ops of kind `EACH`, in program order;
@@ -103,13 +104,17 @@ class Structure:
 
     def signature(self, op: Operation) -> int:
         """
-        Returns an id for the computation of `op`. Ops of the program that are alike
-        share it.
+        Returns an id for the computation of `op`. Ops with the same computation share
+        the id.
         """
         found = self._known_signatures.get(op)
         if found is None:
             found = self._known_signatures[op] = self._signatures.of(op)
         return found
+
+    def rule(self, op: Operation) -> Rule:
+        """Returns the sharding rule of an op of the program. Ops that are alike share it."""
+        return self._signatures.rule(op)
 
     def number_of(self, value: SSAValue) -> int:
         """
@@ -169,11 +174,12 @@ def _gathered(
 def _separate_time(ops: Iterable[Operation]) -> None:
     """
     Splits each reshard that combines micro-batches and also changes the layout on
-    devices. The first new reshard combines micro-batches, and the second one changes
-    the layout on devices. Gradients are thus summed before they are communicated. With
-    `dist.reshard_early` (ZeRO 2) the order is the opposite: the gradient of every
-    micro-batch is reduced and scattered, and the parts are summed. The first new
-    reshard keeps the attribute. It only scatters: over axes that do not split the
+    devices. The first new reshard combines micro-batches, and the second changes the
+    layout on devices, so that gradients are summed before they are communicated.
+
+    With `dist.reshard_early` (ZeRO 2) the order is the opposite: devices reduce and
+    scatter the gradient of every micro-batch, and then sum the parts. The first new
+    reshard keeps the attribute, and only scatters: over axes that do not split the
     result, parts are reduced after the micro-batches (hybrid sharding).
     """
     for op in list(ops):

@@ -283,8 +283,8 @@ def _expm1(call: HloCall) -> LazyTensor:
 @converts("stablehlo.log_plus_one")
 def _log1p(call: HloCall) -> LazyTensor:
     """
-    Converts to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was rounded, and
-    to `x` where `u` is 1 (Kahan's formula).
+    Converts to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was rounded,
+    and to `x` where `u` is 1 (Kahan's formula).
     """
     [x], element, one = call.operands, call.element(), one_of(call)
     more = combined(call, "Add", [x, one], element)
@@ -324,7 +324,7 @@ _FAR = (
 def _erf_inv(call: HloCall) -> LazyTensor:
     """
     Converts to two polynomials of `w = -log(1 - x^2)`, for w below 5 and for larger w
-    (M. Giles, Approximating the erfinv function). Their precision is that of 32-bit
+    (M. Giles, Approximating the erfinv function). They have the precision of 32-bit
     floats.
     """
     [x], element = call.operands, call.element()

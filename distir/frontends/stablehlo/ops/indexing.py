@@ -139,9 +139,10 @@ def _replaced_where(
     call: HloCall, operand: LazyTensor, update: LazyTensor, starts: Sequence[LazyTensor]
 ) -> LazyTensor:
     """
-    Returns `operand` with `update` written at the positions `starts`, some of which are
-    unknown. Along each dimension the elements of `update` are gathered to the positions
-    of the result, and selected where they lie inside the part.
+    Returns `operand` with `update` written from the positions `starts` on, some of
+    which are unknown before the program runs. Along each dimension, a gather shifts the
+    elements of `update` to their positions in the result, and a selection keeps
+    `operand` elsewhere.
     """
     build, value = call.build, call.build.whole(update)
     inside: SSAValue | None = None

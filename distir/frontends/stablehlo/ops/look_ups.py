@@ -29,8 +29,8 @@ class LookUp:
     - `collapsed`: the dimensions of the table that rows lack, because an index selects
       one position there;
     - `indexed`: the dimensions of the table that the numbers of an index refer to;
-    - `table_batch`, `index_batch`: the batch dimensions of the table and of the indices,
-      in pairs;
+    - `table_batch`, `index_batch`: the batch dimensions of the table and of the
+      indices, in pairs;
     - `vector`: the dimension of the indices that holds the numbers of one index;
     - `sizes`: the size of a row along each dimension of the table.
     """
@@ -284,7 +284,10 @@ def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
 
 
 def _tuples(call: HloCall, found: LookUp, indices: Indices) -> SSAValue:
-    """Returns the indices as tuples, of shape [...batch, ...other places, numbers]."""
+    """
+    Returns the indices as tuples of numbers, one number for each indexed dimension of
+    the table. The shape is [...batch, ...other places, numbers].
+    """
     build = call.build
     place = {dim: i for i, dim in enumerate(found.places)}
     batch = [place[dim] for dim in found.index_batch]

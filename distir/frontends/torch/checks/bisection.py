@@ -78,9 +78,9 @@ def first_difference(
 
 def _is_missing(wanted: Array, *among: Sequence[Array]) -> bool:
     """
-    Whether no array equals `wanted` up to rounding. Only the first sequence in `among`
-    that has arrays of the same shape is searched. Returns False if no sequence has such
-    arrays.
+    Whether no array equals `wanted` up to rounding. Searches only the first sequence in
+    `among` that has arrays of the shape of `wanted`, and returns False if there is no
+    such sequence.
     """
     for arrays in among:
         like = [array for array in arrays if array.shape == wanted.shape]

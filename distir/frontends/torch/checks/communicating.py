@@ -33,10 +33,10 @@ Tensors = Sequence[torch.Tensor]
 
 def live_modules(module: torch.nn.Module, *, check: bool) -> dict[str, OpaqueCalls]:
     """
-    Returns a function for each opaque module of a model, which calls the module. Keys
-    are the names of the modules in programs. If `module` is in evaluation mode, all
-    parts of its opaque modules are trained. With `check`, each module that communicates
-    is compared, at its first call, with the same module on one process.
+    Returns callables for the opaque modules of a model, by the names of the modules in
+    programs. If `module` is in evaluation mode, all parts of its opaque modules are
+    trained. With `check`, the first call of each module that communicates is compared
+    with a call on one process.
     """
     return {
         part.key: _CheckedCalls(part, module.training)

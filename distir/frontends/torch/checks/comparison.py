@@ -147,8 +147,8 @@ class ModuleComparison:
     A module, its program, and the example inputs of the import.
 
     - `imported`: the program;
-    - `training`: whether the program is for the module's current modes; if not, it is for
-      evaluation mode;
+    - `training`: whether the program is for the module's current modes; if not, it is
+      for evaluation mode;
     - `exporter`: the one of PyTorch's exporters that wrote the program, for messages.
     """
 

@@ -20,10 +20,11 @@ def other_calls(call: ModuleCall, *, same_rows: bool = False) -> Iterator[Module
     - Floats have the mean and deviation of the example. If the example has no negative
       numbers, new floats are drawn from its range.
     - Integers are drawn from the example's range. In the second call, each row's
-      numbers are permuted instead, so that their counts stay (such as the number of places
-      for features of an image). With `same_rows` only the second call is yielded.
+      numbers are permuted instead, so that their counts stay (such as the number of
+      places for features of an image). With `same_rows` only the second call is
+      yielded.
     - Masks (two values, or floats that are not finite) exchange their rows. Positions
-      and bounds (one dimension that increases) stay as they are.
+      and bounds (one dimension that increases) stay unchanged.
     """
     for rows in (True,) if same_rows else (False, True):
         generator = np.random.default_rng(0)

@@ -1,7 +1,7 @@
 """
 Finds modules in training mode whose calls differ from each other, or that update
-buffers. A program always computes the same, and updates no buffers except those of
-batch normalisation.
+buffers. A program always computes the same, and updates only the buffers of batch
+normalisation.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
     reads its library of functions once per process, and traces a program a second time
     only if `decompose` cannot handle it.
 
-    Yields a list to which the final form of each exported program is added.
+    Yields a list that receives the final form of each exported program.
     """
     from torch.onnx._internal.exporter import _fx_passes
     from torch.onnx._internal.exporter._registration import ONNXRegistry

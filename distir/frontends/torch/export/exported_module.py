@@ -35,8 +35,8 @@ class ExportedModule:
     - `values`: the large tensors by name, in the memory of the exported module. None
       stands for a tensor without a value, because the module is on the meta device or
       fake.
-    - `is_traced`: whether PyTorch's older exporter wrote the model, by recording a run of
-      the module.
+    - `is_traced`: whether PyTorch's older exporter wrote the model, by recording a run
+      of the module.
     - `accepted`: the names of the differences from the module that the user accepts
       (`trust.ACCEPTED`).
     - `opaque`: the parts that were not traced, with their calls on the example inputs.

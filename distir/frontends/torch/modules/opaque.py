@@ -142,7 +142,7 @@ def local_map(
 
     `function`, a module or a function, takes the keyword argument `group`: the process
     group of these axes, in the order of the processes' positions on them, or None for a
-    single process. Its collectives must take part in autograd, such as those of
+    single process. Its collectives must take part in autograd, such as the functions of
     `torch.distributed.nn.functional`. The gradient of a whole result is divided by the
     number of processes that hold the result. Gradients of whole inputs and parameters
     are summed over the axes. These collectives expect both.

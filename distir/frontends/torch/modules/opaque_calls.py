@@ -156,8 +156,8 @@ class OpaqueCalls:
         - `tensors`: the names of these parameters and buffers;
         - `arguments`: all arguments in the form of `FlatCall.arguments`;
         - `trains`: whether the module runs in training mode;
-        - `group`, `sizes`: the process group over which the module communicates, and the sizes
-          of the mesh axes of the group.
+        - `group`, `sizes`: the process group over which the module communicates, and
+          the sizes of the mesh axes of the group.
         """
         count = len(inputs) - len(tensors)
         state = dict(zip(tensors, inputs[count:], strict=True))

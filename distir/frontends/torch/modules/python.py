@@ -153,9 +153,9 @@ def line_that_draws(run: Callable[[], object]) -> str:
 
 class Assignments:
     """
-    Records the numbers and texts that a module assigns to its attributes: in how many
-    calls each attribute changed, and the line of its first assignment. Keys are the
-    paths of the attributes.
+    Records the numbers and texts that a module assigns to its attributes. For each
+    attribute, it counts the calls in which the attribute changed, and keeps the line of
+    its first assignment. Keys are the paths of the attributes.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -166,7 +166,8 @@ class Assignments:
     @contextlib.contextmanager
     def recorded(self) -> Generator[None]:
         """
-        A context manager that records the assignments inside it as those of one call.
+        A context manager that records the assignments inside it as one call of the
+        module.
         """
         original: Any = torch.nn.Module.__setattr__
         changed: set[str] = set()
