@@ -47,9 +47,9 @@ def fake_output(
 
 class Inputs:
     """
-    The inputs of a module: the signature of its forward, and the example from which its
-    program was made. A call may pass tensors with other values than in the example. All
-    other arguments must equal the example's, because the program depends on them.
+    The inputs of a module: the signature of its `forward`, and the example from which
+    its program was made. A call may pass tensors with other values than in the example.
+    All other arguments must equal the example's, because the program depends on them.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Labels:
 def _outline(value: Any) -> str:
     """
     Returns a text that describes nested containers: "a tensor" for each tensor, and the
-    value of each other leaf.
+    value of each leaf that is not a tensor.
     """
     leaves, structure = _pytree.tree_flatten(value)
     shown = [_Shown(_shown(leaf)) for leaf in leaves]

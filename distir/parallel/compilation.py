@@ -69,7 +69,7 @@ names of its labels.
 
 @dataclass(frozen=True)
 class UserKernels:
-    """A file with kernels of the user, and the SHA-256 of its content."""
+    """A file with the user's kernels, and the SHA-256 of its content."""
 
     path: Path
     digest: str
@@ -98,7 +98,7 @@ class Request:
       the module's output is the loss;
     - `cluster`: a cluster, as the text of its op;
     - `distribution`: the options of `distribute` on this cluster, or a plan that a
-      search found for it;
+      search found for the cluster;
     - `forward`: the options that change the program before it is differentiated;
     - `own_statistics`: whether batch normalisation uses the statistics of each device's
       samples in a micro-batch, instead of the statistics of the whole batch;
@@ -109,7 +109,7 @@ class Request:
       determines their shape from the loss;
     - `compiled`: whether `torch.compile` compiles each function of the program;
     - `chosen`: the layouts and pipeline stages of parameters in the first program of
-      the module; None for that program itself.
+      the module; None for the first program itself.
     """
 
     loss: Loss
@@ -541,7 +541,7 @@ def _inapplicable(program: ModuleOp) -> dict[str, Any]:
     """
     Returns the options of `distribute` without effect in this training step, with the
     values that switch them off: ZeRO if the step has no updates and no gradients of
-    parameters, and recomputation if no layer has a backward.
+    parameters, and recomputation if no layer has a backward pass.
     """
     from distir.gradients.call_pairs import call_pairs
     from distir.program import (

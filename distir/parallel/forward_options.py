@@ -67,7 +67,7 @@ class ForwardOptions:
         Returns the options, and the name of the pipeline's schedule, or "" if there is
         none. `dtype` is a name or a type of PyTorch; `float8` is a name. `schedule` is
         either the name of a pipeline's schedule, or a schedule script: a function or a
-        file. Raises DistIRError for an unknown type or a script that cannot be read.
+        file. Raises DistIRError for an unknown type, or a script that cannot be read.
         """
         name = None if dtype is None else name_of_float(dtype)
         if float8 is not None:

@@ -148,15 +148,14 @@ class ParallelModule(GenerationMethods):
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """
-        Runs forward and backward. Returns the loss of the global batch, and fills all
-        gradients.
+        Runs the forward and backward pass. Returns the loss of the global batch, and
+        fills all gradients.
 
         For a module without a loss that gives outputs, `loss` is a function of the
         output, and of `target` if given. Tensors in `target` with a row for each sample
         of this rank's part are divided into micro-batches. With a pipeline, the ranks
-        of the last stage call `loss`, once for each micro-batch. Returns its mean over
-        micro-batches and parts of the batch. Raises DistIRError if the arguments do not
-        fit.
+        of the last stage call `loss`, once for each micro-batch. Returns the mean loss
+        of all micro-batches and parts. Raises DistIRError if the arguments do not fit.
         """
         if not self._program.gradients:
             loss = self._loss(args, kwargs)
@@ -292,7 +291,7 @@ class ParallelModule(GenerationMethods):
     def _outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """
         Returns the outputs of this rank's part of the batch in training mode. Their
-        gradients run the backward.
+        gradients run the backward pass.
         """
         if self._program.is_pipeline or self._program.parts > 1:
             raise DistIRError(
@@ -335,7 +334,7 @@ class ParallelModule(GenerationMethods):
         is_f16: bool,
         gradients: list[torch.Tensor | None],
     ) -> list[torch.Tensor | None]:
-        """Runs the backward of a step and returns the gradients of `sources`."""
+        """Runs the backward pass of a step and returns the gradients of `sources`."""
         parts = self.data_ranks
         if not is_f16 and can_divide_first(program, gradients, sources, given, parts):
             divide_first(gradients, parts)
@@ -355,7 +354,7 @@ class ParallelModule(GenerationMethods):
         target: Sequence[Any],
     ) -> torch.Tensor:
         """
-        Runs forward and backward with a loss of the output and the target. Returns the
+        Runs both passes of a step with a loss of the output and the target. Returns the
         mean of the losses of all parts of the batch.
         """
         if not self._program.is_pipeline and self._program.parts < 2:

@@ -366,7 +366,7 @@ class RankProgram:
 
     def start(self, values: Mapping[str, torch.Tensor]) -> Any:
         """
-        Runs the forward of a program whose loss the caller computes, on this rank's
+        Runs the forward pass of a program for a loss of the caller, on this rank's
         parts of all arguments except the gradients of results. Returns the call, an
         object that `taken` and `resume` take.
         """
@@ -376,8 +376,8 @@ class RankProgram:
 
     def taken(self, call: Any) -> dict[int, torch.Tensor]:
         """
-        Returns the results of a forward, by their index in the table of results, and
-        removes them from the call.
+        Returns the results of a forward pass, by their index in the table of results,
+        and removes them from the call.
         """
         places = list(self.results)
         given = [places[i] for i in self.body.places.given]
@@ -387,7 +387,7 @@ class RankProgram:
         self, call: Any, gradients: dict[str, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """
-        Runs the backward of a call, up to the next micro-batch if there is one.
+        Runs the backward pass of a call, up to the next micro-batch if there is one.
         `gradients` has this rank's parts of the gradients of results, by the results'
         names, and is emptied. Returns the remaining results by index at the end of the
         step, and an empty dictionary before.
@@ -511,8 +511,8 @@ class RankProgram:
 
     def everywhere(self, spec: Any, value: torch.Tensor | None) -> torch.Tensor:
         """
-        Returns, on all ranks, a tensor that only the ranks of its mesh hold, each as a
-        whole. Other ranks pass None as `value`.
+        Returns, on all ranks, a whole tensor that only the ranks of its mesh hold. All
+        other ranks pass None as `value`.
         """
         ranks = self.specs[spec.mesh].ranks if spec.mesh else [0]
         if len(ranks) < dist.get_world_size():

@@ -27,8 +27,8 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 class Example:
     """
     A global batch whose values do not matter: the arguments of the module, and the
-    labels. Only the first `samples` samples differ; the others are copies of them.
-    None: there are no copies.
+    labels. Only the first `samples` samples differ; all further samples are copies. If
+    `samples` is None, there are no copies.
     """
 
     args: tuple[Any, ...]

@@ -109,8 +109,8 @@ class Steps:
 
     def _is_new(self, own: Needed) -> bool:
         """
-        Whether other tensors need gradients than in the last step, on this rank or, in
-        a pipeline, on any rank.
+        Whether the tensors that need gradients differ from those of the last step, on
+        this rank or, in a pipeline, on any rank.
         """
         is_new = own != self._own
         if self.base.is_pipeline:

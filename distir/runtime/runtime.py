@@ -41,16 +41,16 @@ class Tensor:
     - `initial`: the start value in a training, if no file contains one;
     - `counter`: whether the argument counts steps;
     - `setting`: for an argument of role "setting", which is a number, the
-      hyper-parameter of the optimizer; `default`: its value unless another one is
-      given;
+      hyper-parameter of the optimizer; `default`: the value of the setting if the user
+      gives none;
     - `repacked`: if the tensor consists of other tensors, the dimension along which
       they are joined, and their names and sizes;
-    - `padded`: the shape to which processes fill it up with zeros; `runs`: in one
-      dimension, the numbers of elements and zeros that alternate;
+    - `padded`: the shape to which processes fill the tensor up with zeros; `runs`: in
+      one dimension, the numbers of elements and zeros that alternate;
     - `flattened`: the length after `flattening.flatten`, and its splits; `split` then
       refers to the flattened tensor;
     - `loss_scale`: the kind of state of loss scaling, if the tensor is one;
-    - `host`: whether it stays in the host's memory;
+    - `host`: whether the tensor stays in the host's memory;
     - `feeds`: the values that generation passes to an input: `tokens`, `padding`,
       `positions` or `pages`;
     - `limit`: the largest number of tokens of a sequence;

@@ -46,8 +46,8 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class OpReport:
     """
-    The extent of a check by `check_op`: the number of `splits` of the op's factors, the
-    number of runs with `partial` operands, and whether the `gradient` and the PyTorch
+    What `check_op` has checked: the number of `splits` of the op's factors, the number
+    of runs with `partial` operands, and whether the `gradient` and the PyTorch
     expression (`torch`) were compared.
     """
 

@@ -189,7 +189,7 @@ def run_split(
 
     Raises OpCheckError if the rule derives another split from the layouts, or if
     results differ. The message names the layouts. Any other error gets a note that
-    names them.
+    names the layouts.
     """
     rule = plain.rule
     axis, count = on.axes[-1]
@@ -289,7 +289,8 @@ def _users(values: Sequence[SSAValue]) -> set[Operation]:
 def _check_users(ops: Sequence[Operation], users: set[Operation]) -> None:
     """
     Raises OpCheckError unless the new `users` of an op's operands are among `ops`, the
-    local form. Any other user would stay in the lists of users, where passes find it.
+    ops of its local form. Any other new user would remain in the operands' lists of
+    users, where passes find it.
     """
     left = users - {inner for op in ops for inner in op.walk()}
     if left:

@@ -157,7 +157,7 @@ def _rows(
 ) -> list[list[int]]:
     """
     Returns prompts as lists of tokens without padding. Raises DistIRError if
-    `input_ids` are no prompts, or if padding is not on their left.
+    `input_ids` are not prompts, or if padding is not on their left.
     """
     if not isinstance(input_ids, torch.Tensor):
         rows = [list(row) for row in input_ids]

@@ -42,7 +42,8 @@ def _fill(rows, parts):
 def _write(whole, parts, dims):
     """
     Writes each process's parts of several tensors to their places in the tensors
-    `whole`. `dims` gives, for each tensor, the split dimension and its run length.
+    `whole`. `dims` gives, for each tensor, the split dimension and the length of its
+    runs (see `collectives`).
     """
     places, pieces = [], []
     for x, own, (dim, run) in zip(whole, zip(*parts, strict=True), dims, strict=True):
@@ -97,7 +98,8 @@ def start_all_reduce(tensors, group, reduction, bucket=None):
 def start_reduce_scatter(tensors, group, dims, reduction):
     """
     Starts to reduce and scatter tensors, and returns the tensors in flight. `dims`
-    gives, for each tensor, the scattered dimension and its run length.
+    gives, for each tensor, the scattered dimension and the length of its runs (see
+    `collectives`).
     """
     if group.size == 1:
         return _alone(tensors)
@@ -124,8 +126,8 @@ def start_reduce_scatter(tensors, group, dims, reduction):
 def start_all_gather(tensors, group, dims, into=None):
     """
     Starts to gather tensors, and returns the tensors in flight. `dims` gives, for each
-    tensor, the gathered dimension and its run length. If `into` is given, the results
-    are written to these tensors.
+    tensor, the gathered dimension and the length of its runs (see `collectives`). If
+    `into` is given, the results are written to these tensors.
     """
     if group.size == 1 and into is None:
         return _alone(tensors)

@@ -83,7 +83,8 @@ def call(name, types, inputs, how, key=None, drawn=(), group=None):
     Returns the results of the module `name`. `inputs` are this process's parts of its
     arguments, parameters and buffers. `how` are keyword arguments of its function.
     `key` and `drawn` determine its random numbers. Raises ProgramError if the module is
-    not available, or unless the results have the shapes and element types in `types`.
+    not available, or if the results do not have the shapes and element types in
+    `types`.
     """
     function = _function(name)
     with _generator(key, drawn, inputs[0].device):

@@ -1,7 +1,7 @@
 """
 Caches in pages. `pool` is (pools, pages, heads, page size, width), and `table` (batch,
-columns) has the pages of each sequence; a negative entry is no page. Sequences are
-divided over the pools evenly and in order.
+columns) has the pages of each sequence; a negative entry stands for no page. Sequences
+are divided over the pools evenly and in order.
 """
 
 import torch

@@ -84,8 +84,8 @@ class FolderLock:
 
     def release(self):
         """
-        Releases the lock and removes its file. If the lock created the folder, and the
-        folder is empty, it removes the folder too.
+        Releases the lock and removes its file. Also removes the folder if the lock
+        created it and it is empty.
         """
         handle, self._handle = self._handle, None
         if handle is None:
