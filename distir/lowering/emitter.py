@@ -181,7 +181,7 @@ class Call:
     names: ValueNames
 
     def value(self, index: int) -> SSAValue | None:
-        """Returns operand `index`, or None if it is omitted."""
+        """Returns operand `index`, or None if the operand is omitted."""
         if isinstance(self.op, OnnxOp):
             return self.op.input(index)
         return self.op.operands[index] if index < len(self.op.operands) else None
@@ -221,10 +221,11 @@ class Call:
         Returns an expression: `template` with its fields filled in. With `module`, the
         expression is a call of a function of that helper module. Fields are:
 
-        - `{0}`: operand 0; `{0:integers}`: the result of the method `integers` for it;
-          `{*}`: all operands, separated by commas;
+        - `{0}`: operand 0; `{0:integers}`: the result of the method `integers` for
+          operand 0; `{*}`: all operands, separated by commas;
         - `{axis}`: the value of the attribute `axis`; `{axis:flag}`: the result of the
-          method `flag` (True or False), or of another method of this class, for it;
+          method `flag` (True or False), or of another method of this class, for that
+          attribute;
         - `{result:dtype}`: the result of the method `result_dtype`;
         - `{op}`: the name of the op without its dialect; `{op.dimension}`: the property
           `dimension` of its class;
@@ -316,7 +317,7 @@ class Call:
     def element(self, index: int = 0) -> str:
         """
         Returns the ONNX name of an operand's element type, such as `FLOAT16`. Raises
-        NoLowering if the operand is omitted or is no tensor.
+        NoLowering if the operand is omitted or is not a tensor.
         """
         value = self.value(index)
         if value is None:

@@ -2,13 +2,14 @@
 Bundles values that always travel together into one value: a list that a function
 returns or takes.
 
-Each tensor that a layer's forward saves for its backward is a separate result and
-argument. If the same calls take all these tensors, the forward packs them once, and the
-backward unpacks them. Functions in between pass on one value.
+Each tensor that a layer's forward function saves for its backward function is a
+separate result and argument. If the same calls take all these tensors, the forward
+function packs them once, and the backward function unpacks them. Functions in between
+pass on one value.
 
 The caller of a Python function holds its arguments until the function returns.
 Therefore the callee empties a bundle that has no use after the call. Thus a layer's
-backward frees the tensors that the forward saved one by one.
+backward function frees the saved tensors one by one.
 """
 
 from __future__ import annotations
@@ -336,9 +337,9 @@ class _Ownership:
     """
     Determines which bundles of a program other functions may still use.
 
-    `borrowed` are the bundles that a function must not empty, because others may use
-    them later. The set is computed as a fixed point, from the empty set. `escaping` are
-    the arguments that a function returns or puts into another bundle.
+    `borrowed` are the bundles that a function must not empty, because other functions
+    may use them later. The set is computed as a fixed point, from the empty set.
+    `escaping` are the arguments that a function returns or puts into another bundle.
     """
 
     def __init__(self, module: ModuleOp):
@@ -376,8 +377,8 @@ class _Ownership:
 
     def _found(self, function: FuncOp) -> Iterator[SSAValue]:
         """
-        Yields bundles that an op of the function shows to be borrowed: others may use
-        them later.
+        Yields the bundles that, because of an op of the function, other functions may
+        use later.
         """
         for op in function.body.block.ops:
             if isinstance(op, UnpackOp):

@@ -117,7 +117,7 @@ class UpdateFuser:
     def _in_place(self, op: UpdateOp) -> tuple[str, ...]:
         """
         Returns, for each result of the update, whether the operand that the result
-        replaces is kept, reused or overwritten.
+        replaces is kept, reused or overwritten (see `_becomes`).
         """
         places = op.REPLACED[: len(op.results)]
         return tuple(

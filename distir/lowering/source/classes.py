@@ -3,9 +3,10 @@ Groups the functions of a per-rank program into classes.
 
 Each set of weights with which a function is called is an *instance*. An argument
 position that takes a weight in every instance is a *member*. Functions with the same
-instances, such as the forward and the backward of a layer, are methods of one class. A
-function with a single instance becomes a method of its caller's class, for example of
-the class of the whole program. The names of functions and weights do not matter.
+instances, such as the forward and the backward function of a layer, are methods of one
+class. A function with a single instance becomes a method of its caller's class, for
+example of the class of the whole program. The names of functions and weights do not
+matter.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class ModuleClass:
 
 class _Rejected(Exception):
     """
-    Raised for functions that cannot have members, and must take their weights as
-    arguments instead.
+    Raised for functions that cannot have members, and must therefore take their weights
+    as arguments.
     """
 
     def __init__(self, rejected: set[FuncOp]):
@@ -168,8 +169,8 @@ class _Finder:
 
     def _passed(self, call: CallOp, caller: FuncOp, binding: Binding) -> Binding:
         """
-        Returns the binding of the function that `call` calls, given the binding of its
-        caller.
+        Returns the binding (the weight at each argument position, or None) of the
+        function that `call` calls, given the binding of its caller.
         """
         return tuple(
             binding[v.index]

@@ -250,7 +250,7 @@ def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
 def _constant(value: SSAValue, block: Block, op: Operation) -> SSAValue:
     """
     Adds a copy of the constant `value` to the reference `block` and returns the copy.
-    Raises DistIRError if `value` is no constant.
+    Raises DistIRError if `value` is not a constant.
     """
     if direct_constant(value) is None:
         raise DistIRError(

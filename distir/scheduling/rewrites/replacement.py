@@ -123,7 +123,7 @@ def _program(
 ) -> ModuleOp:
     """
     Returns a program that consists of `ops` and returns `result`, or the result of the
-    last op if `result` is None. Its arguments are the values in `inputs` that are no
+    last op if `result` is None. Its arguments are the values in `inputs` that are not
     constants.
     """
     free = [value for value in dict.fromkeys(inputs) if direct_constant(value) is None]

@@ -43,9 +43,9 @@ def descend(
 ) -> None:
     """
     Runs a randomised coordinate descent. It starts from a random point and moves to the
-    best point along one coordinate after another, in random order, until no coordinate
-    improves it. Then it starts again from another random point. It ends when `evaluate`
-    returns None.
+    best point along one coordinate after another, in random order, until no move
+    improves the point. Then the descent starts again from a new random point. It ends
+    when `evaluate` returns None.
     """
     while True:
         point = space.drawn(random)

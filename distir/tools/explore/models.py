@@ -119,7 +119,7 @@ def page_options(
 ) -> Namespace:
     """
     Returns the parsed arguments of a command, from its options by their Python names.
-    Raises DistIRError, whose message begins with the wrong option.
+    Raises DistIRError if an option is wrong; the message begins with this option.
     """
     try:
         return command_options(command, "explore", positional, options)
