@@ -130,7 +130,8 @@ class ValueNames(Protocol):
 
     def number(self, value: int) -> str:
         """
-        Returns an expression for the integer `value`, which may differ between ranks.
+        Returns an expression for the integer `value`, such as a peer process, which may
+        differ between ranks.
         """
         ...
 
@@ -175,7 +176,10 @@ def _decoded(attr: Attribute) -> npt.NDArray[Any]:
 
 @dataclass
 class Call:
-    """An op as its emitter sees it. Operands are numbered as in the op's schema."""
+    """
+    An op, with methods that return the texts of its PyTorch expression. Operands are
+    numbered as in the op's schema.
+    """
 
     op: Operation
     names: ValueNames

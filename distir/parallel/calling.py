@@ -132,8 +132,8 @@ class Inputs:
     def output(self, leaves: Sequence[torch.Tensor]) -> Any:
         """
         Returns the module's output: the program's results `leaves` in the structure of
-        the module's own output. If the number of results differs, returns the only
-        result, or a tuple of all results.
+        the module's own output. If that structure has another number of tensors,
+        returns the only result, or a tuple of all results.
         """
         if self._structure is None:
             output = fake_output(self.source, self._args, self._kwargs)

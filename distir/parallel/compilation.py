@@ -279,9 +279,9 @@ def training_program(
     labels.
 
     The program computes the loss, and the optimizer's updates or, with the optimizer
-    `none`, the gradients. Submodules in evaluation mode stay in it, unless the module
-    itself is in evaluation mode. A cross-entropy ignores the label -100, as PyTorch
-    does.
+    `none`, the gradients. Submodules in evaluation mode keep this mode, unless the
+    module itself is in evaluation mode. A cross-entropy ignores the label -100, as
+    PyTorch does.
 
     - `statistics`: the parts of a batch that are normalised separately;
     - `trust`: whether the program is compared with the module, and the accepted

@@ -515,8 +515,8 @@ class ParallelModule(GenerationMethods):
         is_announced: bool = False,
     ) -> Batch:
         """
-        Returns the global batch of a call. Raises DistIRError, on every rank, if parts
-        do not fit.
+        Returns the global batch of a call. Raises DistIRError, on every rank, if the
+        ranks' parts do not fit together.
         """
         given = self._batch(program, args, kwargs)
         batch = self._shapes.of(

@@ -203,8 +203,8 @@ class RankProgram:
 
     def replicated(self, parameter: torch.Tensor) -> DTensor:
         """
-        Returns a parameter that no op reads as a replicated DTensor, on the mesh of
-        this rank's other parameters. Every rank must pass the same values.
+        Returns, as a replicated DTensor, a parameter that no op reads. The mesh is that
+        of this rank's other parameters. Every rank must pass the same values.
         """
         first = [s.mesh for s in self.arguments.values() if s.role == "parameter"]
         others = [name for name, s in self.specs.items() if self.rank in s.ranks]

@@ -132,8 +132,8 @@ class MeshSpec:
 @dataclass(frozen=True)
 class Rank:
     """
-    The program of one process: a class, and the indices of processes by which the
-    process differs from other processes with the same class.
+    The program of one process: its class, and the indices of processes that the class
+    uses but that differ between the processes of that class.
     """
 
     program: type

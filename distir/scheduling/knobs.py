@@ -91,7 +91,7 @@ def knobs_of(
 def cases(function: Callable[..., _Case], knobs: Sequence[Knob]) -> list[_Case]:
     """
     Calls `function` for each combination of the knobs' values, and returns the results
-    in the order of `KnobOp`.
+    in the order that `KnobOp` defines.
     """
     values = [map(knob_value, knob_op(knob.handle).all_values) for knob in knobs]
     return [function(*combination) for combination in product(*values)]

@@ -142,9 +142,10 @@ def tune(
 ) -> TunedSchedule:
     """
     Tunes the knobs of a schedule and the plan. `modules` are the same model for
-    different batch sizes. `sequence` is the schedule. Raises DistIRError if the options
-    do not suit the schedule, or if no point (knob values and a plan) fits into memory.
-    Raises KeyboardInterrupt if the user interrupts the run before the first result.
+    different batch sizes. `sequence` is the schedule. Raises DistIRError if two of
+    `modules` have the same batch size, or if no point (knob values and a plan) fits
+    into memory. Raises KeyboardInterrupt if the user interrupts the run before the
+    first result.
     """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster

@@ -29,9 +29,9 @@ def ragged_all_to_all(
     split_blocks=1,
 ):
     """
-    Splits dimension `split_dim` of `x` and gathers dimension `dim`. `rows` has -1 for
-    the empty rows of `x`, and `arriving` for the empty rows of the result, which are
-    zero.
+    Splits dimension `split_dim` of `x` and gathers dimension `dim`. `rows` is -1 for
+    each empty row of `x`, and `arriving` is -1 for each empty row of the result. The
+    empty rows of the result are zero.
     """
     if group.size == 1:
         return x

@@ -125,8 +125,8 @@ def resize(x, roi, scales, sizes, policy, axes, **options):
 def resize_grad(dy, shape, scales, **options):
     """
     Returns the gradient of `resize` for an input of shape `shape`, with one scale for
-    each axis. It gets the weight of each input element in each output element by
-    resizing unit vectors.
+    each axis. Resizing unit vectors gives the weight of each input element in each
+    output element.
     """
     out = dy.to(torch.float64)
     for axis, (size, scale) in enumerate(zip(shape, scales, strict=True)):

@@ -19,9 +19,9 @@ def _ordered(x):
 
 def reduce(kind, x, axes, keep, noop=False):
     """
-    Returns the ONNX reduction `kind` over `axes`. Without axes, it reduces all
-    dimensions, or none if `noop`. Empty sets are allowed if the reduction has a neutral
-    element.
+    Returns the ONNX reduction `kind` over `axes`. Without axes, all dimensions are
+    reduced, or none if `noop`. A reduction over no elements is allowed if the reduction
+    has a neutral element.
     """
     dtype = x.dtype
     if kind in ("ReduceMax", "ReduceMin"):

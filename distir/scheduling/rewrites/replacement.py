@@ -1,4 +1,4 @@
-"""Replaces a group of ops by an operator that computes the same."""
+"""Replaces a group of ops by a single operator with the same result."""
 
 from __future__ import annotations
 

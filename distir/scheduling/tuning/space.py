@@ -59,8 +59,8 @@ class Point:
 
 def plan_values(plan: GridPlan) -> dict[str, KnobChoice]:
     """
-    Returns the values of a plan by coordinate. The degrees d, t and p are one
-    coordinate, because their product is fixed.
+    Returns the values of a plan by coordinate (a property that tuning can change
+    alone). The degrees d, t and p are one coordinate, because their product is fixed.
     """
     return {
         "batch": plan.batch,
