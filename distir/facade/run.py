@@ -168,11 +168,11 @@ def run(
     """
     Runs a distributed program on processes of this machine, and returns its results.
 
-    The options are `backend`, `seed`, `timeout`, `steps` and others, as in the command
-    `distir run`. `inputs` holds whole arrays or tensors by name, or is an .npz file.
-    `learning_rate` and `weight_decay` replace the program's own values in a training
-    run. Each is a number, or a function of the number of the step, from 1 on. Raises
-    DistIRError if the program cannot run.
+    The options are those of the command `distir run`, such as `backend`, `seed`,
+    `timeout` and `steps`. `inputs` holds whole arrays or tensors by name, or is an .npz
+    file. `learning_rate` and `weight_decay` replace the program's own values in a
+    training run. Each is a number, or a function of the number of the step, from 1 on.
+    Raises DistIRError if the program cannot run.
     """
     from distir.tools.commands.run import check_options, executed
 

@@ -61,7 +61,7 @@ def search(
 ) -> SavedPlan:
     """
     Finds the fastest plan for distributing a model that fits into the memory of a
-    cluster. It simulates plans and needs no GPU.
+    cluster. The search simulates plans and needs no GPU.
 
     - `model`: a module, with `args` and `kwargs`, example inputs of the global batch;
       or a program of `import_model` or `build`, or its file; or a list of programs, the

@@ -4,7 +4,7 @@ runs.
 
 `torch.distributed.checkpoint` treats the local part of a DTensor as one box of the
 whole tensor. The local part of a strided shard consists of several boxes, such as the
-q, k and v of some heads in a fused projection. Without this module, PyTorch would
+q, k and v of a device's heads in a fused projection. Without this module, PyTorch would
 refuse checkpoints of such tensors, or write wrong numbers.
 """
 

@@ -204,10 +204,11 @@ class ParallelModule(GenerationMethods):
         """
         Writes the module with its current values, as `save_pretrained` of the source
         module does with `options`. Every rank must call this method. For models of
-        transformers, each rank writes some files of at most `max_shard_size` ("1GB" by
-        default), with an index, so that no rank holds the whole model. For other models
-        and other options, rank 0 writes all files. `state_dict=` passes whole values.
-        Raises DistIRError if the source module has no such method.
+        transformers, each rank writes its share of the files, each of at most
+        `max_shard_size` ("1GB" by default), with an index, so that no rank holds the
+        whole model. For other models and other options, rank 0 writes all files.
+        `state_dict=` passes whole values. Raises DistIRError if the source module has
+        no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
@@ -291,7 +292,7 @@ class ParallelModule(GenerationMethods):
     def _outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """
         Returns the outputs of this rank's part of the batch in training mode. Their
-        gradients run the backward pass.
+        gradients start the backward pass.
         """
         if self._program.is_pipeline or self._program.parts > 1:
             raise DistIRError(

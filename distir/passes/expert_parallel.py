@@ -21,9 +21,10 @@ class ExpertParallelPass(DistIRPass):
     axis also splits the batch, as in `data-parallel`.
 
     A parameter counts as experts if it has one matrix for each expert, and the product
-    with these matrices can be computed for some experts alone. Such a product is a
-    grouped product (`train.grouped_product`), or a batch of products whose operands and
-    results all have a dimension of experts. All other parameters stay whole.
+    with these matrices can be computed for a part of the experts alone. Such a product
+    is a grouped product (`train.grouped_product`), or a batch of products whose
+    operands and results all have a dimension of experts. All other parameters stay
+    whole.
 
     The pass requests that the operands of such products are split like the experts, so
     that tokens are sent to experts. The rows of grouped products are divided into as

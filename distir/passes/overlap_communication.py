@@ -49,7 +49,7 @@ class OverlapCommunicationPass(DistIRPass):
     order. The simulator compares several variants: all of the above, the same without
     moving gathers out of functions, only `dp` and `pp`, and with and without products
     in pieces and forward passes beside backward passes. The fastest variant that fits
-    into memory replaces the program; if none is faster, the program stays as it is. A
+    into memory replaces the program; if none is faster, the program stays unchanged. A
     note in `dist.notes` gives the saved time and the additional memory.
     """
 

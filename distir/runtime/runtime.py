@@ -457,8 +457,8 @@ def check_compiler(backend):
 
 def body_of(program, rank, device):
     """
-    Returns the program of process `rank`, made on `device`. It also creates all meshes,
-    so every process must call this function at the same time.
+    Returns the program of process `rank`, made on `device`. Also creates all meshes, so
+    every process must call this function at the same time.
     """
     meshes = {
         name: ProcessMesh(spec, device.type) for name, spec in program.MESHES.items()

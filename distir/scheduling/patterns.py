@@ -3,8 +3,8 @@ Patterns for `find`, for groups of ops that kernels often replace:
 `layer.find(patterns.attention)`.
 
 In programs from `distir import` and the builders, attention is a single op, so the
-pattern of attention is one op too. Its queries, keys and values have four dimensions,
-or three if the heads are packed into the last one.
+pattern of attention is one op too. The queries, keys and values of this op have four
+dimensions, or three if the heads are packed into the last one.
 """
 
 from __future__ import annotations

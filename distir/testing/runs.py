@@ -1,6 +1,6 @@
 """
-Runs one op whole and on several devices, and compares the results. This shows that the
-op's sharding rule and local form agree with its reference.
+Runs one op whole and on several devices, and compares the results. Equal results show
+that the op's sharding rule and local form agree with its reference.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ def _check_users(ops: Sequence[Operation], users: set[Operation]) -> None:
 
 def verify_ops(ops: Sequence[Operation], what: str) -> None:
     """
-    Raises OpCheckError if one of the ops is invalid. Its message calls the op `what`.
+    Raises OpCheckError if one of the ops is invalid. The message calls the op `what`.
     """
     for op in ops:
         try:
@@ -360,8 +360,8 @@ def compare(got: Array, expected: Array, what: object) -> None:
 @dataclass(frozen=True)
 class _Setting:
     """
-    The mesh and the operands' layouts with which an op runs. Its text is made only for
-    errors, because that is slow.
+    The mesh and the operands' layouts with which an op runs. The text of a setting is
+    made only for errors, because making it is slow.
     """
 
     op: Operation

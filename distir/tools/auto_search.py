@@ -268,8 +268,8 @@ class PlanFiles:
 
 def explain(search: PlanSearch, file: IO[str] | None = None) -> None:
     """
-    Prints the layouts and times of each module, for the best plan and the runner-up. It
-    also prints whether memory limits the choice. `file` is the output, stdout by
+    Prints the layouts and times of each module, for the best plan and the runner-up.
+    Also prints whether memory limits the choice. `file` is the output, stdout by
     default.
     """
     from distir.planning.auto.explain import ScopeCost, by_scope

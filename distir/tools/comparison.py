@@ -105,9 +105,9 @@ def _shapes(value: Any) -> list[Any]:
 
 class _Output(NamedTuple):
     """
-    A result of a program, or one tensor that a result merges with others. `text` is its
-    declared type, `position` the index of the result, and `part` the name of the tensor
-    in the result, or None for a whole result.
+    A result of a program, or one of the tensors that are merged into a result. `text`
+    is its declared type, `position` the index of the result, and `part` the name of the
+    tensor in the result, or None for a whole result.
     """
 
     name: str
@@ -268,8 +268,8 @@ def compare(
     `tolerance` is the largest relative difference that is allowed; None stands for the
     default of each output's type.
 
-    `by_change` concerns outputs that are the next values of arguments. Their
-    differences are then relative to the largest change of all these outputs, because a
+    `by_change` concerns outputs that are the next values of arguments. The differences
+    of these outputs are then relative to the largest change of all of them, because a
     small training step hides errors of gradients. If a unit in the last place is small
     compared with that change, this unit is subtracted from a difference, because equal
     steps may round to neighbouring values.

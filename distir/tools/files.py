@@ -286,7 +286,7 @@ def program_weights(module: ModuleOp, path: Path) -> Arrays:
     """
     Returns the weights of the module that was read from `path`, by name. Returns an
     empty mapping if the module names no weights. Raises DistIRError if a weight belongs
-    to no argument, because the argument that it was meant for would get random values.
+    to no argument, because the intended argument would get random values.
     """
     file = weights_file(module, path)
     if file is None:

@@ -166,8 +166,8 @@ def _own(parts: Sequence[list[Any]], place: Place) -> list[Any]:
 def _one_order(sampler: Any) -> Generator[None]:
     """
     Returns a context manager in which `sampler` draws the same random order on every
-    rank: the order of rank 0, which is PyTorch's order on one process. It does not
-    change samplers that draw no order. Every rank must enter it.
+    rank: the order of rank 0, which is PyTorch's order on one process. Has no effect on
+    samplers that draw no order. Every rank must enter it.
     """
     if not isinstance(sampler, RandomSampler):
         yield

@@ -204,8 +204,8 @@ class _Finder:
     def _join(self, function: FuncOp) -> bool:
         """
         Makes a function a method of the class that has the same instances. Returns
-        False if no class holds any of its weights. Raises _Rejected if only some of the
-        instances or members match.
+        False if no class holds any of its weights. Raises _Rejected if not all of the
+        instances and members match.
         """
         instances = self._instances(function)
         owners = [

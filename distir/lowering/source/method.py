@@ -369,7 +369,10 @@ class Method:
         return None
 
     def _delete(self, dying: Iterable[Key], others: Sequence[str] = ()) -> None:
-        """Deletes the variables of the values `dying`, and the variables `others`."""
+        """
+        Adds a statement that deletes the variables of the values `dying`, and the
+        variables named in `others`.
+        """
         found = list(others)
         for key in dying:
             if isinstance(key, ValueList):

@@ -50,10 +50,10 @@ class GenerationMethods(BatchMethods):
         result equals `generate` of the source module, a Hugging Face model, with the
         current parameters and `do_sample=False`.
 
-        `input_ids` are the prompts of all ranks. They and the result are the same on
-        every rank. Lists of token ids give lists: each prompt, followed by its new
-        tokens. A tensor [batch, tokens] gives a tensor: its rows, followed by the new
-        tokens. `attention_mask` [batch, tokens] is 0 for padding on the left of a
+        `input_ids` are the prompts of all ranks. The prompts and the result are the
+        same on every rank. Lists of token ids give lists: each prompt, followed by its
+        new tokens. A tensor [batch, tokens] gives a tensor: its rows, followed by the
+        new tokens. `attention_mask` [batch, tokens] is 0 for padding on the left of a
         tensor. In the result of an encoder-decoder, the start token replaces the
         prompt.
 

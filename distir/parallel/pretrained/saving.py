@@ -1,6 +1,6 @@
 """
-Writes a model of transformers in several files. Each rank writes some of them, so that
-no rank holds the whole model.
+Writes a model of transformers in several files. Each rank writes its share of the
+files, so that no rank holds the whole model.
 """
 
 from __future__ import annotations

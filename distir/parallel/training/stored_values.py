@@ -20,9 +20,9 @@ from distir.parallel.weights import local_part
 class StoredValues:
     """
     Maps the values that a module stores to arguments and results of its programs. The
-    module stores them in the layout of `program`, its first program. `others` are the
-    program's values that the module stores neither as parameters nor as buffers, by
-    name. `buffers` are the names of the buffers of the source module, of all stages.
+    module stores them in the layout of `program`, its first program. `others` are, by
+    name, the values of the program that the module stores neither as parameters nor as
+    buffers. `buffers` are the names of the buffers of the source module, of all stages.
     The methods take the module's parameters and buffers as `named`, under all their
     names.
     """

@@ -14,8 +14,9 @@ from .collectives import Arriving, _packed, join, split
 
 def _flat(tensors, bucket):
     """
-    Returns the flat tensor of a message. Its memory is `bucket`, in which some of the
-    tensors may already be in place, or new memory if `bucket` is None.
+    Returns the flat tensor of a message. The tensor lies in the memory `bucket`, where
+    some of the message's tensors may already be in place, or in new memory if `bucket`
+    is None.
     """
     if bucket is None:
         return torch.cat([x.reshape(-1) for x in tensors])

@@ -76,9 +76,9 @@ def placed_attention_grad(
 
 def merge_attention(out, sums, other, other_sums):
     """
-    Merges attention over some keys (`out`, `sums`) with attention over all other keys
-    (`other`, `other_sums`). Returns the output and the logarithms of the sums of
-    exponentials over all keys.
+    Merges attention over a part of the keys (`out`, `sums`) with attention over the
+    remaining keys (`other`, `other_sums`). Returns the output and the logarithms of the
+    sums of exponentials over all keys.
     """
     total = torch.logaddexp(sums, other_sums)
     known = total.masked_fill(total == -torch.inf, 0)

@@ -2,10 +2,11 @@
 A lock on a folder of checkpoints, which keeps two trainings from removing each other's
 files.
 
-The lock is an operating system lock on a file in the folder. It ends when its process
-ends, for any reason. It also works between hosts if the file system's locks do (NFS,
-Lustre with `flock`, GPFS, CephFS). The file names the process and its host. On a file
-system without locks, only the content of the file shows whether the folder is locked.
+The lock is an operating system lock on a file in the folder. The lock ends when its
+process ends, for any reason. It also works between hosts if the file system's locks do
+(NFS, Lustre with `flock`, GPFS, CephFS). The file names the process and its host. On a
+file system without locks, only the content of the file shows whether the folder is
+locked.
 """
 
 import json

@@ -41,9 +41,9 @@ def replacing(
     name: str, attributes: Mapping[str, Attribute], inputs: Sequence[SSAValue]
 ) -> OnnxOp:
     """
-    Returns a new ONNX operator on the values `inputs`, with inferred types. It is not
-    part of the program yet. Raises DistIRError if the operator does not exist or cannot
-    take these operands or attributes.
+    Returns a new ONNX operator on the values `inputs`, with inferred types. The caller
+    must insert the operator into the program. Raises DistIRError if the operator does
+    not exist or cannot take these operands or attributes.
     """
     try:
         kind = operator(name)

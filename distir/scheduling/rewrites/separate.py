@@ -1,6 +1,6 @@
 """
 Separates runs of functions by cloning the functions, so that ops can be rewritten in
-some of the runs only.
+one run without a change of the other runs.
 """
 
 from __future__ import annotations

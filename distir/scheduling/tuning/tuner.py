@@ -42,10 +42,10 @@ def descend(
     space: TuningSpace, evaluate: Callable[[Point], Result | None], random: Random
 ) -> None:
     """
-    Runs a randomised coordinate descent. It starts from a random point and moves to the
-    best point along one coordinate after another, in random order, until no move
-    improves the point. Then the descent starts again from a new random point. It ends
-    when `evaluate` returns None.
+    Runs a randomised coordinate descent. The descent starts from a random point and
+    moves to the best point along one coordinate after another, in random order, until
+    no move improves the point. Then the descent starts again from a new random point.
+    The function ends when `evaluate` returns None.
     """
     while True:
         point = space.drawn(random)

@@ -1,6 +1,6 @@
 """
-Functions that parse the arguments of several commands. They raise ArgumentTypeError,
-which argparse reports as a usage error.
+Functions that parse the arguments of several commands. For invalid text they raise
+ArgumentTypeError, which argparse reports as a usage error.
 """
 
 from __future__ import annotations

@@ -71,7 +71,9 @@ class Jobs:
         self._stopped = False
 
     def submit(self, job: Job) -> None:
-        """Adds a job. It replaces the job of the same client and urgency."""
+        """
+        Adds a job. The new job replaces an earlier job of the same client and urgency.
+        """
         with self._changed:
             for other in [*self._waiting, self._running]:
                 if (

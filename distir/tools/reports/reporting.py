@@ -181,8 +181,8 @@ def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
     """
     Returns a context manager that shows on stderr how many of `total` items are
     finished: as a progress bar on a terminal, else as lines, the first after two
-    seconds, then one every ten seconds. It yields a function that takes the number of
-    newly finished items.
+    seconds, then one every ten seconds. The context manager yields a function that
+    takes the number of newly finished items.
     """
     if not sys.stderr.isatty():
         yield _progress_lines(message, total)
