@@ -249,7 +249,8 @@ class Call:
     def first(self, written: str) -> str:
         """
         Returns an expression for the results of this op. `written` is an expression for
-        all results that such an op can have; the op may have only the first ones.
+        all results that an op of this kind can have; this op may have only the first of
+        these results.
         """
         count = len(self.op.results)
         return f"{written}[0]" if count == 1 else f"{written}[:{count}]"

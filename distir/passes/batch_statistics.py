@@ -33,9 +33,9 @@ class BatchStatisticsPass(DistIRPass):
     on the numbers of devices and of micro-batches, so the program records both.
 
     Running statistics that are weights of the program become states, and results of the
-    program update them as PyTorch does. Each micro-batch updates them once, and the
-    values of the first device are kept. Running statistics whose new values the program
-    itself uses do not become states.
+    program update them as PyTorch does. Each micro-batch updates these states once, and
+    the values of the first device are kept. Running statistics whose new values the
+    program itself uses do not become states.
     """
 
     name = "batch-statistics"

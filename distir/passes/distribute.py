@@ -44,8 +44,8 @@ class DistributePass(DistributionOptions, DistIRPass):
       (with `*`) of arguments that must not be split. Arguments of the program can hold
       further requests (`dist.fixed`).
     - `pad`: `heads` pads attention with heads of zeros if the size of axis "t" does not
-      divide the number of heads. Without it, every device of the axis computes such
-      attention whole.
+      divide the number of heads. Without padding, every device of the axis computes
+      such attention whole.
     - `zero`: the ZeRO stage of a training step, over axes "d" and "e" (for experts over
       "d"); 0 for none. Each of the `r` groups of devices holds all tensors that ZeRO
       splits (hybrid sharding): gradients are reduced and scattered in a group, and the

@@ -23,8 +23,8 @@ class OffloadStatesPass(DistIRPass):
     Each argument with `dist.role = "state"` that belongs to a parameter (`dist.of`)
     gets the element type `!dist.host`. The state is copied to the device before the
     update (`train.fetch`) and back after it (`train.offload`). Copies are made in
-    groups: a group holds at most 64 MiB on a device, but always the states of at least
-    one parameter.
+    groups: a group holds at most 64 MiB on a device, or the states of a single
+    parameter if they are larger.
     """
 
     name = "offload-states"

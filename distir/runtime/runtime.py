@@ -527,7 +527,7 @@ def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
     """
     Runs this process's part of the module `program`. Returns the results by name on
     rank 0, and nothing on other ranks. `sources` are tables of argument values by name;
-    each argument comes from the first source that contains it.
+    each argument comes from the first of these tables that contains it.
     """
     with processes(program, backend, timeout_s, init_method) as (rank, device, body):
         own = program.RANKS[rank].program

@@ -155,8 +155,9 @@ class Modules:
 
     def first(self, amount: Knob | int | float) -> Modules:
         """
-        Returns the first of these modules. An integer `amount` is their number; a float
-        is a fraction of all of them, rounded down: `s["h.*"].first(0.5)`.
+        Returns modules from the beginning of these modules: `amount` modules if it is
+        an integer, or this fraction of all of them, rounded down, if it is a float:
+        `s["h.*"].first(0.5)`.
         """
         operands, attributes = [self._handle], dict[str, Attribute]()
         if isinstance(amount, Knob):

@@ -1,5 +1,5 @@
 """
-Bundles values that always travel together into one value: a list that a function
+Bundles values that the same calls pass on into one value: a list that a function
 returns or takes.
 
 Each tensor that a layer's forward function saves for its backward function is a
@@ -50,7 +50,8 @@ def _hint(value: SSAValue) -> str:
 
 def pack_saved_tensors(module: ModuleOp) -> None:
     """
-    Bundles values that travel together between the functions of a per-rank program.
+    Bundles values that the same calls pass on between the functions of a per-rank
+    program.
     """
     *called_functions, entry = reachable_functions(module)
     calls: dict[FuncOp, list[CallOp]] = {function: [] for function in called_functions}

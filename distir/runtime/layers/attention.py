@@ -175,9 +175,9 @@ def linear_attention(
 def causal_convolution(x, weight, bias, past, silu=False):
     """
     Convolves each channel of `x` along time, from earlier steps to later ones. `past`
-    holds the steps before the first. Returns two tensors: the convolution, with SiLU
-    applied if `silu`, and the last steps of the input, which are `past` for the next
-    call.
+    holds the steps before the first step of `x`. Returns two tensors: the convolution,
+    with SiLU applied if `silu`, and the last steps of the input, which are `past` for
+    the next call.
     """
     width = weight.shape[2]
     if past is None:

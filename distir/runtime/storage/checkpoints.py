@@ -3,8 +3,8 @@ Checkpoints in the format of torch.distributed.checkpoint (DCP).
 
 A checkpoint is a folder `step-<number>` that DCP can read. Parameters, and buffers of
 modules, are under `model`, and optimizer states under `state`. Each tensor is whole and
-has its own name. If several processes have the same part, the first one writes it, in
-the background. `manifest.json` has the size and SHA-256 of every file.
+has its own name. If several processes have the same part, the first of these processes
+writes it, in the background. `manifest.json` has the size and SHA-256 of every file.
 
 The folder is written under a hidden name, flushed to the disk, and then renamed. A
 folder with the final name is thus always complete. The previous checkpoint is kept. All

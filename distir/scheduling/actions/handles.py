@@ -67,8 +67,9 @@ def first(op: Operation, run: ScheduleRun) -> None:
 @schedule_action("schedule.parameters")
 def parameters(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.parameters`: finds those parameters of modules that have a name
-    that matches a pattern. Raises DistIRError if a module has no such parameter.
+    Applies `schedule.parameters`: finds the parameters of modules; the names of these
+    parameters must match a pattern. Raises DistIRError if a module has no such
+    parameter.
     """
     assert isinstance(op, ParametersOp)
     found: dict[int, None] = {}

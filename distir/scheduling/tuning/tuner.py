@@ -84,8 +84,8 @@ class Tuner:
 
     - `trials`: the simulated results;
     - `measured`: the measurements;
-    - `journal`: the file of trials and measurements. If it is given, `trials` and
-      `measured` include those of earlier tunings;
+    - `journal`: the file of trials and measurements. If a file is given, `trials` and
+      `measured` include the entries from earlier tunings;
     - `on_progress`: a function that is called after each trial or measurement.
     """
 

@@ -83,8 +83,8 @@ def given_options(arguments: Namespace) -> list[str]:
 def written_options(options: DistributionOptions, always: str = "") -> list[str]:
     """
     Returns the options of `distribute` as command-line text. Options with their default
-    value are left out, except for the options whose short names are letters of
-    `always`, which come first.
+    value are left out. `always` holds the one-letter names of options that are always
+    included, in front of all others.
     """
     declared = {option.name: option for option in options_of(DistributionOptions)}
     rest = (*AXES, "p", "k", *(name for name in declared if name not in _NOT_HERE))
