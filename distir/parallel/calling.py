@@ -237,8 +237,8 @@ class Labels:
 
 def _outline(value: Any) -> str:
     """
-    Returns a text that describes nested containers: "a tensor" for each tensor, and the
-    value of each leaf that is not a tensor.
+    Returns a description of nested containers, for messages: "a tensor" for each
+    tensor, and the value of each leaf that is not a tensor.
     """
     leaves, structure = _pytree.tree_flatten(value)
     shown = [_Shown(_shown(leaf)) for leaf in leaves]

@@ -39,8 +39,8 @@ class ForwardOptions:
     - `float8`: the scaling of 8-bit floats in products; None for products in the type
       of the model;
     - `attention`: whether attention that a module writes as several ops becomes one op;
-    - `equal_features`: whether each sample has as many places for features as features
-      (see `import_torch`);
+    - `equal_features`: whether each sample has as many places for features as there are
+      features for it (see `import_torch`);
     - `script`: a schedule in its IR form, as text; "" for no schedule.
     """
 

@@ -440,8 +440,8 @@ def _planned(
 
 def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
     """
-    Returns a text for messages: the plan, or the degrees whose product is the number of
-    processes.
+    Returns, as text for messages, the plan, or the degrees whose product is the number
+    of processes.
     """
     if not isinstance(distribution, DistributionOptions):
         return f"the plan ({distribution.result.plan})"

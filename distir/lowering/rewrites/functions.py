@@ -88,7 +88,7 @@ def choose_graphs(program: ModuleOp) -> None:
 def graphs(program: ModuleOp) -> dict[str, str]:
     """
     Returns, by name, the functions of a per-rank program that were chosen for CUDA
-    graphs, each with the reason why CUDA cannot capture it, or an empty text if CUDA
+    graphs, each with the reason why CUDA cannot capture it, or an empty string if CUDA
     can.
     """
     return {
@@ -118,7 +118,7 @@ def compile_leaves(program: ModuleOp) -> None:
 def _obstacle(function: FuncOp, known: dict[str, FuncOp]) -> str:
     """
     Returns the reason why a function cannot be captured as a CUDA graph, or an empty
-    text.
+    string.
     """
     for op in function.body.block.ops:
         reason = _reason(op)

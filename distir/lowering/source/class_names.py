@@ -247,7 +247,7 @@ def number_range(keys: Sequence[str]) -> str:
 def _scope_of_all(known: Sequence[FuncOp]) -> str:
     """
     Returns the common scope of all ops of a class's functions, up to the last part that
-    differs between instances, or an empty text if no part differs.
+    differs between instances, or an empty string if no part differs.
     """
     scopes = [scope_of(op) for f in known for op in f.body.block.ops]
     split = [scope.split(".") for scope in scopes if scope]

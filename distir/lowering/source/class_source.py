@@ -38,7 +38,7 @@ class ClassSource:
       arguments `awaited`, which are gradients of results; both in `parts` parts, for
       the micro-batches.
     - `graphs`: functions that were chosen for CUDA graphs, each with the reason why it
-      is not captured, or an empty text if it is.
+      is not captured, or an empty string if it is.
     """
 
     body: str

@@ -157,7 +157,7 @@ class Loop:
         """
         Returns, by position, the argument text for operands that come from lists. If
         one `*` passes several operands, the first of them gets the text and the rest
-        get an empty text.
+        get an empty string.
         """
         by_source: dict[tuple[ValueList, bool], list[tuple[int, int]]] = defaultdict(
             list

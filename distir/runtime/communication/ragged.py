@@ -2,9 +2,9 @@
 All-to-all of the rows of experts. The number of rows for each process is known only
 when the program runs.
 
-Rows are `[shards, groups, places]`, and each has the index of its expert, or -1 for an
-empty row. Processes do not send or receive empty rows. A process waits for its device
-to count the rows.
+Rows are `[shards, groups, places]`, as in `experts`. Each row has the index of its
+expert, or -1 if the row is empty. Processes do not send or receive empty rows. A
+process waits for its device to count the rows.
 """
 
 import torch

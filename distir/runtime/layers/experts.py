@@ -2,8 +2,9 @@
 Mixtures of experts: moves tokens to the rows of their experts and back, and multiplies
 rows by the matrices of their experts.
 
-Rows are `[shards, groups, places]`. No function of this module makes the host wait for
-the device to count rows.
+Rows are `[shards, groups, places]`: each group of tokens has `places` rows in each
+shard of the experts. No function of this module makes the host wait for the device to
+count rows.
 """
 
 import torch

@@ -114,7 +114,7 @@ def _is_at(handle, path):
 
 def _holder(handle):
     """
-    Returns the host and the process id in a lock file, or two empty texts if the file
+    Returns the host and the process id in a lock file, or two empty strings if the file
     names no process.
     """
     try:

@@ -67,9 +67,9 @@ def replacing(
 
 def difference(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> str | None:
     """
-    Compares the operator `new` with a group of ops on random inputs. Returns a text
-    that describes the difference of the results, or None if they agree. Raises
-    DistIRError if the group is too large to compute.
+    Compares the operator `new` with a group of ops on random inputs. Returns a
+    description of the difference between the results, or None if the results agree.
+    Raises DistIRError if the group is too large to compute.
     """
     if new.results[0].type != result.type:
         return f"it gives {new.results[0].type} instead of {result.type}"

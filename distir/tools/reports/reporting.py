@@ -85,8 +85,8 @@ def error_message(error: BaseException) -> str:
 def _offending_op(error: BaseException) -> str:
     """
     Returns the line of the op that caused a verifier's error. xDSL attaches the module
-    to the error and underlines the op with carets. Returns an empty text if nothing is
-    underlined.
+    to the error and underlines the op with carets. Returns an empty string if nothing
+    is underlined.
     """
     for attached in getattr(error, "__notes__", []):
         lines = attached.splitlines()
