@@ -290,7 +290,7 @@ class Call:
         return repr(float(value)) if exact else str(decimal(value))
 
     def flag(self, name: str) -> str:
-        """Returns an integer attribute as True or False."""
+        """Returns the integer attribute `name` as the text `True` or `False`."""
         return repr(bool(self.attribute(name)))
 
     def has_attribute(self, name: str) -> bool:

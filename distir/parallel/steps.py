@@ -45,7 +45,7 @@ class Steps:
     Chooses the program of each step.
 
     The first program, `base`, computes the gradients of the parameters and example
-    inputs that require them when the module is parallelized. `with_inputs` tells
+    inputs that require gradients when the module is parallelized. `with_inputs` tells
     whether any example input requires gradients. If nothing requires gradients yet,
     `base` computes the gradients of all parameters. `base` is autocast to the type
     `autocast`; None for no autocast. The module stores parameters in the layouts that

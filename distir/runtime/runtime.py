@@ -207,7 +207,7 @@ def shard(value, spec, mesh, rank):
 
 
 def local_shape(spec, mesh):
-    """Returns the shape of the part that one process has."""
+    """Returns the shape of the part of the tensor `spec` that each process has."""
     shape = spec.whole_shape
     if spec.flattened:
         length, splits = spec.flattened

@@ -67,9 +67,9 @@ def knobs_of(
     function: Callable[..., object], known: Mapping[str, Knob], origin: str
 ) -> list[Knob]:
     """
-    Returns the knobs whose names are the parameters of `function`, in their order.
-    Raises DistIRError if a parameter names no knob or the knobs have too many
-    combinations. `origin` is the first part of the error message.
+    Returns the knobs that the parameters of `function` name, in the order of the
+    parameters. Raises DistIRError if a parameter does not name a knob, or if the knobs
+    have too many combinations. `origin` is the first part of the error message.
     """
     names = list(inspect.signature(function).parameters)
     for name in names:

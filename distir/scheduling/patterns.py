@@ -165,7 +165,10 @@ def head_bias_cross_entropy_sum(x: Any, weight: Any, bias: Any, labels: Any) -> 
 
 
 def linear_cross_entropy(x: Any, weight: Any, labels: Any) -> Any:
-    """The mean cross-entropy of a linear layer without a bias, on rows."""
+    """
+    The mean cross-entropy of a linear layer without a bias, on `x` of shape [rows,
+    features].
+    """
     import torch.nn.functional as F
 
     return F.cross_entropy(op("Gemm", x, weight, transB=1), labels)

@@ -155,8 +155,8 @@ class Modules:
 
     def first(self, amount: Knob | int | float) -> Modules:
         """
-        Returns modules from the beginning of these modules: `amount` modules if it is
-        an integer, or this fraction of all of them, rounded down, if it is a float:
+        Returns the first of these modules: `amount` modules if `amount` is an integer,
+        or this fraction of all modules, rounded down, if `amount` is a float:
         `s["h.*"].first(0.5)`.
         """
         operands, attributes = [self._handle], dict[str, Attribute]()

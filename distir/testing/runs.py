@@ -127,8 +127,9 @@ def distributed(
 ) -> tuple[Operation, Block]:
     """
     Returns a copy of `op`, an op without layouts, and the block that holds the copy.
-    The operands and results of the copy have the given layouts. Operands that come from
-    constants still do; all other operands are arguments of the block.
+    The operands and results of the copy have the given layouts. An operand that comes
+    from a constant comes from a constant in the copy too; all other operands are
+    arguments of the block.
     """
     block = Block()
     values: list[SSAValue] = []
@@ -187,9 +188,9 @@ def run_split(
     operands with the indices `partial_operands` hold partial values over the last axis,
     which are reduced by `reduction`: `sum`, `max` or `min`.
 
-    Raises OpCheckError if the rule derives another split from the layouts, or if
-    results differ. The message names the layouts. Any other error gets a note that
-    names the layouts.
+    Raises OpCheckError if the rule derives a split from the layouts that is not
+    `assignment`, or if results differ. The message names the layouts. Any other error
+    gets a note that names the layouts.
     """
     rule = plain.rule
     axis, count = on.axes[-1]

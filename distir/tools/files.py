@@ -314,8 +314,8 @@ def weights_beside(
     `source` is the file from which the module was read, and `target` is the file to
     which the block writes it. A module names its weights by a file in its own folder.
     The weights are hard-linked if the file system allows it, else copied. If the block
-    raises, the old weights stay. The context manager yields the path of the new
-    weights, or None if none are needed.
+    raises an error, the weights that were beside `target` before stay. The context
+    manager yields the path of the new weights, or None if none are needed.
     """
     file = weights_file(module, source)
     if file is None or target.parent.resolve() == source.parent.resolve():

@@ -167,7 +167,7 @@ def _one_order(sampler: Any) -> Generator[None]:
     """
     Returns a context manager in which `sampler` draws the same random order on every
     rank: the order of rank 0, which is PyTorch's order on one process. Has no effect on
-    samplers that draw no order. Every rank must enter it.
+    samplers that draw no order. Every rank must enter the context.
     """
     if not isinstance(sampler, RandomSampler):
         yield

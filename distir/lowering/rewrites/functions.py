@@ -61,7 +61,7 @@ def outline_between_calls(module: ModuleOp) -> None:
 
 
 def _stays(op: Operation) -> bool:
-    """Whether an op cannot be compiled, or already is a kernel of many tensors."""
+    """Whether an op cannot be compiled, or is already one kernel for many tensors."""
     kinds = CallOp | MessageOp | StateCopiesOp | UpdatesOp | AwaitGradientsOp
     return isinstance(op, kinds) or bool(_reason(op))
 

@@ -42,7 +42,7 @@ def _unpack(bundle: SSAValue, hints: Sequence[str]) -> UnpackOp:
 
 
 def _hint(value: SSAValue) -> str:
-    """Returns a name for a value outside of the function that defines it."""
+    """Returns a name hint for a value that is passed on to another function."""
     if value.name_hint or not isinstance(value.owner, Operation):
         return value.name_hint or "x"
     return value.owner.name.rpartition(".")[2].lower()
@@ -302,7 +302,11 @@ def _most(keys: list[Hashable]) -> Hashable:
 
 
 def _cancel(op: PackOp | UnpackOp) -> None:
-    """Removes a `torch.pack` of the results of a `torch.unpack`, and the reverse."""
+    """
+    Removes a `torch.pack` of exactly the results of a `torch.unpack`: `op` itself, or
+    the packs of the results of `op`. Also removes the `torch.unpack` if its results
+    have no other use.
+    """
     if isinstance(op, UnpackOp):
         packs = {use.operation for use in op.outputs[0].uses}
         for pack in packs:

@@ -234,7 +234,9 @@ class ClassNames:
 
 
 def number_range(keys: Sequence[str]) -> str:
-    """Returns an expression to iterate over the integers in the texts `keys`."""
+    """
+    Returns an expression to iterate over the integers that the strings `keys` hold.
+    """
     numbers = [int(key) for key in keys]
     first, last = numbers[0], numbers[-1]
     if numbers == list(range(first, last + 1)):

@@ -62,7 +62,10 @@ def loss_result(module: ModuleOp) -> int:
 
 
 def _scalar_result(module: ModuleOp) -> int | None:
-    """Returns the index of the first result that is a float scalar, or None."""
+    """
+    Returns the index of the first result that is a float scalar, or None if there is no
+    such result.
+    """
     from xdsl.dialects.builtin import AnyFloat, TensorType
 
     from distir.program import entry_function

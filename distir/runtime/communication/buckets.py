@@ -58,7 +58,8 @@ def _write(whole, parts, dims):
 
 def _pieces(flat, shapes):
     """
-    Returns the tensors with `shapes` that lie one after the other in tensor `flat`.
+    Returns the tensors of shapes `shapes` that lie one after the other in tensor
+    `flat`.
     """
     pieces = flat.split([shape.numel() for shape in shapes])
     return [piece.view(s) for piece, s in zip(pieces, shapes, strict=True)]

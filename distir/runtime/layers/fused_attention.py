@@ -378,8 +378,8 @@ class Attention:
 
     def _scores(self):
         """
-        Returns two tensors of scores: after scaling and soft cap, and also after the
-        mask.
+        Returns two tensors of scores: without and with the mask, both after scaling and
+        soft cap.
         """
         scores = self._product(self.query, self.repeated(self.key).transpose(2, 3))
         scores = scores * self.scale

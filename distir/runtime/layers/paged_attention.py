@@ -8,7 +8,7 @@ import torch
 
 
 def _pools(pool, table):
-    """Returns the pool of each sequence, (batch, 1)."""
+    """Returns the index of the pool of each sequence, as (batch, 1)."""
     count = max(table.shape[0] // pool.shape[0], 1)
     places = torch.arange(table.shape[0], device=table.device)
     return places.div(count, rounding_mode="floor").unsqueeze(1)

@@ -129,7 +129,8 @@ class BatchPart:
         """
         Returns this process's arguments of a batch, by name. `values` are the whole
         batch if `whole`, else this process's part of it. `source` names the data in
-        messages. Raises ProgramError if a shape or kind of type differs.
+        messages. Raises ProgramError if the shape or the kind of type of a value is not
+        that of its argument.
         """
         axes = {} if whole else self.axes
         found = {}

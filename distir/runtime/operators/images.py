@@ -57,8 +57,8 @@ def _resize_axis(
     outside,
 ):
     """
-    Returns `x` with `count` elements along `axis`, which are `1 / scale` input elements
-    apart.
+    Returns `x` resampled to `count` elements along `axis`. The new elements are `1 /
+    scale` input elements apart.
     """
     size = x.shape[axis]
     at = _positions(count, size, scale, place, *span)

@@ -185,10 +185,10 @@ class Saver:
 
     def save(self, step, held):
         """
-        Starts to write the checkpoint of step `step`. `held` are arguments with this
-        process's parts, which are copied first. When the checkpoint is complete,
-        removes all older checkpoints except the previous one. Raises CheckpointError if
-        the previous checkpoint could not be written.
+        Starts to write the checkpoint of step `step`. `held` has arguments with this
+        process's parts of them; the parts are copied first. When the checkpoint is
+        complete, removes all older checkpoints except the previous one. Raises
+        CheckpointError if the previous checkpoint could not be written.
         """
         self.finish()
         parts = {"model": {}, "state": {}}

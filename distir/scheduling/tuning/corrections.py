@@ -91,10 +91,11 @@ class Corrections:
     Chooses the next candidate to measure, and the time to stop.
 
     The throughput of a candidate is modelled as its prediction, times a factor common
-    to all candidates, times a factor for each value of each coordinate. The logarithms
-    of the factors are normally distributed with the expected errors. Factors of close
-    numeric values are similar (`REACH`). Least squares over the measurements give the
-    mean and the standard deviation of the factors.
+    to all candidates, times a factor for each value of each coordinate (a knob, or an
+    option of the plan). The logarithms of the factors are normally distributed with the
+    expected errors. Factors of close numeric values are similar (`REACH`). Least
+    squares over the measurements give the mean and the standard deviation of the
+    factors.
 
     Devices also hold memory that predictions leave out. So the memory is modelled as a
     single capacity in predicted bytes, of at most `memory`, the bytes of the device.

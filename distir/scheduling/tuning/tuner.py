@@ -245,6 +245,6 @@ def journal_of(
 ) -> TuningJournal | nullcontext[None]:
     """
     Returns the journal in the file `path`, as a context manager. If `path` is None, the
-    context manager does nothing.
+    context manager yields None.
     """
     return TuningJournal(path, programs, task) if path else nullcontext()

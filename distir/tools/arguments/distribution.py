@@ -70,8 +70,8 @@ def add_distribution_arguments(parser: ArgumentParser) -> None:
 
 def given_options(arguments: Namespace) -> list[str]:
     """
-    Returns the spellings of the options of `distribute` that have another value than
-    their default in `arguments`.
+    Returns the spellings of the options of `distribute` whose value in `arguments`
+    differs from the default.
     """
     given = [] if arguments.devices is None else ["--devices"]
     for option in _options():
