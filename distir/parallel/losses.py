@@ -119,8 +119,8 @@ def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
 def example_labels(loss: Loss, labels: Any) -> Any:
     """
     Returns the example `labels` with zeros as values. Raises DistIRError if there are
-    labels but no `loss`: then the module's output is the loss, or the script computes a
-    loss from the output.
+    labels but no `loss`, because the module's output is then the loss, or the script
+    computes a loss from it.
     """
     if labels is not None and loss in (None, OUTSIDE):
         raise DistIRError(

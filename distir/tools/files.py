@@ -191,7 +191,10 @@ class _Verifier:
         self._numbers: dict[Attribute, int] = {}
 
     def verify(self, op: Operation) -> None:
-        """Verifies an op and the ops inside it. Raises VerifyException."""
+        """
+        Verifies an op and the ops inside it. Raises VerifyException if an op is
+        invalid.
+        """
         for region in op.regions:
             for block in region.blocks:
                 if block.first_op is None:
@@ -274,8 +277,8 @@ def _fits_bucket(op: Operation) -> bool:
 
 def _constant(value: SSAValue) -> object:
     """
-    Returns a key for an operand of an ONNX op. For a constant it is the id of the
-    constant's value. Otherwise it is the class of `value`.
+    Returns a key for an operand of an ONNX op. For a constant, the key is the id of the
+    constant's value; for any other operand, it is the class of `value`.
     """
     if type(value) is not OpResult or value.op.name != "onnx.Constant":
         return type(value)

@@ -38,13 +38,13 @@ another value is passed.
 @dataclass(eq=False)
 class ModuleClass:
     """
-    A class of modules.
+    A class of the generated program.
 
     - `functions`: its methods;
     - `instances`: for each instance, the program's arguments that it holds, in the
       order of members;
-    - `positions`: for each method, the member's index for each argument position that
-      is a member;
+    - `positions`: for each method, the index of the member for each argument position
+      that takes a member;
     - `children`: for each class of children, the children of each instance, as indices
       of instances of that class.
     """

@@ -83,7 +83,10 @@ class GenerationMethods(BatchMethods):
     def _ends(
         self, eos: int | Sequence[int] | None, pad: int | None
     ) -> tuple[frozenset[int], int]:
-        """Returns the tokens that end a sequence, and the token that follows them."""
+        """
+        Returns the tokens that end a sequence, and the token that fills a row after the
+        end.
+        """
         if not hasattr(self, "config"):
             raise DistIRError(
                 f"generate: {type(self).__name__} of a module that is no model of "

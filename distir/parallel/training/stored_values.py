@@ -176,9 +176,9 @@ def in_order(
     sources: Sequence[torch.Tensor],
 ) -> list[torch.Tensor | None]:
     """
-    Returns the gradient of each of `sources`; the entry is None if there is none.
-    `gradients` has pairs of a tensor and its gradient. A tensor that is given twice has
-    two gradients; a tensor that was frozen since has none.
+    Returns the gradient of each of `sources`; an entry is None if the tensor has no
+    gradient. `gradients` has pairs of a tensor and its gradient. A tensor that is given
+    twice has two gradients; a tensor that was frozen since has none.
     """
     own: dict[int, list[torch.Tensor]] = {}
     for source, gradient in reversed(gradients):

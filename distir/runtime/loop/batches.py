@@ -150,7 +150,7 @@ class BatchPart:
         """
         Returns the tensors of a batch by argument name. A batch is a dictionary, or a
         sequence in the order of the arguments. Raises ProgramError if the names or the
-        number of tensors differ.
+        number of the tensors do not match the arguments.
         """
         names = [spec.name for spec in self.specs]
         if isinstance(batch, dict):

@@ -182,8 +182,9 @@ class Jobs:
 
 def _must_end(frame: FrameType | None) -> bool:
     """
-    Whether an exception must not be raised here. An exception would leave a module half
-    imported, and Python drops exceptions while it frees an object.
+    Whether the code that runs in `frame` must end before an exception is raised: an
+    exception would leave a module half imported, and Python drops exceptions while it
+    frees an object.
     """
     while frame is not None:
         code = frame.f_code

@@ -204,8 +204,8 @@ def read_choice(
 
 class KnownPrograms:
     """
-    The programs that were read or built last. `files` are the paths of given programs,
-    which are read once, at the start of the page.
+    The programs that were read or built most recently. `files` are the paths of given
+    programs, which are read once, at the start of the page.
     """
 
     def __init__(self, files: Mapping[str, ModuleOp]):
