@@ -1,4 +1,4 @@
-"""A program for users of Python: the IR together with its weights."""
+"""A program as a Python object: the IR together with its weights."""
 
 from __future__ import annotations
 

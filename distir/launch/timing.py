@@ -58,9 +58,9 @@ class TimingSettings:
     seconds.
 
     With `in_turn` above 0, packages alternate as the ops of a program do. In a turn,
-    one call is not timed, and the next `in_turn` calls are timed. Each call has other
-    arguments, and its inputs have just been written. Code and activations are thus in
-    the caches, and parameters are not.
+    the first call is not timed, and the next `in_turn` calls are timed. Each call has
+    other arguments, and its inputs have just been written. Code and activations are
+    thus in the caches, and parameters are not.
     """
 
     rounds: int = 3

@@ -132,8 +132,8 @@ class RankProgram:
 
     def unread(self, name: str, parameter: torch.Tensor, seed: int) -> torch.Tensor:
         """
-        Returns initial values, drawn from `seed` and `name`, for a parameter without
-        values that no op reads.
+        Returns initial values, drawn from `seed` and `name`, for a parameter that has
+        no values and that no op reads.
         """
         shape = tuple(parameter.shape)
         spec = self._runtime.Tensor(name, parameter.dtype, shape, role="parameter")

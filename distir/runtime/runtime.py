@@ -325,8 +325,8 @@ def found(spec, sources):
 def argument(spec, mesh, rank, sources):
     """
     Returns this process's part of an argument, from the first source that contains the
-    argument. Raises ProgramError if no source contains it, or if the shape or type
-    differs.
+    argument. Raises ProgramError if no source contains it, or if the value has another
+    shape or type than the argument.
     """
     value = found(spec, sources)
     if spec.shape is not None and tuple(value.shape) != spec.shape:

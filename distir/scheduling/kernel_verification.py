@@ -34,8 +34,8 @@ class VerifiedKernel:
     A kernel that agrees with its reference.
 
     - `kernel`: the kernel;
-    - `difference`: the largest difference of its results, relative to the largest
-      element;
+    - `difference`: the largest difference of its results from the reference, relative
+      to the largest element;
     - `gradient_difference`: the largest relative difference of its gradients; None if
       the kernel has no gradient of its own.
     """

@@ -220,8 +220,8 @@ class Modules:
 
     def param(self, pattern: str = "**") -> Parameters:
         """
-        Returns the parameters of these modules whose name in the module matches
-        `pattern`: `s["wte"].param("weight")`.
+        Returns parameters of these modules by name: the name of a parameter in its
+        module must match `pattern`: `s["wte"].param("weight")`.
         """
         op = ParametersOp.create(
             operands=[self._handle],

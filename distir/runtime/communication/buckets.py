@@ -2,7 +2,7 @@
 Collectives of several tensors of one element type in one message.
 
 A message is a flat tensor in which these tensors lie one after the other. Results that
-are contiguous in the flat result are views of it.
+are contiguous in the flat result are views of the flat result.
 """
 
 import torch

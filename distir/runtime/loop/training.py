@@ -298,8 +298,8 @@ class _Training:
 
     def _checkpoint(self):
         """
-        Returns the checkpoint to continue from, or None. Raises ProgramError if the
-        folder has checkpoints and the training does not resume.
+        Returns the checkpoint to continue from, or None for a new training. Raises
+        ProgramError if the folder has checkpoints and the training does not resume.
         """
         options = self.options
         if not options.folder:

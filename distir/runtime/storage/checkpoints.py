@@ -204,8 +204,8 @@ class Saver:
 
     def finish(self):
         """
-        Waits until the last checkpoint is complete. Raises CheckpointError if the
-        checkpoint could not be written.
+        Waits until the checkpoint that was started last is complete. Raises
+        CheckpointError if the checkpoint could not be written.
         """
         if self.thread is not None:
             self.thread.join()

@@ -91,7 +91,7 @@ class CheckpointError(runtime.ProgramError):
 class Reader(dcp.FileSystemReader):
     """
     Reads a checkpoint. The metadata is read once for all tensors. `files`, if given,
-    lists the verified files, and only these are read.
+    lists the verified files; no other file is read.
     """
 
     def __init__(self, path, files=None):
