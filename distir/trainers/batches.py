@@ -216,7 +216,7 @@ class Collate:
 def loader_of_part(loader: DataLoader[Any], place: Place, who: str) -> DataLoader[Any]:
     """
     Returns a loader of this rank's parts of the batches. The batch size of `loader` is
-    the size of one part. Raises DistIRError if `loader` has no batches, or has a
+    the size of one part. Raises DistIRError if `loader` does not form batches, or has a
     sampler that already divides the samples over ranks. `who` is the class that
     messages name.
     """

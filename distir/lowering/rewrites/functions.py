@@ -101,10 +101,10 @@ def graphs(program: ModuleOp) -> dict[str, str]:
 
 def compile_leaves(program: ModuleOp) -> None:
     """
-    Marks the functions that call no other functions for compilation, such as the
-    forward function of a layer. The compiler makes their kernels once for all layers.
-    Functions that call other functions, and functions that are captured as CUDA graphs,
-    stay unchanged.
+    Marks for compilation the functions that call no other functions, such as the
+    forward function of a layer. The compiler makes the kernels of such a function once
+    for all layers. Functions that call other functions, and functions that are captured
+    as CUDA graphs, stay unchanged.
     """
     for function in reachable_functions(program):
         if COMPILED.of(function.attributes) == CUDA_GRAPH:

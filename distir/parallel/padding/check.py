@@ -104,8 +104,8 @@ class PaddingCheck:
         self, module: nn.Module, call: Any, has_labels: bool, has_loss: bool
     ) -> list[torch.Tensor]:
         """
-        Returns the loss of a call of the module in evaluation mode, or without a loss
-        its outputs.
+        Returns the loss of a call of the module in evaluation mode if `has_loss`, else
+        the outputs of the call.
         """
         args, kwargs = call
         labels = None

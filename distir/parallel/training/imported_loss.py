@@ -23,7 +23,7 @@ def arguments_with(module: ModuleOp, wanted: str) -> list[str]:
 def given_labels(module: ModuleOp) -> list[str]:
     """
     Returns the names of the labels that a caller gives with the inputs: the arguments
-    with the role "label", without gradients of results.
+    with the role "label", except the gradients of results.
     """
     from distir.program import Program
 

@@ -20,7 +20,9 @@ def scaled_dot_product_attention(query, key, value, mask=None, **options):
 
 
 def with_causal(mask, queries, keys):
-    """Returns `mask` with all keys hidden that come after the query's position."""
+    """
+    Returns `mask`, changed so that it also hides the keys after each query's position.
+    """
     seen = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
     if mask.dtype == torch.bool:
         return mask & seen

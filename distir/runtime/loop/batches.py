@@ -198,8 +198,8 @@ class Arrays:
     """
     Batches from arrays by name. An array is one of these: a single batch for all steps;
     batches along an additional first dimension; or samples along the first dimension,
-    more than a batch needs. The first batch follows the last one. Memory-mapped arrays
-    stay on the disk, except for this process's parts.
+    more than a batch needs. After the last batch, the first batch follows again.
+    Memory-mapped arrays stay on the disk, except for this process's parts.
     """
 
     is_endless = True
