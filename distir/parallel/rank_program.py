@@ -104,6 +104,7 @@ class RankProgram:
         )
         self._initial = package.module("initial")
         self._batches = package.module("batches")
+        self._batch_axes: dict[str, int] | None = None
 
     def __deepcopy__(self, memo: object) -> RankProgram:
         """
@@ -258,14 +259,16 @@ class RankProgram:
         Returns the axes that split the first dimension of inputs and labels, with their
         sizes.
         """
-        split = [
-            spec
-            for spec in self.all_arguments
-            if spec.role in self._batches.ROLES
-            and any(spec.split)
-            and not spec.gradient_of
-        ]
-        return self._batches.batch_axes(split, self.specs)
+        if self._batch_axes is None:
+            split = [
+                spec
+                for spec in self.all_arguments
+                if spec.role in self._batches.ROLES
+                and any(spec.split)
+                and not spec.gradient_of
+            ]
+            self._batch_axes = self._batches.batch_axes(split, self.specs)
+        return self._batch_axes
 
     def place_in_batch(self, rank: int | None = None) -> tuple[int, int]:
         """

@@ -6,7 +6,7 @@ the program of a parallel module would not see it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import torch
 from torch import nn
@@ -71,6 +71,20 @@ class Sealed(nn.Module):
         if _SEALED in vars(self):
             raise replaced(name)
         super().add_module(name, module)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """
+        Returns the state for `copy`, which asks with protocol 4. Raises DistIRError for
+        `torch.save` of the module: a file would hold one rank's parts and no program.
+        """
+        if protocol != 4:
+            raise DistIRError(
+                "a parallel module, or a part of one, cannot be pickled (torch.save): it "
+                "holds the parts of one rank, and programs; save parallel.state_dict() with "
+                "torch.distributed.checkpoint, or whole_state_dict() of rank 0 with "
+                "torch.save"
+            )
+        return super().__reduce_ex__(protocol)
 
     def apply(self, fn: Callable[[nn.Module], None]) -> Self:
         """

@@ -66,16 +66,18 @@ def _shared(handle, finish, count, read=None):
     """
     Returns `count` tensors in flight that one message brings. When the first one is
     waited for, `finish` makes all of them and is then released, with everything that it
-    refers to.
+    refers to, and with the memory `read`, from which the message is sent.
     """
-    making, arrived = [finish], {}
+    making, arrived = [(handle, finish, read)], {}
 
     def part(i):
-        if making:
-            arrived.update(enumerate(making.pop()()))
+        if making:  # the message is waited for once, not once for each tensor
+            handle, finish, _ = making.pop()
+            handle.wait()
+            arrived.update(enumerate(finish()))
         return arrived.pop(i)
 
-    return [Arriving([handle], lambda i=i: part(i), read) for i in range(count)]
+    return [Arriving([], lambda i=i: part(i)) for i in range(count)]
 
 
 def _alone(tensors):
