@@ -47,6 +47,7 @@ def test_replacements(options: dict[str, int]) -> None:
             *("by load_state_dict", "parametrized"),
         ):
             assert "cannot be added, replaced or removed" in found[name], name
+        assert "parameter.data.copy_(value)" in found["assigned data"]
         assert "'temperature' had the value 2.0 when" in found["an attribute"]
         assert "'p' had the value 0.0 when" in found["a rate of dropout"]
         assert "initialise the module before parallelize" in found["apply"]

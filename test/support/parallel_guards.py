@@ -121,6 +121,9 @@ def replacements(options: Options) -> dict[str, Any]:
         name: message_of(call)
         for name, call in {
             "assigned": lambda: setattr(first, "weight", new),
+            "assigned data": lambda: setattr(
+                first.weight, "data", first.weight.data * 2
+            ),
             "removed": lambda: setattr(first, "weight", None),
             "deleted": lambda: delattr(first, "weight"),
             "tied": lambda: setattr(first, "weight", second.weight),

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distir.errors import DistIRError
+from distir.parallel.scripts.guards import refuse_assigned_data
 from distir.parallel.scripts.source_class import constants_of
 
 _SEALED, _CONSTANTS = "_distir_sealed", "_distir_constants"
@@ -104,6 +105,7 @@ def seal(module: nn.Module, source: nn.Module) -> None:
     Seals `module` and its parts. Attributes keep the values that they have in `source`,
     whose submodules have the names of these parts.
     """
+    refuse_assigned_data()
     sources = dict(source.named_modules())
     for name, part in module.named_modules():
         known = constants_of(sources[name]) if name in sources else {}
