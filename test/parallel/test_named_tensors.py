@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,9 +11,9 @@ from torch import nn
 from distir.parallel.training.named_tensors import NamedTensors
 
 
-def tied() -> nn.Sequential:
+def tied() -> Any:
     """Two layers that share a weight, and a buffer."""
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module: Any = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     module[1].weight = module[0].weight
     module.register_buffer("mask", torch.ones(2))
     return module

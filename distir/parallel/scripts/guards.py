@@ -1,12 +1,13 @@
 """
-Conversions and wrappers of a parallel module that are refused, because they would have no
-effect or a wrong one.
+Refuses conversions and wrappers of a parallel module that would have no effect or a
+wrong effect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,9 +21,9 @@ def check_conversion(
     module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     """
-    Raises DistIRError if `convert` would change the type, the device or the layout in
-    memory of a parameter or buffer of a parallel module, or of a part of one. `convert`
-    is the function that `to`, `half` or `cuda` apply to each tensor.
+    Raises DistIRError if `convert` would change the type, the device or the memory
+    layout of a parameter or buffer of `module`, a parallel module or a part of one.
+    `convert` is the function that `to`, `half` or `cuda` apply to each tensor.
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         shape = [2] * tensor.ndim
@@ -54,7 +55,7 @@ def refuse_assigned_data() -> None:
     Makes `parameter.data = value` raise a DistIRError, in this process, for parameters of
     parallel modules. PyTorch's DTensor would keep its old values, without an error.
     """
-    data = torch.Tensor.data
+    data: Any = torch.Tensor.data
 
     def assign(self: DTensor, value: torch.Tensor) -> None:
         if is_of_module(self):
@@ -65,7 +66,8 @@ def refuse_assigned_data() -> None:
             )
         data.__set__(self, value)
 
-    DTensor.data = property(data.__get__, assign)  # pyright: ignore[reportAttributeAccessIssue]
+    kind: Any = DTensor
+    kind.data = property(data.__get__, assign)
 
 
 FOREIGN = (

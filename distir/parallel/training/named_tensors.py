@@ -42,6 +42,8 @@ def _places(module: nn.Module) -> list[tuple[Mapping[str, Any], str, Any]]:
     return [
         (held, name, value)
         for part in module.modules()
-        for held in (part._parameters, part._buffers, part._modules)
+        for held in (
+            vars(part)[kind] for kind in ("_parameters", "_buffers", "_modules")
+        )
         for name, value in held.items()
     ]

@@ -28,9 +28,10 @@ def read(pool, table):
 
 def write(pool, new, table, first, in_place=False):
     """
-    Returns `pool` with the tokens `new` (batch, heads, tokens, width), of which the
-    first of each sequence is its token number `first`. With `in_place`, they are written
-    into `pool` itself. Tokens with a negative number or without a page are left out.
+    Returns `pool` with the tokens `new` (batch, heads, tokens, width) written to the
+    pages of their sequences. The first of each sequence's new tokens is its token
+    number `first`. With `in_place`, `pool` itself is overwritten. Tokens with a
+    negative number or without a page are left out.
     """
     size, tokens = pool.shape[3], new.shape[2]
     places = first.unsqueeze(1) + torch.arange(tokens, device=new.device)

@@ -14,8 +14,9 @@ def quantized_linear(x, weight, scale):
 
 def group_quantized_linear(x, weight, scale, zero):
     """
-    Returns `x` times the transposed weights, of which `weight` packs two of 4 bits into
-    each byte. Groups of them have a row in `scale` and `zero`: (q - zero) * scale.
+    Returns `x` times the transposed weights. `weight` packs two weights of 4 bits into
+    each byte. Each group of weights has a scale and a zero point: a weight is `(q -
+    zero) * scale`.
     """
     pairs = torch.stack((weight & 15, weight >> 4), dim=-1)
     groups = pairs.reshape(*scale.shape, -1).to(x.dtype)
