@@ -62,7 +62,9 @@ class DecoderSizes:
       of a value;
     - `window`, `window_layers`: the number of tokens of a window of attention, and the
       number of layers that attend to, and cache, no more;
-    - `formats`: the formats of matrices in layers and of caches with fewer bits.
+    - `formats`: the formats of matrices in layers and of caches with fewer bits;
+    - `page`: the tokens of a page of the caches, 1 without pages. Steps have the same
+      costs; a sequence takes whole pages.
     """
 
     layers: int
@@ -85,6 +87,7 @@ class DecoderSizes:
     window: int = 0
     window_layers: int = 0
     formats: StepFormats = PLAIN
+    page: int = 1
 
     @property
     def parameters(self) -> int:

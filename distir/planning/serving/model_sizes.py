@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from distir.dialects.dist_attributes import LIMIT
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.paged_attention import PagedAttentionOp
 from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp
 from distir.dialects.train_ops.quantized_weights import (
     EIGHT_BITS,
@@ -25,6 +26,11 @@ from distir.frontends.models.latent_attention import LatentSizes
 from distir.frontends.models.serving_step import DecoderSizes
 from distir.frontends.models.step_builder import StepFormats
 from distir.program import argument_attributes, argument_roles, functions
+
+_VIEWS = ("onnx.Transpose", "onnx.Identity", DequantizeRowsOp.name)
+"""The ops that may be between a parameter and the product that reads it."""
+
+_ATTENTION = ("onnx.Attention", PagedAttentionOp.name)
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -126,11 +132,9 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
         ),
         None,
     )
-    caches = [
-        shape_of(a)
-        for a, role in zip(entry.body.block.args, roles, strict=True)
-        if role == "cache" and len(shape_of(a)) == 4
-    ]
+    formats = _formats(entry, known)
+    pages = _pages(entry)
+    caches = _caches(entry, formats)
     slots = _slots(entry) or max((shape[2] for shape in caches), default=0)
     windowed = [shape[2] for shape in caches if shape[2] < slots]
     sizes = DecoderSizes(
@@ -154,9 +158,12 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
         max(windowed, default=0),
         # Layers have as many caches each.
         len(layers) * len(windowed) // len(caches) if caches else 0,
-        _formats(entry, known),
+        formats,
+        pages[1] if pages else 1,
     )
     limits = [(slots, "its cache")] if slots else []
+    if pages:
+        limits.append((pages[0] * pages[1], "its pool of pages"))
     if positions is not None:
         limits.append((positions, "its table of positions"))
     most, limit = min(limits, default=(None, ""))
@@ -172,7 +179,7 @@ def _formats(entry: FuncOp, known: Mapping[str, FuncOp]) -> StepFormats:
     caches = {
         by_type.get(element_type(a))
         for a, role in zip(entry.args, roles, strict=True)
-        if role == "cache" and len(shape_of(a)) == 4
+        if role == "cache"
     }
     weights, group = None, StepFormats().group
     for op in (op for f in known.values() for op in f.body.block.ops):
@@ -181,6 +188,38 @@ def _formats(entry: FuncOp, known: Mapping[str, FuncOp]) -> StepFormats:
         elif isinstance(op, GroupQuantizedLinearOp):
             weights, group = "int4", shape_of(op.x)[-1] // shape_of(op.scale)[1]
     return StepFormats(weights, next(filter(None, caches), None), group)
+
+
+def _caches(entry: FuncOp, formats: StepFormats) -> list[tuple[int, ...]]:
+    """
+    Returns the shapes of the caches of keys and values: [batch, heads, tokens, width],
+    or for caches in pages [pools, heads, tokens of a sequence, width]. Of caches in 8
+    bits, these are the numbers without their scales.
+    """
+    found = list[tuple[int, ...]]()
+    narrow = None if formats.cache is None else EIGHT_BITS[formats.cache][0]
+    for argument, role in zip(entry.args, argument_roles(entry), strict=True):
+        shape = shape_of(argument)
+        if role != "cache" or narrow not in (None, element_type(argument)):
+            continue
+        if len(shape) == 4:
+            found.append(shape)
+        elif len(shape) == 5:
+            pools, _, heads, _, width = shape
+            found.append((pools, heads, _slots(entry) or 0, width))
+    return found
+
+
+def _pages(entry: FuncOp) -> tuple[int, int] | None:
+    """
+    Returns the pages of a pool of the cache, and the tokens of a page. Returns None for a
+    program without a cache in pages.
+    """
+    for argument, role in zip(entry.args, argument_roles(entry), strict=True):
+        if role == "cache" and len(shape_of(argument)) == 5:
+            _, pages, _, size, _ = shape_of(argument)
+            return pages, size
+    return None
 
 
 def _slots(entry: FuncOp) -> int | None:
@@ -206,6 +245,8 @@ def _latent(
     widths = {shape[3] for shape in caches}
     if not caches or heads == 1 or any(shape[1] != 1 for shape in caches):
         return None
+    if isinstance(facts.attention, PagedAttentionOp):
+        return None  # it reads keys and values, latents are expanded first
     query = shape_of(facts.attention.operands[0])
     if len(query) != 4 or shape_of(facts.attention.operands[1])[1] == 1:
         return None  # one head of keys and values for all queries
@@ -238,7 +279,7 @@ def _layers(function: FuncOp, known: Mapping[str, FuncOp]) -> Iterator[_Facts]:
     called functions.
     """
     ops = list(function.body.block.ops)
-    own = [i for i, op in enumerate(ops) if op.name == "onnx.Attention"]
+    own = [i for i, op in enumerate(ops) if op.name in _ATTENTION]
     if own:
         for place, at in enumerate(own):
             # A layer ends where the attention of the next one begins.
@@ -265,25 +306,22 @@ def _facts(ops: Sequence[Operation], first: int, at: int, last: int) -> _Facts:
                 matrices.append(_Matrix(b, a, i) if is_turned else _Matrix(a, b, i))
         elif op.name == "onnx.TopK":
             choices = shape_of(op.results[0])[-1]
+        if op.name in _VIEWS:
+            continue
         for operand in op.operands:
-            weight, _ = _weight(operand)
-            if weight is not None and len(shape_of(weight)) == 3:
-                experts.append(shape_of(weight))
+            if _weight(operand)[0] is not None and len(shape_of(operand)) == 3:
+                experts.append(shape_of(operand))
     return _Facts(ops[at], at, matrices, experts, choices)
 
 
 def _weight(value: SSAValue) -> tuple[BlockArgument | None, bool]:
     """
-    Returns the parameter behind `value`, skipping transposes and identities, and
-    whether it is transposed. Returns None and False if `value` comes from anything but
-    a parameter.
+    Returns the parameter behind `value`, skipping transposes, identities and
+    conversions of quantised weights, and whether it is transposed. Returns None and
+    False if `value` comes from anything but a parameter.
     """
     is_turned = False
-    while isinstance(value.owner, Operation) and value.owner.name in (
-        "onnx.Transpose",
-        "onnx.Identity",
-        DequantizeRowsOp.name,
-    ):
+    while isinstance(value.owner, Operation) and value.owner.name in _VIEWS:
         is_turned ^= value.owner.name == "onnx.Transpose"
         value = value.owner.operands[0]
     if not isinstance(value, BlockArgument) or not isinstance(value.type, TensorType):
@@ -301,6 +339,8 @@ def _heads(op: Operation) -> tuple[int, int, int]:
     value head.
     """
     q, k, v = (shape_of(value) for value in op.operands[:3])
+    if isinstance(op, PagedAttentionOp):
+        return q[1], op.sizes.heads, v[4]
     if len(q) == 4:
         return q[1], k[1], v[3]
     properties = {**op.properties, **op.attributes}

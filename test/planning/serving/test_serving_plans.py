@@ -23,7 +23,7 @@ from distir.frontends.models.latent_attention import LatentSizes
 from distir.frontends.models.llama import build_llama
 from distir.frontends.models.serving_step import DecoderSizes, build_serving_step
 from distir.frontends.models.step_builder import StepFormats
-from distir.frontends.serving import ServingSizes
+from distir.frontends.serving import Paging, ServingSizes
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.inline_calls import InlineCallsPass
@@ -338,6 +338,22 @@ def test_attention_reads_the_bytes_of_8_bits() -> None:
     ]
     plain, narrow = (after - before for before, after in times)
     assert narrow == pytest.approx(plain * (128 + 2) / (2 * 128), rel=1e-3)
+
+
+def test_pages_are_read_from_inference_programs() -> None:
+    model: dict[str, Any] = {
+        **{"layers": 2, "d_model": 256, "heads": 4, "vocab": 96, "kv_heads": 2}
+    }
+    paged, plain = (
+        build_serving(build_llama, ServingSizes(4, 40, 8, paging), **model)
+        for paging in (Paging(2, 4, 16), None)
+    )
+    own, other = served_model(paged, "paged"), served_model(plain, "plain")
+    assert own.sizes == replace(other.sizes, page=16)
+    assert (own.most_tokens, other.most_tokens) == (40, 40)
+    short = build_serving(build_llama, ServingSizes(4, 40, 8, Paging(1, 4, 8)), **model)
+    with pytest.raises(DistIRError, match="33 tokens, .* its pool of pages has 32"):
+        served_model(short, "short").check(33)
 
 
 def test_formats_are_read_from_inference_programs() -> None:
