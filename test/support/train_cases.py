@@ -328,6 +328,16 @@ case(
     *(_table, np.array([-2, 1, 0, 4])),
 )
 case(
+    *(PagedWriteOp, integers(-60, 60, 2, 6, 6, 2, 4, dtype=np.int8)),
+    *(integers(-60, 60, 4, 6, 4, 4, dtype=np.int8), _table, np.array([-2, 1, 0, 4])),
+    label="8 bits",
+)
+case(
+    *(PagedWriteOp, coarse(2, 6, 6, 2), coarse(4, 6, 4), _table),
+    np.array([-2, 1, 0, 4]),
+    label="a number for each head",
+)
+case(
     *(PagedWriteOp, coarse(4, 3, 2, 2, 4), coarse(4, 2, 1, 4)),
     *(_table.clip(max=2), np.array([-1, 4, 7, -3])),
     label="nothing is written",

@@ -38,6 +38,7 @@ from distir.dialects.onnx_ops.traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.experts import GroupedProductOp
 from distir.dialects.train_ops.float8 import Float8ProductOp, Float8ScaleOp
+from distir.dialects.train_ops.paged_attention import PagedAttentionOp, PagedReadOp
 from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp
 from distir.interpreters.simulator.library_kernels import (
     LIBRARY_KERNELS,
@@ -202,10 +203,11 @@ def reads_as_converted(value: SSAValue) -> DequantizeRowsOp | None:
 
 
 def _converts(op: Operation) -> bool:
+    """Whether the kernel of `op` can convert rows of 8 bits while it reads them."""
     return (
         op.name == "onnx.Attention"
         or op.name in PRODUCTS
-        or isinstance(op, GroupedProductOp)
+        or isinstance(op, GroupedProductOp | PagedAttentionOp | PagedReadOp)
     )
 
 
