@@ -18,7 +18,8 @@ class QuantizeWeightsPass(DistIRPass):
     """
     Replaces products of activations and matrices of parameters by products that read
     weights of 8 or 4 bits: `train.quantized_linear` and `train.group_quantized_linear`.
-    A parameter `NAME` becomes `NAME.quantized`, `NAME.scale` and, of 4 bits,
+    Grouped products of experts (`train.grouped_product`) read what
+    `train.dequantize_rows` or `train.dequantize_groups` make of them. A parameter `NAME` becomes `NAME.quantized`, `NAME.scale` and, of 4 bits,
     `NAME.zero`; the numbers themselves are converted by `distir import`. The head and
     parameters that other ops use too stay as they are. Run the pass before
     `outline-repeats`.

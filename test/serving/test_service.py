@@ -166,8 +166,11 @@ def test_sequences_take_whole_pages(seed: int, window_share: float) -> None:
     ]
     limits = replace(
         LIMITS,
-        **{"cache_tokens": 1600, "max_sequences": 32, "page": 32},
-        **{"window": 100, "window_share": window_share},
+        cache_tokens=1600,
+        max_sequences=32,
+        page=32,
+        window=100,
+        window_share=window_share,
     )
     room = [n + -n % 32 for n in (1, 32, 33)]
     assert [replace(limits, window_share=0.0).room(n) for n in (1, 32, 33)] == room

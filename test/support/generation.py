@@ -63,6 +63,16 @@ _CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "MixtralConfig",
         {**_COMMON, "num_local_experts": 4, "num_experts_per_tok": 2},
     ),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {
+            **_COMMON,
+            "head_dim": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+        },
+    ),
     "gpt2": (
         "GPT2Config",
         {

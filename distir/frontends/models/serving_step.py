@@ -142,13 +142,13 @@ class DecoderSizes:
         inside = self.expert_layers * self.experts * self.expert_ffn
         return inside * (3 if self.gated else 2) * self.d_model
 
-    def parameter_bytes(self, elements: float, *, of_experts: bool = False) -> float:
+    def parameter_bytes(self, elements: float) -> float:
         """
         Returns the bytes of `elements` elements of the matrices in layers, without
-        scales; `of_experts` tells whether they are those of chosen experts.
+        scales.
         """
         kind = self.formats.weights
-        if kind is None or (of_experts and kind not in EIGHT_BITS):
+        if kind is None:
             return elements * self.width
         return elements if kind in EIGHT_BITS else elements / 2
 

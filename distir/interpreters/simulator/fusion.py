@@ -39,7 +39,7 @@ from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.experts import GroupedProductOp
 from distir.dialects.train_ops.float8 import Float8ProductOp, Float8ScaleOp
 from distir.dialects.train_ops.paged_attention import PagedAttentionOp, PagedReadOp
-from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp
+from distir.dialects.train_ops.quantized_rows import CONVERSIONS
 from distir.interpreters.simulator.library_kernels import (
     LIBRARY_KERNELS,
     is_rearranged,
@@ -190,20 +190,20 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     return any(map(OPTIMIZERS.of, users))
 
 
-def reads_as_converted(value: SSAValue) -> DequantizeRowsOp | None:
+def reads_as_converted(value: SSAValue) -> Operation | None:
     """
-    Returns the op that makes `value` from rows of 8 bits, if the kernels of all users
-    convert the rows while they read them. Returns None for other values.
+    Returns the op that makes `value` from rows of 8 or 4 bits, if the kernels of all
+    users convert the rows while they read them. Returns None for other values.
     """
     owner = value.owner
-    if not isinstance(owner, DequantizeRowsOp):
+    if not isinstance(owner, CONVERSIONS):
         return None
     users = _users(value)
     return owner if users and all(map(_converts, users)) else None
 
 
 def _converts(op: Operation) -> bool:
-    """Whether the kernel of `op` can convert rows of 8 bits while it reads them."""
+    """Whether the kernel of `op` can convert rows of fewer bits while it reads them."""
     return (
         op.name == "onnx.Attention"
         or op.name in PRODUCTS

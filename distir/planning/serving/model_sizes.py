@@ -15,7 +15,7 @@ from distir.dialects.dist_attributes import LIMIT
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.paged_attention import PagedAttentionOp
-from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp
+from distir.dialects.train_ops.quantized_rows import CONVERSIONS
 from distir.dialects.train_ops.quantized_weights import (
     EIGHT_BITS,
     GroupQuantizedLinearOp,
@@ -27,7 +27,7 @@ from distir.frontends.models.serving_step import DecoderSizes
 from distir.frontends.models.step_builder import StepFormats
 from distir.program import argument_attributes, argument_roles, functions
 
-_VIEWS = ("onnx.Transpose", "onnx.Identity", DequantizeRowsOp.name)
+_VIEWS = ("onnx.Transpose", "onnx.Identity", *(op.name for op in CONVERSIONS))
 """The ops that may be between a parameter and the product that reads it."""
 
 _ATTENTION = ("onnx.Attention", PagedAttentionOp.name)

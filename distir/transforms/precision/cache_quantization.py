@@ -165,7 +165,9 @@ class _CacheRewrite:
                 return build.result(PagedWriteOp(held, part, *places))
             axis = int(op.attribute("axis")) % len(shape_of(op.results[0]))
             mode = op.attribute("mode")
-            return build.onnx("TensorScatter", held, part, *places, axis=axis, mode=mode)
+            return build.onnx(
+                "TensorScatter", held, part, *places, axis=axis, mode=mode
+            )
 
         new = _Rows(*map(written, rows, tokens))
         read = DequantizeRowsOp(*new, x=op.results[0].type)

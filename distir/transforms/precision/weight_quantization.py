@@ -1,7 +1,7 @@
 """
 Weights of 8 and 4 bits. `quantize_weights` replaces products of activations and matrices
-of parameters by products that read quantised weights, and `quantized` converts the
-weights themselves.
+of parameters, those of experts among them, by products that read quantised weights, and
+`quantized` converts the weights themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
@@ -20,6 +20,11 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.dist_attributes import NAME, UPDATES
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.experts import GroupedProductOp
+from distir.dialects.train_ops.quantized_rows import (
+    DequantizeGroupsOp,
+    DequantizeRowsOp,
+)
 from distir.dialects.train_ops.quantized_weights import (
     EIGHT_BITS,
     PACKED,
@@ -44,9 +49,13 @@ from distir.transforms.precision.float8 import (
     builder_before,
     heads,
     is_linear,
+    is_parameter,
 )
 
 Array = npt.NDArray[Any]
+
+_Product = OnnxOp | GroupedProductOp
+"""A product of activations and a matrix, or matrices of experts."""
 
 _LEVELS = 15
 """The largest number of 4 bits."""
@@ -63,7 +72,7 @@ class QuantizedWeight:
     """
     How a parameter was quantised: to `format`, one of `WEIGHT_FORMATS`, in groups of
     `group` weights of a row (4 bits only). `is_turned` tells whether the parameter is
-    `[k, n]` and its quantised form `[n, k]`.
+    `[..., k, n]` and its quantised form `[..., n, k]`.
     """
 
     format: str
@@ -77,7 +86,8 @@ def quantize_weights(
     """
     Replaces products of activations and matrices of parameters, in place, by products
     with weights in the format `kind` (`WEIGHT_FORMATS`). Weights of 4 bits have a scale
-    and a zero point for each `group` of a row. The products that give the program's
+    and a zero point for each `group` of a row. Grouped products of experts read what the
+    quantised matrices stand for (`CONVERSIONS`). The products that give the program's
     results, the model's head, keep their parameters, and so do parameters that other
     ops use too, such as embeddings. The program has one function; outline its layers
     later.
@@ -93,12 +103,16 @@ def quantize_weights(
         return_op(function).operands, result_attributes(function), strict=True
     )
     kept = heads(module, [value for value, own in returned if UPDATES not in own])
-    chosen: dict[BlockArgument, list[tuple[OnnxOp, bool]]] = {}
+    chosen: dict[BlockArgument, list[tuple[_Product, bool]]] = {}
     refused = set[BlockArgument]()
     for op in function.body.block.ops:
         if isinstance(op, OnnxOp) and op not in kept and is_linear(op, roles):
             parameter, is_turned = _parameter(op)
-            chosen.setdefault(parameter, []).append((op, is_turned))
+        elif isinstance(op, GroupedProductOp) and is_parameter(op.matrices, roles):
+            parameter, is_turned = _parameter(op)
+        else:
+            continue
+        chosen.setdefault(parameter, []).append((op, is_turned))
     for parameter, products in chosen.items():
         uses = set(_users(parameter))
         if uses != {op for op, _ in products} or len({t for _, t in products}) > 1:
@@ -117,14 +131,17 @@ def quantize_weights(
     return found
 
 
-def _parameter(op: OnnxOp) -> tuple[BlockArgument, bool]:
+def _parameter(op: _Product) -> tuple[BlockArgument, bool]:
     """
-    Returns the parameter that a product multiplies by, and whether it is `[k, n]`: not
-    transposed in front of the product.
+    Returns the parameter that a product multiplies by, and whether it is `[..., k, n]`:
+    not transposed in front of the product.
     """
-    value, is_turned = op.operands[1], True
-    if op.name == "onnx.Gemm" and op.attribute("transB"):
-        is_turned = False
+    if isinstance(op, GroupedProductOp):
+        value, is_turned = op.matrices, op.transposed is None
+    else:
+        value, is_turned = op.operands[1], True
+        if op.name == "onnx.Gemm" and op.attribute("transB"):
+            is_turned = False
     while not isinstance(value, BlockArgument):
         assert isinstance(value.owner, Operation)
         is_turned ^= value.owner.name == "onnx.Transpose"
@@ -145,16 +162,17 @@ def _users(value: SSAValue) -> Iterator[Operation]:
 def _replace(
     function: FuncOp,
     parameter: BlockArgument,
-    products: list[tuple[OnnxOp, bool]],
+    products: list[tuple[_Product, bool]],
     weight: QuantizedWeight,
     name: str,
 ) -> None:
     """
     Replaces a parameter by the tensors of its quantised form, and the products with it.
     """
-    rows, width = shape_of(parameter)
+    *each, rows, width = shape_of(parameter)
     if weight.is_turned:
         rows, width = width, rows
+    lines = [*each, rows]
     types: dict[str, Attribute] = {}
     scale = element_type(products[0][0].results[0])
     if weight.format == "int4":
@@ -164,15 +182,15 @@ def _replace(
                 f"of {weight.group} do not divide evenly, two to a byte; choose another "
                 f"size (weights_group)"
             )
-        groups = [rows, width // weight.group]
-        types[QUANTIZED] = TensorType(PACKED, [rows, width // 2])
+        groups = [*lines, width // weight.group]
+        types[QUANTIZED] = TensorType(PACKED, [*lines, width // 2])
         types[SCALE], types[ZERO] = (
             TensorType(scale, groups),
             TensorType(PACKED, groups),
         )
     else:
-        types[QUANTIZED] = TensorType(EIGHT_BITS[weight.format][0], [rows, width])
-        types[SCALE] = TensorType(scale, [rows])
+        types[QUANTIZED] = TensorType(EIGHT_BITS[weight.format][0], [*lines, width])
+        types[SCALE] = TensorType(scale, lines)
     block, index = function.body.block, parameter.index
     attributes = argument_attributes(function)
     made = list[BlockArgument]()
@@ -186,6 +204,13 @@ def _replace(
     ]
     for op, _ in products:
         build = builder_before(op)
+        if isinstance(op, GroupedProductOp):
+            kind = DequantizeGroupsOp if weight.format == "int4" else DequantizeRowsOp
+            place = list(op.operands).index(op.matrices)
+            type_ = TensorType(scale, [*lines, width])
+            op.operands[place] = build.result(kind(*made, x=type_))
+            op.transposed = UnitAttr()
+            continue
         a = op.operands[0]
         kind = GroupQuantizedLinearOp if weight.format == "int4" else QuantizedLinearOp
         type_ = op.results[0].type
@@ -236,21 +261,22 @@ class QuantizedWeights(Mapping[str, Array]):
 
 def quantized(matrix: Array, weight: QuantizedWeight) -> dict[str, Array]:
     """
-    Returns the tensors that stand for a matrix of parameters, by the ends of their
-    names. Weights of 8 bits use the largest magnitude of each row as the largest
+    Returns the tensors that stand for a matrix of parameters, or for the matrices of
+    experts, by the ends of their names. Weights of 8 bits use the largest magnitude of each row as the largest
     number; those of 4 bits go from the least to the largest weight of their group, and
     zero is among them. Scales have the type of the matrix.
     """
     rows = np.asarray(matrix.swapaxes(-1, -2) if weight.is_turned else matrix)
     exact = rows.astype(np.float32)
     if weight.format == "int4":
-        groups = exact.reshape(len(rows), -1, weight.group)
+        groups = exact.reshape(*rows.shape[:-1], -1, weight.group)
         least = np.minimum(groups.min(-1), 0)
         most = np.maximum(groups.max(-1), 0)
         scale = _scales((most - least) / _LEVELS, rows.dtype)
         zero = np.clip(np.rint(-least / _wide(scale)), 0, _LEVELS)
         levels = np.rint(groups / _wide(scale)[..., None]) + zero[..., None]
-        bits = np.clip(levels, 0, _LEVELS).astype(np.uint8).reshape(len(rows), -1, 2)
+        bits = np.clip(levels, 0, _LEVELS).astype(np.uint8)
+        bits = bits.reshape(*rows.shape[:-1], -1, 2)
         packed = bits[..., 0] | bits[..., 1] << 4
         return {QUANTIZED: packed, SCALE: scale, ZERO: zero.astype(np.uint8)}
     numbers, scale = quantized_rows(rows, EIGHT_BITS[weight.format][0])

@@ -298,8 +298,9 @@ def test_weights_of_fewer_bits_take_as_many_bytes(kind: str, width: float) -> No
     assert plain - narrow == (2 - width) * matrices - scales
 
 
-def test_experts_of_8_bits_take_as_many_bytes() -> None:
-    formats = StepFormats("fp8")
+@pytest.mark.parametrize("kind", sampled(["int4", "fp8"], 2))
+def test_experts_of_fewer_bits_take_as_many_bytes(kind: str) -> None:
+    formats = StepFormats(kind)
     plain, narrow = (
         steps(replace(MIXED, formats=own)).memory(1).parameters
         for own in (StepFormats(), formats)
@@ -310,7 +311,10 @@ def test_experts_of_8_bits_take_as_many_bytes() -> None:
     mlps = 2 * (2 * 2816 + 1024) + 4 * (2 * 256 + 1024)
     experts = 4 * 8 * (2 * 512 + 1024)
     rows = attention + mlps + experts + 4 * 8  # gates choose among 8 experts
-    assert plain - narrow == matrices - 2 * rows
+    if kind == "fp8":
+        assert plain - narrow == matrices - 2 * rows
+    else:  # a scale and a zero point for each group of 128
+        assert plain - narrow == 3 * matrices // 2 - 3 * matrices // 128
 
 
 @pytest.mark.parametrize(("kind", "t"), [("int8", 1), ("fp8", 2)])
@@ -341,9 +345,7 @@ def test_attention_reads_the_bytes_of_8_bits() -> None:
 
 
 def test_pages_are_read_from_inference_programs() -> None:
-    model: dict[str, Any] = {
-        **{"layers": 2, "d_model": 256, "heads": 4, "vocab": 96, "kv_heads": 2}
-    }
+    model = {"layers": 2, "d_model": 256, "heads": 4, "vocab": 96, "kv_heads": 2}
     paged, plain = (
         build_serving(build_llama, ServingSizes(4, 40, 8, paging), **model)
         for paging in (Paging(2, 4, 16), None)
@@ -352,7 +354,7 @@ def test_pages_are_read_from_inference_programs() -> None:
     assert own.sizes == replace(other.sizes, page=16)
     assert (own.most_tokens, other.most_tokens) == (40, 40)
     short = build_serving(build_llama, ServingSizes(4, 40, 8, Paging(1, 4, 8)), **model)
-    with pytest.raises(DistIRError, match="33 tokens, .* its pool of pages has 32"):
+    with pytest.raises(DistIRError, match=r"33 tokens, .* its pool of pages has 32"):
         served_model(short, "short").check(33)
 
 
@@ -373,6 +375,22 @@ def test_formats_are_read_from_inference_programs() -> None:
     found = served_model(joined({"decode": entry}), "llama").sizes
     assert found.formats == StepFormats("int4", "fp8", 64)
     assert (found.layers, found.ffn, found.kv_heads) == (2, 768, 4)
+
+
+@pytest.mark.parametrize("kind", ["int4", "fp8"])
+def test_sizes_of_experts_are_read_from_quantised_programs(kind: str) -> None:
+    program = build_serving(
+        *(build_moe, ServingSizes(4, 16, 8, Paging(1, 8, 8))),
+        **{"layers": 2, "d_model": 256, "heads": 4, "vocab": 96, "experts": 4},
+    )
+    plain = served_model(program, "moe").sizes
+    entry = one_entry(program, "decode")
+    InlineCallsPass().apply(Context(), entry)
+    quantize_weights(entry, kind, 64)
+    quantize_caches(entry, "fp8")
+    group = 64 if kind == "int4" else StepFormats().group
+    expected = replace(plain, formats=StepFormats(kind, "fp8", group))
+    assert served_model(joined({"decode": entry}), "moe").sizes == expected
 
 
 @pytest.mark.parametrize(("new", "cached"), [(1, 64), (32, 0)])

@@ -166,7 +166,7 @@ class Computations:
     def _bytes_read(self, value: SSAValue, op: Operation) -> int:
         """
         Returns the bytes of this device's part of an operand of `op`, which reads rows
-        of 8 bits itself if its kernel converts them.
+        of fewer bits itself if its kernel converts them.
         """
         rows = reads_as_converted(value)
         if rows is None:
@@ -176,7 +176,7 @@ class Computations:
 
 def _is_converted_later(op: Operation) -> bool:
     """
-    Whether `op` converts rows of 8 bits that the kernels of its users convert while they
+    Whether `op` converts rows of fewer bits that the kernels of its users convert while they
     read them.
     """
     return any(reads_as_converted(result) is op for result in op.results)
