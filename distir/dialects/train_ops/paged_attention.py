@@ -91,8 +91,8 @@ class PagedOp(TrainOp):
             raise VerifyException(
                 f"{self.name}: {table[0]} sequences cannot be divided over {shape[0]} pools"
             )
-        width = shape[4] if len(shape) > 4 else 1
-        return PageSizes(*shape[:4], width, *table)
+        ones = [1] * (len(self.POOL) - len(shape))
+        return PageSizes(*shape, *ones, *table)
 
 
 @irdl_op_definition

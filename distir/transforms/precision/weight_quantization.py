@@ -6,9 +6,9 @@ of parameters, those of experts among them, by products that read quantised weig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -106,13 +106,9 @@ def quantize_weights(
     chosen: dict[BlockArgument, list[tuple[_Product, bool]]] = {}
     refused = set[BlockArgument]()
     for op in function.body.block.ops:
-        if isinstance(op, OnnxOp) and op not in kept and is_linear(op, roles):
+        if op not in kept and _multiplies(op, roles):
             parameter, is_turned = _parameter(op)
-        elif isinstance(op, GroupedProductOp) and is_parameter(op.matrices, roles):
-            parameter, is_turned = _parameter(op)
-        else:
-            continue
-        chosen.setdefault(parameter, []).append((op, is_turned))
+            chosen.setdefault(parameter, []).append((op, is_turned))
     for parameter, products in chosen.items():
         uses = set(_users(parameter))
         if uses != {op for op, _ in products} or len({t for _, t in products}) > 1:
@@ -129,6 +125,13 @@ def quantize_weights(
             "weights_dtype out"
         )
     return found
+
+
+def _multiplies(op: Operation, roles: Sequence[str | None]) -> TypeGuard[_Product]:
+    """Whether `op` multiplies activations by a parameter: a matrix, or one per expert."""
+    if isinstance(op, GroupedProductOp):
+        return is_parameter(op.matrices, roles)
+    return isinstance(op, OnnxOp) and is_linear(op, roles)
 
 
 def _parameter(op: _Product) -> tuple[BlockArgument, bool]:

@@ -379,10 +379,9 @@ def test_formats_are_read_from_inference_programs() -> None:
 
 @pytest.mark.parametrize("kind", ["int4", "fp8"])
 def test_sizes_of_experts_are_read_from_quantised_programs(kind: str) -> None:
-    program = build_serving(
-        *(build_moe, ServingSizes(4, 16, 8, Paging(1, 8, 8))),
-        **{"layers": 2, "d_model": 256, "heads": 4, "vocab": 96, "experts": 4},
-    )
+    sizes = ServingSizes(4, 16, 8, Paging(1, 8, 8))
+    model = {"layers": 2, "d_model": 256, "heads": 4, "vocab": 96, "experts": 4}
+    program = build_serving(build_moe, sizes, **model)
     plain = served_model(program, "moe").sizes
     entry = one_entry(program, "decode")
     InlineCallsPass().apply(Context(), entry)
