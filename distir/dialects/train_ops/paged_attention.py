@@ -91,8 +91,8 @@ class PagedOp(TrainOp):
             raise VerifyException(
                 f"{self.name}: {table[0]} sequences cannot be divided over {shape[0]} pools"
             )
-        ones = [1] * (len(self.POOL) - len(shape))
-        return PageSizes(*shape, *ones, *table)
+        sizes = [*shape, *[1] * (len(self.POOL) - len(shape)), *table]
+        return PageSizes(*sizes)
 
 
 @irdl_op_definition
