@@ -77,8 +77,9 @@ def test_bytes_of_the_cache(
     prefill = Prefill(model_without_values(kind, **changes), SIZES)
     tokens = torch.zeros(SIZES.batch, SIZES.prompt, dtype=torch.int64)
     cache = empty_cache(prefill, tokens, torch.zeros(SIZES.batch, dtype=torch.int64))
-    numbers = sum(each.numel() for own in cache.values() for each in own.values())
-    assert numbers == SIZES.batch * per_sequence
+    tensors = [each for own in cache.values() for each in own.values()]
+    assert sum(each.numel() for each in tensors) == SIZES.batch * per_sequence
+    assert all(each.is_meta for each in tensors)  # as the model, it needs no memory
 
 
 @pytest.fixture(scope="module")

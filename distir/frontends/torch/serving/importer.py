@@ -125,7 +125,8 @@ def empty_cache(
 ) -> dict[str, dict[str, torch.Tensor]]:
     """
     Returns a cache of zeros with the shapes that the model needs. The shapes are found
-    by running prefill without values. `table` has the pages of a cache in pages.
+    by running prefill without values. `table` has the pages of a cache in pages. The
+    cache of a model whose parameters have no values has none either.
     """
     given = (prompts, padding) if table is None else (prompts, padding, table)
     with (
@@ -139,9 +140,11 @@ def empty_cache(
             zeros = [torch.zeros_like(x) for x in own]
             prefill(*zeros[:2], None, *zeros[2:])
     shapes: Mapping[str, Mapping[str, Any]] = prefill.__dict__["discovered"]
+    # A cache may be larger than the memory of this machine.
+    device = "meta" if lacks_values(prefill) else "cpu"
     return {
         layer: {
-            name: torch.zeros(shape, dtype=dtype)
+            name: torch.zeros(shape, dtype=dtype, device=device)
             for name, (shape, dtype) in own.items()
         }
         for layer, own in shapes.items()
